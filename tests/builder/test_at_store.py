@@ -123,8 +123,10 @@ def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memo
     assert len(found.unfinished) == 10
     assert full.build(memory).built_shards == 3
     assert {"photo.jpg", ".tfprep/other"} <= {info.name for info in store.list()}
-    with pytest.raises(BuildError, match="is a local folder; builds remove there what they no longer need"):
-        clean(full.out)
+    full.build()
+    assert (clean(full.out).unreferenced, clean(full.out).unfinished) == ((), ())
+    with pytest.raises(DatasetError, match="is not a dataset built by tfprep"):
+        clean(full.out.parent)
 
 
 # --- faults and kills -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -24,14 +25,25 @@ from tests.model_fields.conftest import Site
 from tests.storage.server import S3
 from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
+from tfprep.builder.at_store import clean, store_locked
+from tfprep.builder.layout import Layout, locked
 from tfprep.builder.repair import repair
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
-from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, LoaderError, RecipeError, RecordError
+from tfprep.errors import (
+    BuildError,
+    BuildLockedError,
+    DatasetError,
+    DatasetReplacedError,
+    LoaderError,
+    RecipeError,
+    RecordError,
+)
 from tfprep.export.export import Format, export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
+from tfprep.storage.store import open_store
 
 
 def expected(site: Site, split: str, variant: int, weight: float = 2.0) -> np.ndarray:
@@ -783,3 +795,160 @@ def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site: Sit
         with pytest.raises(DatasetError, match="is a link; added fields lie in a folder of the dataset"):
             use()
     assert any("is a link" in fault.reason for fault in verify(site.out))
+
+
+SCORES = """
+def logits(batch):
+    pixels = batch["image"].astype(np.float64)
+    return {"other": np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16}
+
+FIELDS = ModelFields(model=lambda: logits, inputs=["image"], store={"other": codecs.TopK(4)})
+"""
+
+
+def top_four(images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The four largest of the softmax of `SCORES` for images [B, H, W, C], by NumPy: class numbers, values, and all six."""
+    pixels = images.astype(np.float64)
+    scores = np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    indices = np.argsort(-shares, axis=1, kind="stable")[:, :4]
+    values = np.take_along_axis(shares, indices, 1).astype(np.float16).astype(np.float32)
+    dense = np.repeat((1 - values.sum(1, keepdims=True, dtype=np.float64)).clip(0) / 2, 6, axis=1)
+    np.put_along_axis(dense, indices, values, 1)
+    return indices, values, dense
+
+
+SPARSE = ["image", "other/indices", "other/values"]
+
+
+def test_class_scores_are_delivered_sparse_where_that_is_named(site: Site) -> None:
+    add_fields(site.out, define_others(site, SCORES))
+    data = tfprep.open(site.out)
+    assert list(data.fields) == ["image", "label", "other"]
+
+    def check(batch: Any, *, dense: bool = False) -> None:
+        indices, values, full = top_four(np.asarray(batch["image"]))
+        found = np.asarray(batch["other/indices"])
+        assert (found.dtype, found.shape) == (np.int32, indices.shape)
+        np.testing.assert_array_equal(found, indices)
+        assert np.asarray(batch["other/values"]).dtype == np.float32
+        np.testing.assert_array_equal(np.asarray(batch["other/values"]), values)
+        assert set(batch) == {*SPARSE, *(["other"] if dense else [])}
+        if dense:
+            np.testing.assert_allclose(np.asarray(batch["other"]), full, rtol=1e-6)
+
+    for options in ({"workers": "threads"}, {"workers": "processes"}, {"cache": "decoded"}, {"verify": "always"}):
+        chosen: dict[str, Any] = options
+        loader = data.numpy_loader("train", 5, seed=1, fields=[*SPARSE, "other"], **chosen)
+        for _ in range(2):
+            for batch in loader:
+                check(batch, dense=True)
+        loader.close()
+    for batch in (*data.loader("train", 5, fields=SPARSE), *data.tf_dataset("train", 5, fields=SPARSE)):
+        check(batch)
+    for name in filter(importlib.util.find_spec, ("torch", "jax", "keras")):
+        for batch in getattr(data, f"{name}_loader")("train", 5, fields=SPARSE):
+            check(batch)
+    check(data.random_access("train", fields=SPARSE, variant="all").batch(range(48)))
+    targets = {"classes": "other/indices", "shares": "other/values"}
+    images, scores = next(iter(data.numpy_loader("train", 5, inputs="image", targets=targets)))
+    check({"image": images, "other/indices": scores["classes"], "other/values": scores["shares"]})
+    other = site.root / "mixed"
+    shutil.copytree(site.out, other)
+    check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
+
+
+@pytest.mark.parametrize("name", ["other/index", "image/indices", "other/indices/x", "key/values"])
+def test_other_parts_of_fields_do_not_exist(site: Site, name: str) -> None:
+    add_fields(site.out, define_others(site, SCORES))
+    data = tfprep.open(site.out)
+    message = f"no field '{name}'; it has image, label, other, other/indices, other/values"
+    for read in (data.numpy_loader, data.tf_dataset, data.random_access):
+        with pytest.raises(LoaderError, match=message):
+            read("train", fields=[name])
+    with pytest.raises(LoaderError, match=r"RandomFlip changes the pixels that a model computed 'other/indices' from"):
+        data.numpy_loader("train", 4, fields=SPARSE, at_load=[tfprep.load.RandomFlip()])
+
+
+def left(place: Any) -> tuple[set[str], set[str]]:
+    """The folders that `clean` would remove, and those that it keeps for a run that has not published."""
+    found = clean(place)
+    return tuple({info.name.partition("/")[0] for info in infos} for infos in (found.unreferenced, found.unfinished))
+
+
+@pytest.mark.parametrize("at", ["s3", "local"])
+def test_clean_removes_folders_of_fields_that_nothing_refers_to(site: Site, at: str, request: Any) -> None:
+    place = request.getfixturevalue("s3").copy(site.out) if at == "s3" else site.out
+    store = open_store(place)
+    site.define()
+    add_fields(place, site.fields)
+    first = tfprep.open(place).added("score").path.name
+    for foreign in ("mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json", "score/index.parquet"):
+        store.write(foreign, b"{}")
+    assert left(place) == (set(), set())
+    loader = tfprep.open(place).numpy_loader("train", 6, workers="threads", cache=False)
+    site.define(weight="3.0")
+    add_fields(place, site.fields, part=(0, 2), replace=True)
+    (second,) = left(place)[1]
+    assert left(place) == (set(), {second})
+    part = store_locked(store, str(place), shared=True) if at == "s3" else locked(Layout(site.out), shared=True)
+    with part, pytest.raises(BuildLockedError):
+        clean(place, remove=True)
+    clean(place, remove=True)
+    assert add_fields(place, site.fields, replace=True).kept == 4  # what the part computed
+    if at == "s3":  # the loader of the first model goes on until clean
+        assert left(place) == ({first}, set())
+        assert len(list(loader)) == 4
+        clean(place, remove=True)
+    assert left(place) == (set(), set())
+    assert not [info for info in store.list() if info.name.startswith(first)]
+    if at == "local":  # as where a run was killed behind its last step
+        shutil.copytree(site.out / second, site.out / "score-abcdefabcdef")
+        assert left(place) == ({"score-abcdefabcdef"}, set())
+        clean(place, remove=True)
+        assert not (site.out / "score-abcdefabcdef").exists()
+    assert not list(verify(place))
+    site.define(weight="4.0")
+    add_fields(place, site.fields, part=(0, 2), replace=True)
+    assert remove_fields(place, "score") == ["score"]
+    clean(place, remove=True)
+    assert not [info.name for info in store.list() if info.name.startswith((second, ".tfprep/fields"))]
+    assert {"mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json"} <= {info.name for info in store.list()}
+
+
+def test_what_a_run_computed_and_did_not_publish_can_be_given_up(site: Site, s3: S3) -> None:
+    url = s3.copy(site.out)
+    add_fields(url, site.fields, part=(0, 2))
+    assert len(left(url)[1]) == 1
+    assert remove_fields(url, "score") == []
+    assert len(left(url)[0]) == 1
+    clean(url, remove=True)
+    assert left(url) == (set(), set())
+    for name in ("score", "../score", "label"):
+        with pytest.raises(DatasetError, match="has no added fields"):
+            remove_fields(url, name)
+
+
+def test_an_index_is_read_once_for_each_variant_where_receipts_are_lost(site: Site, s3: S3) -> None:
+    url = s3.copy(site.out)
+    add_fields(url, site.fields)
+    receipts = [info.name for info in open_store(url).list(".tfprep/fields")]
+    s3.proxy.requests.clear()
+    assert add_fields(url, site.fields).kept == 7
+
+    def reads(ending: str) -> int:
+        return len([one for one in s3.proxy.reads("score-") if one.path.endswith(ending)])
+
+    usual = reads("index.parquet")
+    open_store(url).delete(receipts)
+    s3.proxy.requests.clear()
+    calls = len(site.calls)
+    assert add_fields(url, site.fields).kept == 7
+    assert len(site.calls) == calls
+    tables = reads("index.parquet") - usual
+    assert reads("-of-00003") == 6  # each shard's bytes once
+    s3.proxy.requests.clear()
+    tfprep.open(url).added("score").index("train", 1)
+    assert tables <= 3 * reads("index.parquet")
+    assert [info.name for info in open_store(url).list(".tfprep/fields")] == receipts

@@ -30,7 +30,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from typing import Any
 
 import google_crc32c
 
-from tfprep.builder.layout import Layout, is_alive, refusal, this_process
+from tfprep.builder.layout import Layout, is_alive, locked, refusal, this_process
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.publish import (
     Publication,
@@ -49,15 +49,16 @@ from tfprep.builder.publish import (
     with_added,
     write_tables,
 )
-from tfprep.builder.receipts import Receipt, contents_path, read_receipts
+from tfprep.builder.receipts import Receipt, contents_path, read_receipts, without_digest
 from tfprep.dataset import Manifest, read_manifest
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of
-from tfprep.dataset.names import PRIVATE, stored_name
+from tfprep.dataset.names import PRIVATE, fields_receipts, stored_name
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo
+from tfprep.storage.local import remove_leftovers
 from tfprep.storage.store import Store, find_object
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
+from tfprep.storage.urls import PathOrUrl, folder_at
 
 HEARTBEAT_S, DEAD_S = 10.0, 45.0
 """A holder misses four heartbeats before it counts as gone: a store that throttles delays a request by seconds."""
@@ -270,16 +271,21 @@ _OURS = re.compile(
     rf"|{re.escape(_RECEIPTS)}/.+-[0-9]{{5}}-[0-9a-f]{{16}}\.contents\.json\Z"
 )
 """Names that only builds give: with the digest of their content. Nothing else is ever removed."""
+_OF_FIELDS = re.compile(
+    r"([a-zA-Z]\w*)-[0-9a-f]{12}/(index\.parquet|locations\.bin|tfprep\.json|dataset_info\.json|features\.json|\w+\.labels\.txt"
+    r"|\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?)\Z"
+)
+"""Names that only the files of added fields have, in a folder for each content."""
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """Leftovers of builds below a URL.
+    """Leftovers of builds and of `add_fields` below a URL or in a folder.
 
     Attributes:
-      url: The dataset's URL.
-      unreferenced: Objects that neither the dataset nor an unfinished build refers to.
-      unfinished: Objects of a build that has not published; the same build continues from them. They are never removed.
+      url: The dataset's URL or folder.
+      unreferenced: Objects that neither the dataset nor an unfinished run refers to.
+      unfinished: Objects of a run that has not published; the same run continues from them. They are never removed.
       removed: Whether `unreferenced` were removed.
     """
 
@@ -290,59 +296,103 @@ class Leftovers:
 
 
 def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
-    """Find, and remove if asked to, what builds left at an object store.
+    """Find, and remove if asked to, what builds and `add_fields` left.
 
-    Readers that opened an earlier dataset at this URL may still read its shards: remove them when those have ended.
+    In a local folder, where builds remove by themselves what they no longer need, these are added fields alone. Readers that
+    opened an earlier dataset in this place may still read its shards: remove them when those have ended.
 
     Args:
-      place: The dataset's URL.
+      place: The dataset's URL or folder.
       remove: Remove what was found, while no build runs there.
 
     Returns:
       What was found.
 
     Raises:
-      BuildError: This is a local folder, which builds clean themselves.
       BuildLockedError: A build runs there, which is named; it is asked for only to remove.
+      DatasetError: The folder holds no dataset, or the dataset is damaged.
       StorageError: The store cannot be reached or refuses.
     """
     folder: Any = folder_at(place)
-    if not is_remote(folder):
-        raise BuildError(f"{folder} is a local folder; builds remove there what they no longer need")
     layout = Layout(folder)
+    if not layout.at_store:
+        read_manifest(folder)  # a lock makes folders, which are for datasets alone
     if not remove:
         return _leftovers(layout)
-    with store_locked(layout.store, str(folder)):
+    with store_locked(layout.store, str(folder)) if layout.at_store else locked(layout):
         found = _leftovers(layout)
-        if found.unreferenced:
-            layout.store.delete([info.name for info in found.unreferenced])
+        names = [info.name for info in found.unreferenced]
+        if names:
+            layout.store.delete(names)
+        if not layout.at_store:
+            for emptied in {folder / name.partition("/")[0] for name in names}:
+                remove_leftovers(emptied)
+                with suppress(OSError):  # it holds files of somebody else
+                    emptied.rmdir()
     return replace(found, removed=True)
 
 
 def _leftovers(layout: Layout) -> Leftovers:
     infos = {info.name: info for info in layout.store.list()}
-    published, started = set(_published_names(layout)), set(_receipt_names(layout, infos))
-    ours = {name for name in infos if _OURS.match(name)}
+    manifest = _published_manifest(layout)
+    ours, started = _files_of_fields(
+        layout, infos, {entry.folder for entry in manifest.groups.values()} if manifest else set()
+    )
+    if layout.at_store:
+        ours |= {name for name in infos if _OURS.match(name)} - set(_published_names(manifest) if manifest else ())
+        started |= set(_receipt_names(layout, infos))
     return Leftovers(
         url=str(layout.out),
-        unreferenced=tuple(infos[name] for name in sorted(ours - published - started)),
-        unfinished=tuple(infos[name] for name in sorted((ours & started) - published) if not name.startswith(PRIVATE)),
+        unreferenced=tuple(infos[name] for name in sorted(ours - started)),
+        unfinished=tuple(infos[name] for name in sorted(ours & started) if not name.startswith(PRIVATE)),
     )
 
 
-def _published_names(layout: Layout) -> Iterator[str]:
-    """Yield the names of the objects that `tfprep.json` names; a damaged one is an error, for it names nothing to keep."""
+def _published_manifest(layout: Layout) -> Manifest | None:
+    """Return `tfprep.json`, None where there is none; a damaged one is an error, for it names nothing to keep."""
     try:
-        manifest: Manifest = read_manifest(layout.out)
+        return read_manifest(layout.out)
     except StorageError:
         raise
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            return
+            return None
         raise
+
+
+def _published_names(manifest: Manifest) -> Iterator[str]:
+    """Yield the names of the objects that `tfprep.json` names."""
     yield from manifest.files
     for file in manifest.shard_files():
         yield from (file.name, f"{file.name}.idx")
+
+
+def _files_of_fields(layout: Layout, infos: Mapping[str, ObjectInfo], published: Set[str]) -> tuple[set[str], set[str]]:
+    """Return the names of the files of added fields outside the published folders, and those of them that receipts refer to."""
+    folders: dict[str, set[str]] = {}
+    for name in infos:
+        folder = name.partition("/")[0]
+        if _OF_FIELDS.match(name) and folder not in published:
+            folders.setdefault(folder, set()).add(name)
+    awaited = set()
+    for group in {folder.rpartition("-")[0] for folder in folders}:
+        for receipt in layout.store.list(fields_receipts(group)):
+            with suppress(ValueError):  # a damaged receipt is none, to `add_fields` too
+                awaited.add(without_digest(bytes(layout.store.read(receipt.name)))["folder"])
+    ours = {name for folder, names in folders.items() if not _is_foreign(layout, folder, names) for name in names}
+    return ours, {name for name in ours if name.partition("/")[0] in awaited}
+
+
+def _is_foreign(layout: Layout, folder: str, names: Set[str]) -> bool:
+    """Return whether a folder that is named as one of added fields holds the dataset of somebody else."""
+    if f"{folder}/{MANIFEST}" not in names:
+        return False
+    try:
+        return "model_fields" not in read_manifest(layout.out / folder).recipe
+    except StorageError:
+        raise
+    except DatasetError:
+        return True
 
 
 def _receipt_names(layout: Layout, infos: Mapping[str, ObjectInfo]) -> Iterator[str]:

@@ -17,18 +17,18 @@ _NAMED = 20
 
 
 @click.command("clean")
-@click.argument("url")
+@click.argument("place")
 @click.option("--remove", is_flag=True, help="Remove what is listed; refused while a build runs there.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def command(url: str, remove: bool, as_json: bool) -> None:
-    """List what builds left at URL: objects that the dataset there no longer refers to.
+def command(place: str, remove: bool, as_json: bool) -> None:
+    """List what builds and tfprep add-fields left at PLACE, a URL or a folder: objects that the dataset does not refer to.
 
-    Loaders that opened an earlier dataset at URL still read its objects: remove them when those have ended. Other files are left
+    Loaders that opened an earlier dataset there still read its objects: remove them when those have ended. Other files are left
     alone.
     """
     from tfprep.builder.at_store import clean
 
-    leftovers = clean(url, remove=remove)
+    leftovers = clean(place, remove=remove)
     if as_json:
         text.print_json(asdict(leftovers))
     else:
@@ -47,4 +47,4 @@ def _lines(leftovers: Leftovers) -> Iterator[str]:
     )
     if leftovers.unfinished:
         size = text.size(sum(info.bytes for info in leftovers.unfinished))
-        yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a build that has not published"
+        yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"

@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import pickle
-import shutil
 import threading
 import time
 from collections import deque
@@ -31,7 +30,7 @@ from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, is_remote
+from tfprep.storage.urls import PathOrUrl, is_remote, names_in
 
 OnProgress = Callable[[int, int], None]
 """Called with the samples that are computed and those that were due; each variant of a sample counts."""
@@ -125,7 +124,7 @@ def _add(
     began = time.monotonic()
     with _held(plan, shared=part is not None) as (scratch, version):
         tasks = plan.tasks[part.number :: part.parts] if part else plan.tasks
-        due = [task for task in tasks if plan.why(task, plan.receipt(task))]
+        due = [task for task in tasks if not plan.is_computed(task)]
         timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
         withdrawn: tuple[str, ...] = ()
         if part is None:
@@ -149,29 +148,29 @@ def explain_fields(dataset: PathOrUrl, fields: AnyFields) -> dict[str, str]:
 
 
 def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
-    """Remove added fields from a dataset.
+    """Remove added fields from a dataset, or give up what a run computed that has not published.
+
+    At a store, where somebody may be reading them, the files stay until `tfprep clean`.
 
     Args:
         dataset: The folder or URL of the dataset.
         name: One of the fields, or the name under which they were added together.
 
     Returns:
-        The names of the fields that are gone.
+        The names of the fields that are gone; none where nothing was published.
 
     Raises:
         DatasetError: The dataset has no such added fields.
     """
     data = open_data(dataset)
     added = data.manifest.groups
-    group = name if name in added else data.group_of(name)
-    if not group:
+    group = name if name in added else data.group_of(name) or name
+    if group not in added and not (group.isidentifier() and names_in(data.path / fields_receipts(group))):
         known = ", ".join(added) or "none"
         raise DatasetError(f"{data.path} has no added fields {name!r}; there are {known}. A field of the records stays")
     with _held_dataset(data, shared=False) as version:
         unpublish_fields(data, group, version)
-        if not is_remote(data.path):
-            shutil.rmtree(data.path / fields_receipts(group), ignore_errors=True)
-    return list(added[group].fields)
+    return list(added[group].fields) if group in added else []
 
 
 # --- steps --------------------------------------------------------------------------------------------------------------

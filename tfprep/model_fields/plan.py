@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
 from tfprep.dataset import Dataset, FileInfo
@@ -139,6 +141,15 @@ class FieldsPlan:
         stored = self.stored_receipt(task)
         return self._published_receipt(task) or stored if self.why(task, stored) else stored
 
+    def is_computed(self, task: FieldsTask) -> bool:
+        """Return whether a shard is up to date. Its receipt is written again where it was lost."""
+        if not self.why(task, self.stored_receipt(task)):
+            return True
+        published = self._published_receipt(task)
+        if published is not None:
+            self.write_receipt(task, published)
+        return published is not None
+
     def stored_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         """Return the receipt of a task as a run left it."""
         try:
@@ -155,7 +166,7 @@ class FieldsPlan:
         try:
             added = self.data.added(self.fields.name)
             file, names = added.file(task.split, task.variant, task.shard), list(added.manifest.fields)
-            index = added.index(task.split, task.variant).slice(task.first, task.records).to_pylist()
+            index = self._rows(added, task.split, task.variant).slice(task.first, task.records).to_pylist()
             frames = [Frame(row["offset"], row["size"]) for row in index]
             text = read_content(self.path / f"{task.name}.idx")
             if text != format_index(frames).encode() or sha256_of(self.path / file.name) != file.sha256:
@@ -173,6 +184,17 @@ class FieldsPlan:
         ]
         specs = {name: info.spec for name, info in added.manifest.fields.items()}
         return FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
+
+    def _rows(self, added: Dataset, split: str, variant: int) -> pa.Table:
+        """The index of one variant of the published fields, which is kept for the other shards of the variant."""
+        if (split, variant) not in self._last_rows:
+            self._last_rows.clear()
+            self._last_rows[split, variant] = added.index(split, variant)
+        return self._last_rows[split, variant]
+
+    @cached_property
+    def _last_rows(self) -> dict[tuple[str, int], pa.Table]:
+        return {}
 
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
         path = self.receipt_path(task)

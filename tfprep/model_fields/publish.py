@@ -86,10 +86,14 @@ def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, n
 
 
 def unpublish_fields(data: Dataset, group: str, version: str | None) -> None:
-    """Take the fields out of `tfprep.json`, and then remove their folder; at a store, where somebody may be reading, it stays."""
+    """Take the fields out of `tfprep.json`, if they are there, and then remove receipts and folders; at a store folders stay."""
     manifest = read_manifest(data.path)
     added = {name: entry for name, entry in manifest.groups.items() if name != group}
-    _replace_manifest(data, replace(manifest, added=added or None), version)
+    if len(added) < len(manifest.groups):
+        _replace_manifest(data, replace(manifest, added=added or None), version)
+    store = open_store(data.path)
+    if receipts := [info.name for info in store.list(fields_receipts(group))]:
+        store.delete(receipts)
     _remove_folders(data.path, group, "")
 
 
@@ -141,12 +145,8 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     It has no rows: those of all shards together would take many times the memory of the index.
     """
     receipt = plan.stored_receipt(task)
-    if plan.why(task, receipt):
-        receipt = plan.receipt(task)  # that of the published fields
-        if receipt is None or plan.why(task, receipt):
-            raise _vanished(plan, task)
-        plan.write_receipt(task, receipt)
-    assert receipt is not None  # or there is a reason why
+    if receipt is None or plan.why(task, receipt):
+        raise _vanished(plan, task)
     if receipt.folder != plan.folder:
         receipt = _bring(plan, task, receipt)
     return replace(receipt, rows=())
