@@ -10,6 +10,7 @@ import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.limits import usable_cpus
+from tfprep.load.cut_off import not_shown
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
@@ -49,29 +50,20 @@ class PipelineAccessors:
         pipeline, kind = self.pipeline, type(self).__name__
         names = ", ".join(dict.fromkeys(source.name for source in pipeline.sources))
         order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
+        lost = not_shown(pipeline.plan)
         if not pipeline.training:
             return (
                 f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
-                f"{pipeline.passes.steps(1):,} steps of {size}>"
+                f"{pipeline.passes.steps(1):,} steps of {size}{lost}>"
             )
-        left = f"; {pipeline.left_out:,} samples are left out, other ones each time" if pipeline.left_out else ""
+        which = "the same ones" if order == "sequential" else "other ones"
+        left = f"; {pipeline.left_out:,} samples are left out, {which} each time" if pipeline.left_out else ""
         passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
             self._epochs, f"a pass is {self._epochs} epochs"
         )
         return (
             f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
-            f"{pipeline.steps_per_epoch:,} steps of {size}{left}{self._buckets()}>"
-        )
-
-    def _buckets(self) -> str:
-        """The samples of each bucket, and how many of them an epoch leaves out."""
-        buckets, sizes = self.pipeline.schedule.buckets, self.pipeline.options.bucket
-        if buckets is None or sizes is None:
-            return ""
-        lost = zip(sizes.sizes, buckets.sizes, buckets.left_out, strict=True)
-        return "; buckets: " + ", ".join(
-            f"{height} x {width} of {samples:,}{f', {left:,} left out' if left else ''}"
-            for (height, width), samples, left in lost
+            f"{pipeline.steps_per_epoch:,} steps of {size}{left}{lost}>"
         )
 
     def repeat(self, count: int | None = None) -> Self:

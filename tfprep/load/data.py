@@ -97,7 +97,7 @@ class Subset:
 
         if others := set(options) - OrderKeywords.__optional_keys__:
             raise LoaderError(
-                f"{min(others)!r} does not decide the order; batch_sampler() takes {', '.join(OrderKeywords.__annotations__)}"
+                f"batch_sampler() has no option {min(others)!r}; it takes {', '.join(OrderKeywords.__annotations__)}"
             )
         return BatchSampler(self.sources, loader_options(batch_size, options))
 

@@ -69,7 +69,8 @@ class LoaderOptions:
         window: Blocks that are mixed with one another, with order="block".
         variants: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
         remainder: "drop", "keep" or "wrap", where `batch_size` does not divide the samples; None for "drop" in training,
-            where each epoch leaves out other samples, and "keep" otherwise, and where there is no full batch.
+            where each epoch leaves out other samples (with order="sequential" always the last ones), and "keep" otherwise, and
+            where there is no full batch.
         start_step: The first step: the loader delivers what an uninterrupted run delivers from this step on.
         hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
         where: An expression over the index that selects samples (see `tfprep.load.order.where`).
@@ -286,6 +287,8 @@ def _check_bucket(options: LoaderOptions) -> None:
     for name in ("balance", "weights"):
         if getattr(options, name) is not None:
             raise LoaderError(f"bucket takes each sample once an epoch; leave {name} out")
+    if options.geometry:
+        raise LoaderError("bucket goes by the sizes that are stored, and resizes by itself; leave geometry out")
 
 
 def _checked_pad(pad: Any) -> dict[str, int]:

@@ -90,7 +90,7 @@ class Pipeline:
 
     @property
     def left_out(self) -> int:
-        """Samples that each epoch leaves out, because they would be a smaller batch: other ones each time."""
+        """Samples that each epoch leaves out, because they would be a smaller batch."""
         drops = self.schedule.remainder == "drop"
         return self.schedule.size - self.steps_per_epoch * self.options.batch_size if drops else 0
 

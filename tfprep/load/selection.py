@@ -186,7 +186,7 @@ def select(
 
 
 def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tuple[Selection, list[int]]:
-    """The selection bucket by bucket, and the number of samples of each: by the height and width of the first variant read."""
+    """The selection bucket by bucket, and the number of samples of each: by the height and width of variant 0."""
     if not isinstance(selection.sampler, UniformSampler):
         raise LoaderError(
             "bucket takes each sample once an epoch; a mix draws by shares: make a loader of each dataset"
@@ -290,7 +290,8 @@ def _values(table: RecordTable, rows: Numbers | None, name: str) -> npt.NDArray[
         absent = column.is_null().to_numpy()
         if count := int((absent if rows is None else absent[rows]).sum()):
             raise LoaderError(
-                f"{count:,} samples have no value of {name!r}, which balance and weights need; select the others with where"
+                f"{count:,} samples have no value of {name!r}, which balance, weights and bucket need; select the others with "
+                "where"
             )
         column = column.fill_null(0 if pa.types.is_primitive(column.type) else "")
     values: npt.NDArray[Any] = column.to_numpy()

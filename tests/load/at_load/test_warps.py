@@ -16,6 +16,7 @@ from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import (
+    Buckets,
     CenterCrop,
     ColourJitter,
     CutMix,
@@ -81,11 +82,30 @@ batches = partial(batches_of, batch_size=8)
 # --- every field follows ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ops", [OPS[:2], [RandomFlip(), RandomCrop(40, 50), RandomFlip(direction="vertical")]])
-def test_masks_boxes_and_points_follow_the_pixels(made, data, ops):
+def of_each_view(elements):
+    """The batches of loaders without views as they are; of others one for each view."""
+    for element in elements:
+        views = element["where"]
+        if isinstance(views, np.ndarray):
+            yield element
+            continue
+        for number in range(len(views["a"])):
+            yield {name: value["a"][number] if isinstance(value, dict) else value for name, value in element.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"at_load": OPS[:2]},
+        {"at_load": [RandomFlip(), RandomCrop(40, 50), RandomFlip(direction="vertical")]},
+        {"bucket": Buckets([(36, 24)]), "at_load": [RandomFlip(0.9)]},
+        {"views": {"a": 2}, "at_load": {"a": OPS[:2]}},
+    ],
+)
+def test_masks_boxes_and_points_follow_the_pixels(made, data, options):
     """`where` says which stored pixel each pixel shows: points and boxes lie there, masks have the class number from there."""
     mirrored = lost = 0
-    for batch in batches(data, 15, at_load=ops, order="sequential"):
+    for batch in of_each_view(batches(data, 15, **options, order="sequential")):
         for row, where in enumerate(batch["where"]):
             stored = (
                 made.values["train"][0][int(batch["box_labels"][row][0]) // 10]
@@ -305,6 +325,7 @@ def test_a_state_knows_the_ops(data):
         ({"at_load": [Resize(20, 20), RandomCrop(21, 20)]}, r"RandomCrop\(21, 20\) of images of 20 x 20"),
         ({"at_load": [RandomResizedCrop(20, 20)], "fields": ["boxes"]}, "no image, mask or map is loaded"),
         ({"at_load": OPS[:2], "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
+        ({"bucket": Buckets([(9, 9)]), "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
         ({"at_load": [Resize(9, 9), CutMix()], "fields": ["image", "boxes", "label"]}, "CutMix does not move boxes"),
     ],
 )
@@ -348,6 +369,10 @@ def test_distances_are_not_resized(make_dataset, kind):
     data = tfprep.load.open(made.path)
     with pytest.raises(LoaderError, match="'where' holds distances in pixels, which a resize"):
         data.numpy_loader("train", 4, at_load=[RandomResizedCrop(9, 9)])
+    with pytest.raises(
+        LoaderError, match=r"^bucket cannot be applied: 'where' holds distances in pixels, which a resize"
+    ):
+        data.numpy_loader("train", 4, bucket=Buckets([(9, 9)]))
     data.numpy_loader("train", 4, at_load=[RandomCrop(9, 9)])
 
 

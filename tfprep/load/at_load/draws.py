@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
+from tfprep.augment.transform import Transform
 from tfprep.fields import Array
 from tfprep.load.at_load.ops import Colour, Cut, CutMix, MixUp, Placed, RandomFlip
 from tfprep.load.at_load.plan import AtLoad
@@ -146,6 +147,14 @@ def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers
     ends = np.cumsum(counts).tolist()
     spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [[Drawn(row[span]) for span in spans] for row in draws]
+
+
+def placed(picture: Transform, ops: Sequence[Placed], draws: Sequence[Drawn] | None) -> Transform:
+    """This transform and then the ops, with their draws, or without in their unaugmented form."""
+    for number, op in enumerate(ops):
+        act: Any = op.warp if isinstance(op, Cut) else op
+        picture = picture.then(act(picture.size, None if draws is None else draws[number]))
+    return picture
 
 
 # --- mixing ---------------------------------------------------------------------------------------------------------

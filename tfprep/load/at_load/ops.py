@@ -17,7 +17,7 @@ nothing is flipped, coloured, erased or mixed, and labels are one-hot where they
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
@@ -124,7 +124,10 @@ class RandomResizedCrop(augment.RandomResizedCrop):
                 super().__post_init__()
             return
         rule = "RandomResizedCrop(sizes={0: 128, 6: (160, 192)}): pixels by the epoch from which they hold, the first one 0"
-        epochs = dict(self.sizes) if isinstance(self.sizes, Mapping | tuple) else {}
+        try:
+            epochs = dict(self.sizes)
+        except (TypeError, ValueError):
+            epochs = {}
         if not all(isinstance(epoch, int) and not isinstance(epoch, bool) for epoch in epochs) or 0 not in epochs:
             raise LoaderError(f"{rule}, not {self.sizes!r}")
         if self.height or self.width or min(epochs) < 0:
@@ -183,9 +186,15 @@ class Buckets:
     sizes: tuple[Size, ...]
 
     def __post_init__(self) -> None:
-        sizes = [tuple(size) if isinstance(size, Sequence) else size for size in self.sizes]
+        listed = self.sizes if isinstance(self.sizes, Sequence) else ()
+        sizes = [tuple(size) if isinstance(size, Sequence) else size for size in listed]
         with _as_loader_error():
-            require(bool(sizes), "Buckets takes one size at least", self.sizes, "for example [(512, 768), (640, 640)]")
+            require(
+                bool(sizes),
+                "Buckets takes a list of one size at least",
+                self.sizes,
+                "for example [(512, 768), (640, 640)]",
+            )
             for size in sizes:
                 pair = isinstance(size, tuple) and len(size) == 2
                 require(pair, "Buckets takes sizes (height, width)", size, "for example (512, 768)")

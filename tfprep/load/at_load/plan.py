@@ -15,6 +15,7 @@ from tfprep.load.at_load.ops import (
     Buckets,
     CenterCrop,
     Colour,
+    Covering,
     Cut,
     CutMix,
     Encoding,
@@ -194,9 +195,13 @@ def check_ops(ops: Any, views: Any = None) -> None:
 
 
 def _check_views(ops: Any, views: Any) -> None:
-    counts = isinstance(views, Mapping) and all(
-        isinstance(name, str) and name and "/" not in name and type(count) is int and count > 0
-        for name, count in views.items()
+    counts = (
+        isinstance(views, Mapping)
+        and bool(views)
+        and all(
+            isinstance(name, str) and name and "/" not in name and type(count) is int and count > 0
+            for name, count in views.items()
+        )
     )
     if not counts or not isinstance(ops, Mapping) or ops.keys() != views.keys():
         raise LoaderError(
@@ -239,7 +244,11 @@ def plan_at_load(
         for name, count in (views or {}).items()
         for number in range(count)
     ]
-    moved = tuple(output.name for output in outputs.outputs if _kinds(output, specs) & (RASTER_KINDS | PLACES))
+    moved = tuple(
+        output.name
+        for output in outputs.outputs
+        if _kinds(output, specs) & (RASTER_KINDS | PLACES) or output.fields[0] in made[0].dropping
+    )
     return replace(made[0], forms=((),), colour=(), labels=labels, views=tuple(made), moved=moved)
 
 
@@ -270,15 +279,15 @@ def _planned(
     moved = {kind for of_output in kinds.values() for kind in of_output}
     moved_alone = all(isinstance(op, Cut) for op in geometry) and not (geometry and moved & PLACES)
     warps = warps or bucket is not None or bool(colour) or not moved_alone
-    rules, *others = [_rules(recipe, outputs, specs, geometry) if warps else None for recipe in recipes]
+    forms, since = _forms(geometry, bucket, training)
+    rules, *others = [_rules(recipe, outputs, specs, forms[-1]) if warps else None for recipe in recipes]
     if any(other != rules for other in others):
         raise LoaderError(
             "at_load: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, by "
             "which boxes and points follow; leave these out of `fields`, or build both alike"
         )
-    forms, since = _forms(geometry, bucket, training)
     plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, _dropping(rules, specs))
-    _check_fields(ops, outputs, kinds, unfit)
+    _check_fields([*ops, *(bucket.forms[:1] if bucket else ())], outputs, kinds, unfit)
     _check_colour(plan, specs)
     _check_sizes(plan, outputs)
     if warps:
@@ -309,7 +318,7 @@ def _forms(
 
 
 def _rules(
-    recipe: Mapping[str, Any], outputs: Outputs, specs: Mapping[str, FieldSpec], geometry: Sequence[Geometry]
+    recipe: Mapping[str, Any], outputs: Outputs, specs: Mapping[str, FieldSpec], geometry: Sequence[Placed]
 ) -> Mapping[str, Any]:
     """The options of `warp_sample` that a build of this recipe takes, of the fields that are loaded."""
     loaded = [name for name in outputs.fields if name in specs]
@@ -398,7 +407,7 @@ def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
     return None
 
 
-_SCALES = (RandomResizedCrop, Resize)
+_SCALES = (RandomResizedCrop, Resize, Covering)
 _LENGTHS = {f"tfprep.derive.{name}" for name in ("Clicks", "Distance", "GeodesicDistance", "SignedDistance")}
 
 
@@ -430,7 +439,7 @@ def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping
 
 
 def _check_fields(
-    ops: Sequence[AtLoadOp], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
+    ops: Sequence[AtLoadOp | Covering], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
 ) -> None:
     if any(isinstance(op, OneHotLabels) for op in ops) and not any(
         "label" in of_output for of_output in kinds.values()
@@ -440,10 +449,11 @@ def _check_fields(
         for output in outputs.outputs:
             reason = _why_not(op, output, kinds[output.name], unfit)
             if reason:
-                raise LoaderError(f"at_load: {type(op).__name__} {reason}")
+                name = "bucket" if isinstance(op, Covering) else f"at_load: {type(op).__name__}"
+                raise LoaderError(f"{name} {reason}")
 
 
-def _why_not(op: AtLoadOp, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
+def _why_not(op: AtLoadOp | Covering, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
     """Why an output cannot follow the op, and the way out; "" where it can."""
     if isinstance(op, OneHotLabels | Colour):
         return ""

@@ -7,7 +7,7 @@ each host a consecutive part of every step, so that the parts of all hosts toget
 
 - "wrap": the batch continues with the next epoch. All batches are full, and every epoch still holds each sample once.
 - "keep": the epoch's last batch is smaller.
-- "drop": the epoch's last samples are left out; each epoch leaves out other ones.
+- "drop": the epoch's last samples are left out; in a random order each epoch leaves out other ones.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ class BatchSchedule:
         epoch, inside = divmod(position, self.cycle)
         key = subkey(subkey(seed_key(self.order.seed, "substitute"), position), attempt)
         if self.buckets is not None:
-            return int(self._row(self._in_bucket(*self.buckets.substitute(inside, epoch, key)))[0])
+            item = self._in_bucket(*self.buckets.substitute(inside, epoch, key))
+            return int(self._row(item % words(self.sampler.size))[0])
         item = self.order.items(inside, epoch, self.size)
         sample, _ = self.sampler.samples(item % words(self.sampler.size), words(epoch))
         return int(self._row(self.sampler.substitute(sample, mix(key)))[0])

@@ -17,8 +17,7 @@ from tfprep.augment.transform import GeometryOp, Transform
 from tfprep.augment.warp import reduction_for, warp_sample
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Kind, Size
-from tfprep.load.at_load.draws import Drawn, drawn
-from tfprep.load.at_load.ops import Cut
+from tfprep.load.at_load.draws import Drawn, drawn, placed
 from tfprep.load.at_load.plan import PLACES, AtLoad
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import transform_of
@@ -68,7 +67,11 @@ class Warping:
             for part in self._parts:
                 part.place(part.decode(bytes_of[part.field], state), values, row)
             return
-        transforms = [self._transform(size, view, form, each) for view, each in zip(self._views, draws, strict=True)]
+        before = transform_of(self._geometry, size)
+        transforms = [
+            placed(before, view.forms[form] if view else (), each)
+            for view, each in zip(self._views, draws, strict=True)
+        ]
         reduced = min(map(reduction_for, transforms)) if self._plan else 1
         for name, part in self._fields.items():
             if name not in sample:
@@ -97,13 +100,6 @@ class Warping:
         sample[name] = part.decode(bytes_of[name], state)
         height, width = sample[name].shape[:2]
         return int(height), int(width)
-
-    def _transform(self, size: Size, view: AtLoad | None, form: int, draws: Sequence[Drawn] | None) -> Transform:
-        transform = transform_of(self._geometry, size)
-        for number, op in enumerate(view.forms[form] if view else ()):
-            act: Any = op.warp if isinstance(op, Cut) else op
-            transform = transform.then(act(transform.size, None if draws is None else draws[number]))
-        return transform
 
     def _warped(
         self,
