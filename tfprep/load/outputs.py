@@ -244,7 +244,7 @@ def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
 
 FloatType: TypeAlias = Literal["float32", "float16", "bfloat16"]
 
-_PROBES: tuple[Size, ...] = ((480, 640), (97, 61), (3000, 2000))
+_PROBES: tuple[Size, ...] = ((480, 640), (97, 61), (3000, 2000), (50, 900))
 
 
 def mean_and_std(

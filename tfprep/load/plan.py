@@ -255,7 +255,8 @@ class LoaderPlan:
     def batch_rows(self) -> int:
         """Samples that this host reads for its largest batch."""
         schedule = self.schedule
-        return -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
+        most = schedule.batch_size if schedule.remainder == "wrap" else min(schedule.size, schedule.batch_size)
+        return -(-most // schedule.hosts.count) + schedule.partners
 
     # --- how it is read ------------------------------------------------------------------------------------------------------
 

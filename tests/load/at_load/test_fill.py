@@ -97,31 +97,33 @@ def test_stacked_inputs_and_floats(data):
         np.testing.assert_array_equal(cut_y[row], dict(views(y[row], 9, 9))[window])
 
 
-def test_images_of_different_sizes_become_one_batch(make_dataset):
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_images_of_different_sizes_become_one_batch(make_dataset, dtype):
     def make(rng, number):
         size = 20 + number % 7, 30 - number % 5
         return {
-            "image": rng.integers(0, 256, (*size, 3)).astype(np.uint8),
+            "four": rng.integers(0, 256, (*size, 4)).astype(np.uint8),
             "mask": rng.integers(0, 9, size).astype(np.uint8),
         }
 
-    kinds, codec = {"image": "image", "mask": "mask"}, {"image": codecs.Png(), "mask": codecs.Png()}
-    made = make_dataset(samples={"train": 30}, fields=("image", "mask"), make=make, kinds=kinds, codec=codec)
+    kinds, codec = {"four": "image", "mask": "mask"}, {"four": codecs.Png(), "mask": codecs.Png()}
+    made = make_dataset(samples={"train": 30}, fields=("four", "mask"), make=make, kinds=kinds, codec=codec)
     data = tfprep.load.open(made.path)
-    plain = batches(data, 3, batch_size=10)
-    flipped = batches(data, 3, batch_size=10, at_load=[RandomFlip()])
-    cut = batches(data, 3, batch_size=10, at_load=[RandomFlip(), RandomCrop(18, 18)])
+    plain, flipped, cut = (
+        batches(data, 3, batch_size=10, dtype=dtype, at_load=ops)
+        for ops in ([], [RandomFlip()], [RandomFlip(), RandomCrop(18, 18)])
+    )
     for before, mirror, after in zip(plain, flipped, cut, strict=True):
-        assert after["image"].shape == (10, 18, 18, 3)
+        assert after["four"].shape == (10, 18, 18, 4)
         for row in range(10):
-            window = found(after["image"][row], before["image"][row])
+            window = found(after["four"][row], before["four"][row])
             np.testing.assert_array_equal(after["mask"][row], dict(views(before["mask"][row], 18, 18))[window])
-            assert found(mirror["image"][row], before["image"][row]) == (0, 0, False, window[3])
+            assert found(mirror["four"][row], before["four"][row]) == (0, 0, False, window[3])
     with pytest.raises(
         RecordError, match=r"2\d x \d+ pixels are fewer than RandomCrop\(22, 26\) leaves; .* \(key 'train/"
     ):
         batches(data, 9, batch_size=10, at_load=[RandomCrop(22, 26)])
-    (large,) = batches(data, 1, batch_size=10, at_load=[RandomCrop(22, 26)], on_bad="skip", fields=["image", "key"])
+    (large,) = batches(data, 1, batch_size=10, at_load=[RandomCrop(22, 26)], on_bad="skip", fields=["four", "key"])
     numbers = [int(key.removeprefix("train/")) for key in large["key"]]
     assert all(20 + number % 7 >= 22 and 30 - number % 5 >= 26 for number in numbers)
 
@@ -221,6 +223,17 @@ def test_resume_at_every_step(data, remainder, threads):
         for expected, element in zip(whole[start:], rest, strict=True):
             for name, value in expected.items():
                 np.testing.assert_array_equal(element[name], value)
+
+
+@pytest.mark.parametrize("options", [{"threads": 3}, {"workers": "processes", "threads": 2}])
+def test_a_batch_may_hold_more_than_an_epoch(data, options):
+    """With remainder="wrap" the samples of a run follow each other whatever the batch size: 50 are an epoch."""
+    fields = {"fields": ["lossless", "key"], "remainder": "wrap", "at_load": [RandomFlip()]}
+    parts = batches(data, 6, batch_size=40, **fields)
+    for number, whole in enumerate(batches(data, 2, batch_size=120, **fields, **options)):
+        for name, value in whole.items():
+            expected = np.concatenate([part[name] for part in parts[3 * number : 3 * number + 3]])
+            np.testing.assert_array_equal(value, expected)
 
 
 def test_draws_depend_on_seed_epoch_and_op(data):

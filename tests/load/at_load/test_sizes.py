@@ -140,6 +140,8 @@ def test_tensorflow_says_that_the_sizes_differ_and_traces_once_a_size(data):
     assert len(traces) <= 2 + 3  # built, and a trace for each size at most
     seen = [images.shape.as_list() for images, _ in train.at_epoch(2)]
     assert seen == [[4, 12, 16, 3]] * 10
+    thin = data.loader("val", 4, at_load=[Resize(shorter=1)], fields=["image"])
+    assert thin.element_spec["image"].shape.as_list() == [None, None, None, 3]  # of a wide image more than 1 x 1
 
 
 @pytest.mark.parametrize(

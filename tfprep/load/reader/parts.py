@@ -174,7 +174,7 @@ class FieldPart:
     def _converted(self, value: Any) -> Any:
         if self.output.dtype == "string":
             return value
-        return np.asarray(normalised(self.output, value)).astype(self.output.dtype)
+        return np.array(normalised(self.output, value), self.output.dtype, order="C")
 
     def _numbers(self, content: Array) -> Array:
         numbers = unpack(content, self.spec.dtype)
