@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,8 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray's sockets need a short path.
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._numbers = itertools.count(2)
+        # A node takes the first name of a socket that is free: of two that look at the same moment, one fails after 30 s.
+        self._naming = threading.Lock()
         self._holder: subprocess.Popen[bytes] | None = None
         root = str(Path(__file__).resolve().parents[1])
         paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH", "")) if path)
@@ -121,13 +124,19 @@ class Cluster:
     ) -> subprocess.Popen[bytes] | None:
         """Start a node and return it when it runs; None if it ended."""
         log = self._log(address)
-        with log.open("wb") as file:
+        with self._naming, log.open("wb") as file:
+            sockets = self._sockets()
             node = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+            while node.poll() is None and self._sockets() == sockets:
+                time.sleep(0.05)
         while b"Ray runtime started" not in log.read_bytes():
             if node.poll() is not None:
                 return None
             time.sleep(0.1)
         return node
+
+    def _sockets(self) -> int:
+        return len(list(self.folder.glob("session_*/sockets/raylet*")))
 
     def _log(self, address: str) -> Path:
         return self.folder / f"{address}.log"
