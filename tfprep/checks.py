@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from numbers import Real
 from typing import TypeAlias
 
 from tfprep.errors import RecipeError
@@ -41,19 +42,26 @@ def require_distance(name: str, value: float) -> None:
 
 
 def require_probability(name: str, value: float) -> None:
-    require(0 <= value <= 1, f"{name} is a probability from 0 to 1", value, "for example 0.5")
+    require(_is_number(value) and 0 <= value <= 1, f"{name} is a probability from 0 to 1", value, "for example 0.5")
 
 
 def require_range(name: str, value: Range, low: float, high: float) -> None:
     """Two finite numbers, the smaller first, both from `low` to `high`."""
-    pair = isinstance(value, tuple) and len(value) == 2 and all(isfinite(end) for end in value)
+    pair = isinstance(value, tuple) and len(value) == 2 and all(_is_number(end) and isfinite(end) for end in value)
     rule = f"{name} is a range (from, to) with {low:g} <= from <= to <= {high:g}"
     require(pair and low <= value[0] <= value[1] <= high, rule, value, "give two numbers in that order")
 
 
 def around(centre: float, amount: float | Range) -> Range:
     """`amount` as a range: a single number means `centre` ± that number."""
-    return amount if isinstance(amount, tuple) else (centre - amount, centre + amount)
+    if isinstance(amount, tuple):
+        return amount
+    require(_is_number(amount), "an amount is a number or a range (from, to)", amount, "for example 0.2")
+    return centre - amount, centre + amount
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
 
 
 def _is_whole(value: object, low: int, high: float = float("inf")) -> bool:

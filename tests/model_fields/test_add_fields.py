@@ -154,6 +154,8 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
         ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
         ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
         ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
+        ("RandomFlip", {"views": {"a": 2}, "at_load": {"a": [tfprep.load.RandomFlip()]}}),
+        ("Buckets", {"bucket": tfprep.load.Buckets([(8, 8)])}),
     ]
     for name, options in changes:
         with pytest.raises(LoaderError, match=f"{name} changes the pixels that a model computed 'score' from"):

@@ -57,16 +57,16 @@ def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
     if height is not None and width is not None:
         return [(height, width)] * PICTURES
     part = plan.table.parts[0]
-    if not rasters or part.dataset.manifest.imported is not None or (plan.is_remote and plan.options.bucket is None):
+    if not rasters or (plan.is_remote and plan.options.bucket is None):
         return []
     if rows is None:  # records lie in random order
         index = part.dataset.index(part.split, 0, ["height", "width"], PICTURES)
-        columns = [index.column(name) for name in ("height", "width")]
+        columns = [index.column(name) for name in index.column_names]
     else:
         some = rows[np.linspace(0, len(rows) - 1, min(len(rows), PICTURES)).astype(np.int64)]
         columns = [plan.table.column(name).take(some) for name in ("height", "width")]
     sizes = zip(*(column.to_pylist() for column in columns), strict=True)
-    return [size for size in sizes if None not in size]
+    return [size for size in sizes if len(size) == 2 and None not in size]
 
 
 def _cut_off(plan: LoaderPlan, view: AtLoad | None, pictures: Sequence[Size], form: int, before: str) -> str:

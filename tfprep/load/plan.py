@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from tfprep.codecs import Columns
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
@@ -135,14 +136,21 @@ class LoaderPlan:
             options.at_load, self.read, self.specs, classes, recipes, views=options.views,
             bucket=options.bucket, seed=options.seed, training=self.training,
         )  # fmt: skip
-        if plan is not None and plan.rules is not None:
-            for name in self.read.fields:
-                added = self.sources[0].dataset.group_of(name) if name in self.specs else None
-                if added and self.specs[name].kind in RASTER_KINDS | PLACES:
-                    raise LoaderError(
-                        f"at_load: '{name}' lies in records of its own ({added}), and cannot follow the images; leave it out of "
-                        "`fields`, or use RandomFlip and RandomCrop"
-                    )
+        if plan is None:
+            return None
+        dataset, moves = self.sources[0].dataset, any(view.geometry or view.mixes for view in plan.views or (plan,))
+        for name in self.read.fields:
+            added = dataset.group_of(name) if name in self.specs and plan.rules is not None else None
+            if added and self.specs[name].kind in RASTER_KINDS | PLACES:
+                raise LoaderError(
+                    f"at_load: '{name}' lies in records of its own ({added}), and cannot follow the images; leave it out of "
+                    "`fields`, or use RandomFlip and RandomCrop"
+                )
+            if moves and isinstance(dataset.codecs.get(name), Columns):
+                raise LoaderError(
+                    f"at_load: '{name}' holds boxes in the numbers of another tool, which cannot follow the images; leave it out "
+                    "of `fields`, or use ops that change colour alone"
+                )
         return plan
 
     @cached_property

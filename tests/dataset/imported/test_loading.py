@@ -13,6 +13,7 @@ from tfprep import augment
 from tfprep.dataset import IndexOptions, index_tfrecords
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
+from tfprep.load import RandomErasing, RandomFlip
 
 tf = pytest.importorskip("tensorflow")
 
@@ -114,6 +115,9 @@ def test_boxes_in_four_features_are_one_field(data, detections, tmp_path):
         assert seen.keys() == expected.keys(), way
         for name, boxes in seen.items():
             assert np.array_equal(boxes, expected[name]), (way, name)
+    with pytest.raises(LoaderError, match="'boxes' holds boxes in the numbers of another tool, which cannot follow"):
+        data.numpy_loader("train", 8, fields=["image_encoded", "boxes"], at_load=[RandomFlip()])
+    data.numpy_loader("train", 8, fields=["image_encoded", "boxes"], at_load=[RandomErasing()])
     batch = next(iter(data.numpy_loader("train", 8, fields=["boxes"], pad={"boxes": 5}, training=False)))
     assert batch["boxes"].shape == (8, 5, 4)
     assert not list(verify(data.path))

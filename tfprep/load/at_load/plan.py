@@ -179,7 +179,7 @@ def check_ops(ops: Any, views: Any = None) -> None:
         return
     if not isinstance(ops, Sequence) or not all(isinstance(op, AtLoadOp) for op in ops):
         known = ", ".join(op.__name__ for op in get_args(AtLoadOp))
-        raise LoaderError(f"at_load is a list of ops at load ({known}), not {ops!r}")
+        raise LoaderError(f"at_load is a list of ops of tfprep.load ({known}), not {ops!r}")
     stages = [
         2 if isinstance(op, MixUp | CutMix) else int(isinstance(op, Colour))
         for op in ops
@@ -488,4 +488,4 @@ def _check_sizes(plan: AtLoad, outputs: Outputs) -> None:
                 )
             known = _size_after([op], known)
     if plan.mixes and None in known:
-        raise LoaderError("MixUp and CutMix mix images of one size; put RandomCrop before them, or use `geometry`")
+        raise LoaderError("MixUp and CutMix mix images of one size; put RandomCrop or RandomResizedCrop before them")
