@@ -105,6 +105,17 @@ def test_a_flip_commutes_with_shrinking():
     )
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("size", [(36, 52), (30, 53), (37, 21), (18, 26), (11, 13), (12, 53), (1, 1)])
+def test_shrunk_pixels_of_8_bits_are_those_of_opencv(size, channels):
+    image = RNG.integers(0, 256, (37, 53, channels), np.uint8)
+    expected = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
+    np.testing.assert_array_equal(warped(image, Resize(*size)((37, 53), None)), expected)
+    halves = image[:36, :52]
+    expected = cv2.resize(halves, (26, 18), interpolation=cv2.INTER_AREA).reshape(18, 26, channels)
+    np.testing.assert_array_equal(warped(halves, Resize(18, 26)((36, 52), None)), expected)
+
+
 # --- enlarging ------------------------------------------------------------------------------------------------------
 
 

@@ -95,9 +95,10 @@ def test_class_counts_equal_a_direct_count(classes, shape):
     assert sum(counts.values()) == sum(0 <= number < classes for number in flat)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 3), (37, 211, 3), (64, 64, 1)])
-def test_sums_of_pixels_are_exact(shape):
-    image = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("shape", [(1, 1, 3), (37, 211, 3), (64, 64, 1), (9, 8, 2), (21, 34, 4), (21, 34, 7)])
+def test_sums_of_pixels_are_exact(shape, dtype):
+    image = np.random.default_rng(1).integers(0, np.iinfo(dtype).max + 1, shape, dtype)
     moments = image_moments(image)
     whole = image.reshape(-1, shape[2]).astype(np.int64)
     assert moments.pixels == shape[0] * shape[1]

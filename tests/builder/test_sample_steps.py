@@ -1,5 +1,6 @@
 """Policies, whole-sample functions, tone curves and boxes in a recipe equal their steps applied one by one."""
 
+from collections import Counter
 from dataclasses import replace
 
 import cv2
@@ -48,6 +49,25 @@ def test_geometry_and_colour_of_a_policy_use_the_same_draws(policy):
         assert np.array_equal(sample["image"], image)
         assert np.array_equal(sample["mask"], expected["mask"])
     assert np.array_equal(made(0, geometry=[policy])["image"], IMAGE)
+
+
+def test_geometry_without_draws_is_asked_for_once_for_all_images_of_one_size():
+    asked = []
+
+    def half(size, draws):
+        asked.append((size, draws is None))
+        return augment.Resize(size[0] // 2, size[1] // 2)(size, None)
+
+    recipe = Recipe("r", sources.Folder(), {"image": codecs.Png()}, geometry=[half])
+    maker = SampleMaker(recipe, {"image": "image"}, {})
+    for image in (IMAGE, IMAGE[::-1], np.repeat(IMAGE, 2, axis=0), IMAGE):
+        height, width = image.shape[:2]
+        transform = augment.Resize(height // 2, width // 2)((height, width), None)
+        expected = warp_sample({"image": image}, {"image": "image"}, transform)["image"]
+        for sample in maker.made("key", {"image": image}, [0, 1]):
+            assert np.array_equal(sample["image"], expected)
+    small, large = (60, 80), (120, 80)
+    assert Counter(asked) == {(small, True): 1, (large, True): 1, (small, False): 3, (large, False): 1}
 
 
 def broken(sample, draws):

@@ -33,6 +33,8 @@ def cv_border(border: Border) -> int:
 
 CV_DTYPES = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 """The dtypes that OpenCV 5 interpolates without rounding coordinates to 1/32 pixel first."""
+_MOST_FLOAT_PIXELS = 1 << 20
+"""Of a window that is averaged as float32: 12 MB of RGB."""
 _TINY_PX = 1e-6
 """Displacements below this over a whole image are rounding errors of composed matrices."""
 
@@ -218,7 +220,21 @@ def _shrunk(array: Array, rows: Axis, columns: Axis) -> Array:
         return window
     height = rows.out_to - rows.out_from if rows.shrinks else window.shape[0]
     width = columns.out_to - columns.out_from if columns.shrinks else window.shape[1]
-    return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+    return same_depth(_area(window, (width, height)), array)
+
+
+def _area(window: Array, size: tuple[int, int]) -> Array:
+    """The window averaged by area to `size` (width, height).
+
+    OpenCV sums 8 bits up as float32, a value at a time, and rounds in the end. Of float32 it does the same in 5/6 of the time.
+    Sides that are whole multiples have code of their own, which is faster, and rounds halves up.
+    """
+    height, width = window.shape[:2]
+    whole = width % size[0] == 0 and height % size[1] == 0
+    if window.dtype != np.uint8 or whole or height * width > _MOST_FLOAT_PIXELS:
+        return cv2.resize(window, size, interpolation=cv2.INTER_AREA)
+    wide: Array = cv2.resize(window.astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return cv2.convertScaleAbs(wide)
 
 
 def _shrunk_reduced(array: Array, rows: Axis, columns: Axis, reduced: int) -> Array:
@@ -226,7 +242,7 @@ def _shrunk_reduced(array: Array, rows: Axis, columns: Axis, reduced: int) -> Ar
     height, width = rows.out_to - rows.out_from, columns.out_to - columns.out_from
     if not any(end % reduced for end in (rows.from_, rows.to, columns.from_, columns.to)):
         window = array[rows.from_ // reduced : rows.to // reduced, columns.from_ // reduced : columns.to // reduced]
-        return same_depth(cv2.resize(window, (width, height), interpolation=cv2.INTER_AREA), array)
+        return same_depth(_area(window, (width, height)), array)
     top, left = rows.from_ // reduced, columns.from_ // reduced
     window = array[top : -(-rows.to // reduced), left : -(-columns.to // reduced)]
     down = _averaged(window, top, rows.from_ / reduced, rows.to / reduced, height)

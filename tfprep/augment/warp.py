@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, hypot, isqrt
 from typing import Any, TypeAlias
 
@@ -96,7 +96,9 @@ def warp_sample(
     if size is None:
         warp = _Warp(transform, transform.size, border, reduced, windowed, None)
     else:
-        warp = _snapped(transform, size, _coarsest(sample, kinds, size, reduced), border, reduced, windowed)
+        warp = (_kept_snapped if _is_fixed(transform) else _snapped)(
+            transform, size, _coarsest(sample, kinds, size, reduced), border, reduced, windowed
+        )
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
     warped = {
         name: _field(name, value, kinds.get(name), warp, fills.get(name, 0), flips.get(name, ()))
@@ -118,9 +120,25 @@ def reduction_for(transform: Transform) -> int:
 
     It is the argument `reduced` of `tfprep.images.decode_image` and of `warp_sample`, and depends on the transform alone.
     """
+    return (_kept_reduction_for if _is_fixed(transform) else _reduction_for)(transform)
+
+
+def _reduction_for(transform: Transform) -> int:
     # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
     scale = scale_of(transform) * (1 - 1e-9)
     return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
+
+
+def _is_fixed(transform: Transform) -> bool:
+    """Tells if a transform never changes, so that what follows from it is kept: variant 0 has one for all images of one size.
+
+    One with bends is not fixed: how it is drawn takes numbers for every pixel.
+    """
+    return not transform.matrix.flags.writeable and not transform.bends
+
+
+_MOST_KEPT = 256
+_kept_reduction_for = lru_cache(_MOST_KEPT)(_reduction_for)
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +198,9 @@ def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduc
         return _Warp(transform, size, border, reduced, windowed, view)
     back = scaling(grid[1] / size[1], grid[0] / size[0])
     return _Warp(_before(back, view.transform), size, border, reduced, windowed, view)
+
+
+_kept_snapped = lru_cache(_MOST_KEPT)(_snapped)
 
 
 def _view(transform: Transform, size: Size, own: Size, border: Border, windowed: bool, reduced: int = 1) -> _View:

@@ -32,6 +32,8 @@ from tfprep.sources import FieldDecoder
 from tfprep.sources.pixels import PixelDecoder
 
 T = TypeVar("T")
+_MOST_SIZES = 1000
+"""Sizes of images whose transform is kept."""
 
 
 class PolicyOp(Protocol):
@@ -60,6 +62,8 @@ class SampleMaker:
     kinds: Mapping[str, Kind]
     classes: Mapping[str, Sequence[str]]
     seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
+    _unaugmented: dict[Size, Transform] = dataclasses.field(default_factory=dict, compare=False, init=False)
+    """The transform of variant 0, which is made once for all images of one size (`GeometryOp`)."""
 
     def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
         """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
@@ -102,7 +106,7 @@ class SampleMaker:
         decoder = self._decoders.get(name)
         return isinstance(decoder, PixelDecoder) and decoder.pixels.srgb
 
-    @property
+    @cached_property
     def _custom(self) -> bool:
         """Return whether a function of whole samples stands among the geometry, so that transforms are not known ahead."""
         return any(isinstance(op, Custom) for op in self.recipe.geometry)
@@ -125,15 +129,18 @@ class SampleMaker:
         value = raw[name]
         return images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
 
-    def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
-        """Return the factor by which a JPEG is reduced when it is decoded for a variant.
-
-        1 where masks or maps belong to the image, because they lie on the pixels of the whole image.
-        """
+    @cached_property
+    def _reducible(self) -> str:
+        """The field that may be decoded at a part of its size; "" where masks or maps lie on the pixels of the whole image."""
         rasters = [name for name, kind in self.kinds.items() if kind in RASTER_KINDS]
-        if not self.recipe.dct_downscale or transform is None or len(rasters) != 1 or rasters[0] in self._decoders:
+        alone = len(rasters) == 1 and rasters[0] not in self._decoders
+        return rasters[0] if self.recipe.dct_downscale and alone else ""
+
+    def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
+        """Return the factor by which a JPEG is reduced when it is decoded for a variant."""
+        if transform is None or not self._reducible:
             return 1
-        value = raw[rasters[0]]
+        value = raw[self._reducible]
         return reduction_for(transform) if isinstance(value, bytes) and images.is_jpeg(value) else 1
 
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
@@ -162,11 +169,18 @@ class SampleMaker:
         """All geometry of a variant as one transform; None where there is nothing to do, or it is not known ahead."""
         if size is None or not self.recipe.geometry or self._custom:
             return None
+        if not variant and size in self._unaugmented:
+            return self._unaugmented[size]
         whole = identity(size)
         for step, op in _steps("geometry", self.recipe.geometry):
             with self._stage("geometry", step):
                 draws = generator(self.recipe.seed, key, variant, step) if variant else None
                 whole = whole.then(op(whole.size, draws))
+        if (
+            not variant and not whole.bends and len(self._unaugmented) < _MOST_SIZES
+        ):  # a bend may hold maps of all pixels
+            whole.matrix.flags.writeable = False
+            self._unaugmented[size] = whole
         return whole
 
     def _warp(self, sample: Sample, transform: Transform | None, size: Size | None, reduced: int) -> Sample:

@@ -125,13 +125,19 @@ class Moments:
 def image_moments(image: Array) -> Moments:
     """Return the sums of an image [H, W, C]: exact for uint8, to within rounding of float64 for other dtypes.
 
-    OpenCV adds whole numbers and divides them at the end; multiplied back and rounded, they are exact.
+    OpenCV adds whole numbers and divides them at the end; multiplied back and rounded, they are exact. Of four channels of 8 bits
+    it adds several pixels at a time, of three it does not: a fourth makes it three times as fast.
     """
+    channels = image.shape[2]
+    if channels == 3 and image.dtype == np.uint8:
+        image = cv2.cvtColor(image, cv2.COLOR_RGB2RGBA)
     groups = [
         cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS]) for first in range(0, image.shape[2], _CV_CHANNELS)
     ]
     pixels = image.shape[0] * image.shape[1]
-    means, deviations = ([value for group in groups for value in group[part].ravel().tolist()] for part in (0, 1))
+    means, deviations = (
+        [value for group in groups for value in group[part].ravel().tolist()][:channels] for part in (0, 1)
+    )
     sums = [m * pixels for m in means]
     squares = [(s * s + m * m) * pixels for m, s in zip(means, deviations, strict=True)]
     if image.dtype.kind == "f":
