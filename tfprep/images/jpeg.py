@@ -250,6 +250,21 @@ def icc_profile(data: bytes) -> bytes | None:
 def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
     """Marker, start and end of the content of each segment before the image data (EXIF and XMP are APP1); None where the chain of
     segments does not lead there."""
+    last, known = _LAST[0]
+    if last is data:
+        return known
+    segments = _read_segments(data)
+    if type(data) is bytes and len(data) <= _MOST_KEPT_BYTES:
+        _LAST[0] = data, segments
+    return segments
+
+
+_MOST_KEPT_BYTES = 4 << 20
+_LAST: list[tuple[bytes, list[tuple[int, int, int]] | None]] = [(b"", None)]
+"""The last file that was asked about, and its segments: a build asks for size, orientation and colour profile in turn."""
+
+
+def _read_segments(data: bytes) -> list[tuple[int, int, int]] | None:
     position = 2
     segments: list[tuple[int, int, int]] = []
     while data[position : position + 1] == b"\xff" and position + 4 <= len(data):

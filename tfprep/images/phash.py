@@ -43,11 +43,11 @@ def perceptual_hash(image: Array | bytes) -> int:
     small = cv2.resize(gray, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
     # OpenCV's transform is orthonormal: it scales the first row and column by 1/sqrt(2) where SciPy's, of ImageHash, does not.
     low = cv2.dct(small.astype(np.float64))[:_FREQUENCIES, :_FREQUENCIES] * _SCALE
-    low = np.round(low, _DECIMALS)
-    ordered = np.sort(low, axis=None)
+    low = low.round(_DECIMALS).ravel()
+    ordered = low.copy()
+    ordered.sort()
     median = (ordered[_MIDDLE - 1] + ordered[_MIDDLE]) / 2  # `np.median` takes as long as all the rest
-    bits = (low > median).ravel()
-    return int.from_bytes(np.packbits(bits).tobytes(), "big")
+    return int.from_bytes(np.packbits(low > median).tobytes(), "big")
 
 
 def _unscaled() -> Array:

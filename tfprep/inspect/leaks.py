@@ -422,7 +422,8 @@ class _Grouping:
 
     def repeated(self, straddling: bool) -> Iterator[tuple[int, int]]:
         """Yield pairs of samples that share a value, in different splits or in one."""
-        for group in np.flatnonzero(self.members.sum(axis=1) > 1).tolist():
+        has_pairs = (self.members > 0).sum(axis=1) > 1 if straddling else (self.members > 1).any(axis=1)
+        for group in np.flatnonzero(has_pairs).tolist():
             yield from self._chosen(combinations(self._samples(group), 2), straddling)
 
     def between(self, a: int, b: int, straddling: bool) -> Iterator[tuple[int, int]]:

@@ -330,6 +330,8 @@ def _read_only(sample: Sample) -> Sample:
 
 def _check_classes(name: str, numbers: Array, classes: Sequence[str], fill: Fill | None, mask: bool) -> None:
     """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
+    if not numbers.ndim and 0 <= int(numbers) < len(classes):  # one label, without the start of two reductions
+        return
     if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):
         return
     strange = [int(value) for value in np.unique(numbers) if not 0 <= value < len(classes) and value != fill]
