@@ -42,12 +42,12 @@ def require_distance(name: str, value: float) -> None:
 
 
 def require_probability(name: str, value: float) -> None:
-    require(_is_number(value) and 0 <= value <= 1, f"{name} is a probability from 0 to 1", value, "for example 0.5")
+    require(is_number(value) and 0 <= value <= 1, f"{name} is a probability from 0 to 1", value, "for example 0.5")
 
 
 def require_range(name: str, value: Range, low: float, high: float) -> None:
     """Two finite numbers, the smaller first, both from `low` to `high`."""
-    pair = isinstance(value, tuple) and len(value) == 2 and all(_is_number(end) and isfinite(end) for end in value)
+    pair = isinstance(value, tuple) and len(value) == 2 and all(is_number(end) and isfinite(end) for end in value)
     rule = f"{name} is a range (from, to) with {low:g} <= from <= to <= {high:g}"
     require(pair and low <= value[0] <= value[1] <= high, rule, value, "give two numbers in that order")
 
@@ -56,12 +56,13 @@ def around(centre: float, amount: float | Range) -> Range:
     """`amount` as a range: a single number means `centre` ± that number."""
     if isinstance(amount, tuple):
         return amount
-    require(_is_number(amount), "an amount is a number or a range (from, to)", amount, "for example 0.2")
+    require(is_number(amount), "an amount is a number or a range (from, to)", amount, "for example 0.2")
     return centre - amount, centre + amount
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)
+def is_number(value: object) -> bool:
+    """Tells if it is a real number; True and False, which Python counts as numbers, are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_whole(value: object, low: int, high: float = float("inf")) -> bool:

@@ -109,8 +109,9 @@ class Crop:
     width: int
 
     def __post_init__(self) -> None:
-        require_pixels("Crop.height", self.height)
-        require_pixels("Crop.width", self.width)
+        name = type(self).__name__
+        require_pixels(f"{name}.height", self.height)
+        require_pixels(f"{name}.width", self.width)
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -207,9 +208,9 @@ class Flip:
     direction: Literal["horizontal", "vertical"] = "horizontal"
 
     def __post_init__(self) -> None:
-        require_probability("Flip.p", self.p)
-        known = self.direction in ("horizontal", "vertical")
-        require(known, "Flip.direction is 'horizontal' or 'vertical'", self.direction, "take two Flips for both")
+        name, known = type(self).__name__, self.direction in ("horizontal", "vertical")
+        require_probability(f"{name}.p", self.p)
+        require(known, f"{name}.direction is 'horizontal' or 'vertical'", self.direction, f"take two {name}s for both")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None or generator.random() >= self.p:

@@ -179,9 +179,10 @@ class Erasing:
     level: int | None = None
 
     def __post_init__(self) -> None:
-        require_probability("Erasing.p", self.p)
-        require_range("Erasing.area", self.area, 0, 1)
-        require_range("Erasing.aspect", self.aspect, 1e-3, 1e3)
+        name = type(self).__name__
+        require_probability(f"{name}.p", self.p)
+        require_range(f"{name}.area", self.area, 0, 1)
+        require_range(f"{name}.aspect", self.aspect, 1e-3, 1e3)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         happens, draws = generator.random() < self.p, generator.random((10, 4))

@@ -74,7 +74,7 @@ def _cut_off(plan: LoaderPlan, view: AtLoad | None, pictures: Sequence[Size], fo
     ops = view.forms[form] if view else ()
     draws: list[Sequence[Drawn] | None] = [None] * len(pictures)
     if view is not None and view.training:
-        draws = [each[: len(ops)] for each in drawn(view.ops, view.keys.ops, np.arange(len(pictures)))]
+        draws = [each[: len(ops)] for each in drawn(view, np.arange(len(pictures)))]
     shares = []
     for size, each in zip(pictures, draws, strict=True):
         try:

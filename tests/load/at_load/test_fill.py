@@ -314,7 +314,7 @@ def test_one_hot_needs_a_label_and_the_number_of_classes(data):
         data.numpy_loader("train", fields=["image"], at_load=[OneHotLabels()])
     with pytest.raises(LoaderError, match=r"said differently: \[3, 9\]; write OneHotLabels\(..., classes=N\)"):
         data.numpy_loader("train", at_load=[OneHotLabels(classes=9)], fields=["image", "label"])
-    with pytest.raises(LoaderError, match="a whole number from 1, not 0"):
+    with pytest.raises(LoaderError, match="a whole number, at least 1, got 0"):
         OneHotLabels(classes=0)
 
 
@@ -352,14 +352,14 @@ def test_wrong_uses_raise(data, options, rule):
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (lambda: RandomFlip(1.5), "probability from 0 to 1"),
+        (lambda: RandomFlip(1.5), "RandomFlip.p is a probability from 0 to 1"),
         (lambda: RandomFlip(True), "probability from 0 to 1"),
-        (lambda: RandomCrop(0, 5), "whole numbers of pixels from 1"),
-        (lambda: RandomCrop(5, 2.5), "whole numbers of pixels from 1"),
+        (lambda: RandomCrop(0, 5), "RandomCrop.height is a whole number of pixels, at least 1"),
+        (lambda: RandomCrop(5, 2.5), "a whole number of pixels, at least 1"),
         (lambda: MixUp(0), "a number above 0"),
         (lambda: CutMix(float("nan")), "a number above 0"),
         (lambda: CutMix(p=-0.1), "probability from 0 to 1"),
-        (lambda: MixUp(classes=0), "a whole number from 1"),
+        (lambda: MixUp(classes=0), "a whole number, at least 1"),
     ],
 )
 def test_wrong_options_raise(make, rule):

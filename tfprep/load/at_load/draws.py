@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array
-from tfprep.load.at_load.ops import Colour, Cut, CutMix, MixUp, Placed, RandomFlip
+from tfprep.load.at_load.ops import Cut, CutMix, MixUp, Placed, RandomFlip
 from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.permutation import Words, below, mix, subkey, words
 from tfprep.load.order.schedule import Numbers
@@ -85,7 +85,7 @@ def windows(plan: AtLoad, position: Numbers, height: Any, width: Any) -> Window:
         np.zeros(count, np.bool_),
         np.zeros(count, np.bool_),
     )
-    for op, key in zip(plan.geometry, plan.keys.geometry, strict=True):
+    for op, key in zip(plan.geometry, plan.keys, strict=False):
         window = _cut(cast(Cut, op), key, position, window, plan.training)
     return window
 
@@ -135,13 +135,13 @@ class Drawn:
         return low + (high - low) * float(self.random())
 
 
-def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers) -> list[list[Drawn]]:
+def drawn(plan: AtLoad, position: Numbers) -> list[list[Drawn]]:
     """The draws of each op, for the sample at each position. Those of flips and crops are the ones that `windows` takes.
 
     All of them are computed at once: for a few samples this takes as long as for one.
     """
-    counts = [op.draws for op in ops]
-    of_op = subkey(np.array(keys, np.uint64)[None, :], position[:, None])
+    counts = [op.draws for op in plan.ops]
+    of_op = subkey(np.array(plan.keys[: len(counts)], np.uint64)[None, :], position[:, None])
     number = np.concatenate([np.arange(count) for count in counts]) if counts else np.arange(0)
     draws = (mix(subkey(np.repeat(of_op, counts, axis=1), number)) >> np.uint64(32)) * 2.0**-32
     ends = np.cumsum(counts).tolist()
@@ -152,8 +152,8 @@ def drawn(ops: Sequence[Placed | Colour], keys: Sequence[int], position: Numbers
 def placed(picture: Transform, ops: Sequence[Placed], draws: Sequence[Drawn] | None) -> Transform:
     """This transform and then the ops, with their draws, or without in their unaugmented form."""
     for number, op in enumerate(ops):
-        act: Any = op.warp if isinstance(op, Cut) else op
-        picture = picture.then(act(picture.size, None if draws is None else draws[number]))
+        generator: Any = None if draws is None else draws[number]
+        picture = picture.then(op(picture.size, generator))
     return picture
 
 
@@ -162,10 +162,10 @@ def placed(picture: Transform, ops: Sequence[Placed], draws: Sequence[Drawn] | N
 
 def mixtures(plan: AtLoad, position: Numbers, height: int, width: int) -> Mixed:
     """Return how the samples at these positions are mixed, in images of this size."""
-    drawn = plan.keys
-    chosen = below(bits(drawn.choice, position, 0), words(len(plan.mixes)))
+    *keys, choice = plan.keys[len(plan.ops) :]
+    chosen = below(bits(choice, position, 0), words(len(plan.mixes)))
     mixed = _unmixed(len(position))
-    for number, (op, key) in enumerate(zip(plan.mixes, drawn.mixes, strict=True)):
+    for number, (op, key) in enumerate(zip(plan.mixes, keys, strict=True)):
         does = (chosen == number) & happens(bits(key, position, 0), op.p if plan.training else 0.0)
         chosen_mix = _weighed(op, key, position) if isinstance(op, MixUp) else _boxed(op, key, position, height, width)
         mixed = _where(does, chosen_mix, mixed)

@@ -21,14 +21,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from tfprep import augment
 from tfprep.augment.colour import apply_curve, blend_curve
 from tfprep.augment.transform import Transform, scaling, translation
-from tfprep.checks import Range, around, require, require_pixels, require_range
+from tfprep.checks import (
+    Range,
+    around,
+    is_number,
+    require,
+    require_count,
+    require_pixels,
+    require_probability,
+    require_range,
+)
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import ImageArray, Size
 from tfprep.opencv import cv2
@@ -43,50 +52,37 @@ def _as_loader_error() -> Iterator[None]:
         raise LoaderError(str(error)) from None
 
 
+class _Checked:
+    """An op of `tfprep.augment`, whose wrong options are errors of a loader here."""
+
+    def __post_init__(self) -> None:
+        with _as_loader_error():
+            super().__post_init__()  # type: ignore[misc] # of the op, which comes behind this class
+
+
 # --- geometry: from the (height, width) that arrives and draws, None for the unaugmented form, to a transform ---------------
 
 
 @dataclass(frozen=True)
-class RandomFlip:
+class RandomFlip(_Checked, augment.Flip):
     """With probability `p`, the mirror image: left and right exchanged, or with `direction="vertical"` top and bottom.
 
     The arguments are those of `augment.Flip`.
     """
 
-    p: float = 0.5
-    direction: Literal["horizontal", "vertical"] = "horizontal"
     draws: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        _check_probability("RandomFlip", self.p)
-        if self.direction not in ("horizontal", "vertical"):
-            raise LoaderError(
-                f"RandomFlip(direction=...) is 'horizontal' or 'vertical', not {self.direction!r}; list two RandomFlips for both"
-            )
-
-    def warp(self, size: Size, generator: Any) -> Transform:
-        """The flip of an image of this size, where it is not only moved."""
-        return augment.Flip(self.p, self.direction)(size, generator)
 
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(_Checked, augment.Crop):
     """A window of `height` x `width` pixels at a random position, uniformly distributed. No image may be smaller."""
 
-    height: int
-    width: int
     draws: ClassVar[int] = 2
 
-    def __post_init__(self) -> None:
-        for side in (self.height, self.width):
-            if isinstance(side, bool) or not isinstance(side, int) or side < 1:
-                raise LoaderError(f"RandomCrop(height, width): whole numbers of pixels from 1, not {side!r}")
-
-    def warp(self, size: Size, generator: Any) -> Transform:
-        """The window of an image of this size, where it is not only moved."""
+    def __call__(self, size: Size, generator: Any, /) -> Transform:
         self.check_size(size)
         if generator is not None:
-            return augment.Crop(self.height, self.width)(size, generator)
+            return super().__call__(size, generator)
         top, left = (size[0] - self.height) // 2, (size[1] - self.width) // 2
         return Transform(translation(-left, -top), (self.height, self.width))
 
@@ -100,7 +96,7 @@ class RandomCrop:
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(augment.RandomResizedCrop):
+class RandomResizedCrop(_Checked, augment.RandomResizedCrop):
     """A window of random area and aspect, resized to `height` x `width`: the augmentation of most networks on ImageNet.
 
     The window is drawn as torchvision draws it: an area from `scale` times the image's, an aspect (width / height) log-uniformly
@@ -120,8 +116,7 @@ class RandomResizedCrop(augment.RandomResizedCrop):
 
     def __post_init__(self) -> None:
         if self.sizes is None:
-            with _as_loader_error():
-                super().__post_init__()
+            super().__post_init__()
             return
         rule = "RandomResizedCrop(sizes={0: 128, 6: (160, 192)}): pixels by the epoch from which they hold, the first one 0"
         try:
@@ -150,28 +145,20 @@ class RandomResizedCrop(augment.RandomResizedCrop):
 
 
 @dataclass(frozen=True)
-class CenterCrop(augment.CenterCrop):
+class CenterCrop(_Checked, augment.CenterCrop):
     """The centre, `height` x `width` pixels, in training too; a smaller image is padded by the recipe's `border` and `fill`."""
 
     draws: ClassVar[int] = 0
 
-    def __post_init__(self) -> None:
-        with _as_loader_error():
-            super().__post_init__()
-
 
 @dataclass(frozen=True)
-class Resize(augment.Resize):
+class Resize(_Checked, augment.Resize):
     """The whole image resized, in training too: the arguments are those of `augment.Resize`.
 
     `[Resize(shorter=256), CenterCrop(224, 224)]` is the usual evaluation of a network on ImageNet.
     """
 
     draws: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        with _as_loader_error():
-            super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -247,8 +234,8 @@ class ColourJitter:
     draws: ClassVar[int] = 5
 
     def __post_init__(self) -> None:
-        _check_probability("ColourJitter", self.p)
         with _as_loader_error():
+            require_probability("ColourJitter.p", self.p)
             for name in ("brightness", "contrast", "saturation"):
                 require_range(f"ColourJitter.{name}", _factors(getattr(self, name)), 0, _MOST_FACTOR)
 
@@ -291,14 +278,10 @@ _ORDERS = list(permutations(_CHANGES))
 
 
 @dataclass(frozen=True)
-class Grayscale(augment.Grayscale):
+class Grayscale(_Checked, augment.Grayscale):
     """With probability `p`, the image's gray version, in three channels."""
 
     draws: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        with _as_loader_error():
-            super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -310,9 +293,12 @@ class Solarize:
     draws: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _check_probability("Solarize", self.p)
-        if isinstance(self.threshold, bool) or not isinstance(self.threshold, int) or not 0 <= self.threshold <= 256:
-            raise LoaderError(f"Solarize(threshold=...): a level from 0 to 256, not {self.threshold!r}")
+        with _as_loader_error():
+            require_probability("Solarize.p", self.p)
+            level = (
+                isinstance(self.threshold, int) and not isinstance(self.threshold, bool) and 0 <= self.threshold <= 256
+            )
+            require(level, "Solarize.threshold is a level from 0 to 256", self.threshold, "for example 128")
 
     def __call__(self, image: ImageArray, generator: Any, /) -> ImageArray:
         if generator.random() >= self.p:
@@ -322,7 +308,7 @@ class Solarize:
 
 
 @dataclass(frozen=True)
-class RandomErasing(augment.Erasing):
+class RandomErasing(_Checked, augment.Erasing):
     """With probability `p` one rectangle of the image filled with `level` (Zhong et al., 'Random Erasing', AAAI 2020).
 
     Its share of the area is drawn uniformly from `area`, its aspect (height / width) log-uniformly from `aspect`, up to ten times
@@ -333,8 +319,8 @@ class RandomErasing(augment.Erasing):
     draws: ClassVar[int] = 41
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         with _as_loader_error():
-            super().__post_init__()
             whole = isinstance(self.level, int) and 0 <= self.level <= 255
             require(whole, "RandomErasing.level is a whole number from 0 to 255", self.level, "for example 0")
 
@@ -403,21 +389,14 @@ AtLoadOp: TypeAlias = Geometry | Colour | Encoding
 
 def _check_mixing(op: Mixing) -> None:
     name = type(op).__name__
-    if not _is_number(op.alpha) or not 0 < op.alpha <= 1000:
-        raise LoaderError(f"{name}(alpha): a number above 0, at most 1000, not {op.alpha!r}")
-    _check_probability(name, op.p)
+    with _as_loader_error():
+        holds = is_number(op.alpha) and 0 < op.alpha <= 1000
+        require(holds, f"{name}.alpha is a number above 0, at most 1000", op.alpha, "for example 0.2")
+        require_probability(f"{name}.p", op.p)
     _check_classes(op)
 
 
 def _check_classes(op: Encoding) -> None:
-    if op.classes is not None and (isinstance(op.classes, bool) or not isinstance(op.classes, int) or op.classes < 1):
-        raise LoaderError(f"{type(op).__name__}(classes=...): a whole number from 1, not {op.classes!r}")
-
-
-def _check_probability(name: str, p: Any) -> None:
-    if not _is_number(p) or not 0 <= p <= 1:
-        raise LoaderError(f"{name}(p=...): a probability from 0 to 1, not {p!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if op.classes is not None:
+        with _as_loader_error():
+            require_count(f"{type(op).__name__}.classes", op.classes, 1)

@@ -38,21 +38,6 @@ PLACES: frozenset[Kind] = frozenset({"boxes", "points"})
 
 
 @dataclass(frozen=True)
-class Keys:
-    """A key of 64 bits for each op, in order, and one for the choice between the ops that mix."""
-
-    geometry: tuple[int, ...]
-    colour: tuple[int, ...]
-    mixes: tuple[int, ...]
-    choice: int
-
-    @property
-    def ops(self) -> tuple[int, ...]:
-        """Those of the ops of one sample."""
-        return *self.geometry, *self.colour
-
-
-@dataclass(frozen=True)
 class AtLoad:
     """The ops of a loader, checked against its outputs.
 
@@ -106,13 +91,15 @@ class AtLoad:
         return bool(self.mixes) and self.training
 
     @cached_property
-    def keys(self) -> Keys:
-        """The keys of the ops. Each depends on the seed, the op's class and its number among the ops of that class, so that
-        adding an op does not change what the others draw."""
-        geometry, colour, mixes = (
-            _keys(ops, self.seed, self.prefix) for ops in (self.geometry, self.colour, self.mixes)
-        )
-        return Keys(geometry, colour, mixes, seed_key(self.seed, "at_load/mixing"))
+    def keys(self) -> tuple[int, ...]:
+        """A key of 64 bits for each of `ops`, then for those that mix, and for the choice between these.
+
+        Each depends on the seed, the op's class and its number among the ops of that class, so that adding an op does not change
+        what the others draw.
+        """
+        names = [type(op).__name__ for op in (*self.ops, *self.mixes)]
+        purposes = [f"{self.prefix}{name}/{names[:at].count(name)}" for at, name in enumerate(names)]
+        return tuple(seed_key(self.seed, f"at_load/{purpose}") for purpose in (*purposes, "mixing"))
 
     def filled(self, outputs: Outputs) -> Outputs:
         """The outputs after geometry and colour, before samples are mixed: labels are still numbers."""
@@ -152,11 +139,6 @@ class AtLoad:
         if output.name not in self.labels:
             return output
         return replace(output, shape=(self.labels[output.name],), dtype="float32")
-
-
-def _keys(ops: Sequence[Any], seed: int, prefix: str) -> tuple[int, ...]:
-    names = [type(op).__name__ for op in ops]
-    return tuple(seed_key(seed, f"at_load/{prefix}{name}/{names[:at].count(name)}") for at, name in enumerate(names))
 
 
 def _size_after(ops: Sequence[Placed], size: Sequence[int | None]) -> tuple[int | None, ...]:

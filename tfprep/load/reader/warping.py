@@ -44,7 +44,7 @@ class Warping:
         """The draws for the samples at these positions: for each of the views those of all its ops, None in evaluation."""
         if self._plan is None or not self._plan.training or not self._rasters:
             return [[None] * len(self._views)] * len(position)
-        views = [drawn(view.ops, view.keys.ops, position) for view in self._views if view]
+        views = [drawn(view, position) for view in self._views if view]
         return list(zip(*views, strict=True))
 
     def store(
