@@ -61,7 +61,7 @@ WRONG = [
     ({"memory_budget": "10KB"}, "Allow more, or make batch_size smaller"),
     ({"memory_budget": "lots"}, "such as '2GB'"),
     ({"prefetch": 10**9}, "fits, or allow more"),
-    ({"inputs": "image", "at_load": RandomFlip()}, "at_load is a list of ops at load"),
+    ({"inputs": "image", "at_load": RandomFlip()}, "at_load is a list of ops of tfprep.load"),
     ({"inputs": "image", "at_load": [RandomCrop(500, 500)]}, "24 x 32 pixels: crop less, or store larger images"),
     ({"inputs": "image", "targets": "mask", "at_load": [MixUp()]}, "use CutMix, or leave it out"),
     ({"inputs": "image", "sample_weight": "weight"}, "name all three"),

@@ -232,6 +232,9 @@ ELSEWHERE = {
     "num_workers": "threads",
     "num_parallel_calls": "threads",
     "image_size": "geometry=[augment.Resize(224, 224)]",
+    "augment": "at_load=[RandomFlip()], of tfprep.load",
+    "transform": "at_load=[RandomFlip()], of tfprep.load",
+    "transforms": "at_load=[RandomFlip()], of tfprep.load",
     "label": "targets",
     "class_weight": "balance or weights, or class_weight of model.fit",
 }

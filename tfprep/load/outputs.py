@@ -331,3 +331,5 @@ def known_size(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> tu
 def check_geometry(geometry: Any) -> None:
     if not isinstance(geometry, Sequence) or isinstance(geometry, str) or not all(callable(op) for op in geometry):
         raise LoaderError(f"geometry is a list of ops such as augment.Resize(224, 224), not {geometry!r}")
+    if random := next((op for op in geometry if getattr(op, "draws", 0)), None):
+        raise LoaderError(f"geometry makes every picture alike, and {random} is drawn anew; put it into at_load")
