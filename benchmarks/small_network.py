@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,18 @@ def main() -> None:
         recalls = harness.in_turns(
             {name: trainer(data[count], ops, options.epochs) for name, (count, ops) in CASES.items()}, options.seeds
         )
+    harness.finish(options, summary(recalls))
+
+
+def summary(recalls: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Print and return the mean and the standard deviation of each case."""
     results = {
         name: {"mean": statistics.mean(each), "deviation": statistics.stdev(each), "recalls": each}
         for name, each in recalls.items()
     }
     for name, result in results.items():
         print(f"{name}: {100 * result['mean']:.1f} ± {100 * result['deviation']:.1f} %")
-    harness.finish(options, results)
+    return results
 
 
 def built(folder: Path, photos: Path, variants: int) -> Any:
@@ -87,23 +93,38 @@ def trained(data: Any, ops: list[Any], epochs: int, seed: int) -> float:
     elements = {"inputs": "image", "targets": "label", "at_load": ops}
     train = data.loader("train", BATCH, seed=seed, **elements)
     val = data.loader("val", BATCH, **elements)
-    blocks = [
-        layer
-        for width in (16, 32, 64, 96)
-        for layer in (
-            layers.Conv2D(width, 3, padding="same", use_bias=False), layers.BatchNormalization(), layers.ReLU(),
-            layers.MaxPooling2D(),
-        )
-    ]  # fmt: skip
-    head = [layers.GlobalAveragePooling2D(), layers.Dense(len(data.class_names), activation="softmax")]
-    model = keras.Sequential([layers.Input((SIDE, SIDE, 3)), layers.Rescaling(1 / 128, -1), *blocks, *head])
+    model = keras.Sequential([network(SIDE, (16, 32, 64, 96), len(data.class_names)), layers.Softmax()])
     rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * len(train))
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy")
     model.fit(train, epochs=epochs, verbose=0)
-    labels = np.concatenate([label for _, label in val.as_numpy_iterator()])
-    found = model.predict(val, verbose=0).argmax(1)
+    recall = mean_recall(model, val)
     train.close()
     val.close()
+    return recall
+
+
+def network(side: int, widths: Sequence[int], classes: int, momentum: float = 0.99) -> Any:
+    """Blocks of convolution, batch normalisation and pooling; returns logits. `momentum` is that of the moving averages."""
+    import keras
+    from keras import layers
+
+    blocks = [
+        layer
+        for width in widths
+        for layer in (
+            layers.Conv2D(width, 3, padding="same", use_bias=False), layers.BatchNormalization(momentum=momentum),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+        )
+    ]  # fmt: skip
+    head = [layers.GlobalAveragePooling2D(), layers.Dense(classes)]
+    return keras.Sequential([layers.Input((side, side, 3)), layers.Rescaling(1 / 128, -1), *blocks, *head])
+
+
+def mean_recall(model: Any, val: Any) -> float:
+    """The mean of the classes' recalls."""
+    labels = np.concatenate([label for _, label in val.as_numpy_iterator()])
+    found = model.predict(val, verbose=0).argmax(1)
     return float(np.mean([np.mean(found[labels == label] == label) for label in np.unique(labels)]))
 
 

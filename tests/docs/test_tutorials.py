@@ -23,6 +23,9 @@ PAGES = {
     "start": ("out/photos.png", 0.5),
     "tutorials/clicks": ("demo/result.png", 0.3),
     "tutorials/detection": ("demo/result.png", 0.3),
+    "tutorials/distillation": ("demo/result.png", 0.5),
+    "tutorials/embeddings": ("demo/result.png", 0.5),
+    "tutorials/latents": ("demo/result.png", 0.5),
     "tutorials/from-image-data-generator": ("out/result.png", 0.5),
     "tutorials/from-generator": ("out/result.png", 0.5),
     "tutorials/from-tfds": ("demo/result.png", 0.5),
@@ -90,12 +93,46 @@ def check_result(printed: str, picture: str, least: float) -> None:
     assert not picture or np.asarray(Image.open(picture)).std() > 10
 
 
+@pytest.mark.filterwarnings(
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)  # Keras saves
 @pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_ends_with_a_trained_model_and_a_picture(page, session, capsys):
     if page == "tutorials/from-torch":
         pytest.importorskip("torch")
     follow(BLOCK.findall((DOCS / f"{page}.md").read_text()), session)
     check_result(capsys.readouterr().out, *PAGES[page])
+    if page == "tutorials/latents":
+        check_files_for_maxdiffusion(Path("demo/maxdiffusion"), session["data"])
+
+
+def check_files_for_maxdiffusion(folder: Path, data: Any) -> None:
+    """Read all files of a folder as `make_tfrecord_iterator` of MaxDiffusion does (input_pipeline/_tfds_data_processing.py)."""
+    import tensorflow as tf
+
+    description = {name: tf.io.FixedLenFeature([], tf.string) for name in ("moments", "clip_embeddings")}
+
+    def prepared(record: Any) -> dict[str, Any]:
+        features = tf.io.parse_single_example(record, description)
+        return {name: tf.io.parse_tensor(features[name], tf.float32) for name in description}
+
+    files = sorted(tf.io.gfile.glob(str(folder / "*")))
+    batches = tf.data.TFRecordDataset(files).map(prepared).batch(8, drop_remainder=False)
+    found = [sample for batch in batches.as_numpy_iterator() for sample in zip(*batch.values(), strict=True)]
+    samples = [sample for variant in range(2) for sample in data.samples("train", variant, fields=[*description])]
+    assert len(found) == len(samples) == 192
+    for (moments, embeddings), sample in zip(found, samples, strict=True):
+        assert (moments.shape, embeddings.shape) == ((8, 8, 8), (20, 16))
+        np.testing.assert_array_equal(moments, sample["moments"])
+        np.testing.assert_array_equal(embeddings, sample["clip_embeddings"])
+
+
+@pytest.mark.parametrize("name", ["distillation", "embeddings", "latents"])
+def test_a_recipe_of_pipelines_is_that_of_its_page(name):
+    assert (
+        f"# file: {name}.py\n{(DOCS.parent / 'pipelines' / f'{name}.py').read_text()}```"
+        in (DOCS / "tutorials" / f"{name}.md").read_text()
+    )
 
 
 def test_the_notebook_runs_from_top_to_bottom(session, capsys):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +14,9 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.storage.server import S3
 from tfprep import Recipe, augment, codecs, sources
+from tfprep.storage.store import open_store
 
 FIELDS = """
 import os, pathlib, time
@@ -100,6 +105,26 @@ class Site:
         """The bytes of all files of added fields, by their path."""
         folders = [path for path in self.out.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return {f"{folder.name}/{path.name}": path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+
+def killed_at_store(s3: S3, site: Site, url: str, after: int) -> bool:
+    """Run `add-fields`, and kill it after so many requests; False if it ended before."""
+    command = [sys.executable, "-m", "tfprep", "add-fields", url, str(site.fields), "--quiet"]
+    first = len(s3.proxy.requests)
+    process = subprocess.Popen(command)
+    while process.poll() is None and len(s3.proxy.requests) < first + after:
+        time.sleep(0.001)
+    process.kill()
+    status = process.wait()
+    assert status in (0, -9), f"a run ended with status {status}"
+    return status != 0
+
+
+def objects_of_fields(url: str) -> dict[str, bytes]:
+    """The content of the published fields and of `tfprep.json`, by name."""
+    store = open_store(url)
+    names = [info.name for info in store.list() if info.name.startswith("score-") or info.name == "tfprep.json"]
+    return {name: bytes(store.read(name)) for name in names}
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ import pytest
 
 import tfprep
 from tests.conftest import Made
-from tests.model_fields.conftest import Site
+from tests.model_fields.conftest import Site, killed_at_store, objects_of_fields
 from tests.storage.server import S3
 from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
@@ -211,6 +211,22 @@ def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, t
     add_fields(site.out, site.fields)
     assert site.added_files() == undisturbed
     assert (site.out / "tfprep.json").read_bytes() == manifest
+
+
+def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(site: Site, s3: S3) -> None:
+    """`benchmarks/soak_fields.py` kills 20 times, at random moments."""
+    undisturbed, url = s3.copy(site.out), s3.copy(site.out)
+    site.define("time.sleep(0.05)")
+    before = len(s3.proxy.requests)
+    add_fields(undisturbed, site.fields)
+    requests, calls = len(s3.proxy.requests) - before, len(site.calls)
+    for after in (requests // 2, requests // 2):
+        assert killed_at_store(s3, site, url, after)
+        assert "score" not in tfprep.open(url).fields
+    assert add_fields(url, site.fields).kept > 0
+    assert len(site.calls) < 3 * calls
+    assert objects_of_fields(url) == objects_of_fields(undisturbed)
+    assert left(url) == (set(), set())
 
 
 def test_parts_in_any_order_and_devices_give_the_same_bytes(site: Site) -> None:

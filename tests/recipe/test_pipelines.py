@@ -41,7 +41,7 @@ def encoded(pixels: np.ndarray, form: str) -> bytes:
 def samples(name: str, count: int = 8):
     """Three variants of each of `count` scenes, as the recipe makes them."""
     recipe = load_recipe(PIPELINES / f"{name}.py")
-    kinds = {"image": "image", "label": "label"} if name == "photos" else {"image": "image", "mask": "mask"}
+    kinds = {"image": "image", "label": "label"} if "label" in recipe.store else {"image": "image", "mask": "mask"}
     maker = SampleMaker(recipe, kinds, {})
     for number in range(count):
         mask = street(number)
