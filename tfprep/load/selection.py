@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -192,10 +194,14 @@ def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tu
             "bucket takes each sample once an epoch; a mix draws by shares: make a loader of each dataset"
         )
     rows = np.arange(table.samples) if selection.rows is None else selection.rows
-    height, width = (_values(table, rows, name).astype(np.float64) for name in ("height", "width"))
-    ratios = np.log([tall / wide for tall, wide in buckets.sizes])
-    nearest = np.abs(np.log(height / width)[:, None] - ratios).argmin(1)
-    sizes = np.bincount(nearest, minlength=len(ratios)).tolist()
+    height, width = (_values(table, rows, name).astype(np.uint64) for name in ("height", "width"))
+    by_aspect = sorted(buckets.sizes, key=lambda size: Fraction(*size))
+    rank = np.zeros(len(rows), np.int64)
+    # Whole numbers, which are the same on every machine: logarithms are not, and all hosts need the same buckets.
+    for (low, wide), (high, narrow) in itertools.pairwise(by_aspect):
+        rank += height**2 * np.uint64(wide * narrow) >= width**2 * np.uint64(low * high)
+    nearest = np.array([buckets.sizes.index(size) for size in by_aspect])[rank]
+    sizes = np.bincount(nearest, minlength=len(by_aspect)).tolist()
     return Selection(selection.sampler, rows[np.argsort(nearest, kind="stable")].astype(np.int64)), sizes
 
 

@@ -256,6 +256,13 @@ def test_each_batch_is_of_the_bucket_of_its_samples(data, remainder):
     assert ("left out" in repr(loader)) == (remainder == "drop")
 
 
+@pytest.mark.parametrize("sizes", [[(16, 32), (32, 16)], [(32, 16), (16, 32)], [(20, 30), (30, 20)]])
+def test_of_two_buckets_equally_near_the_taller_takes_a_sample(data, sizes):
+    """Squares, whatever the order of the sizes and the logarithms of this machine say."""
+    (batch,) = batches(data, 1, "val", batch_size=4, bucket=Buckets(sizes), fields=["where"], where="height == 40")
+    assert batch["where"].shape[1:3] == max(sizes)
+
+
 def test_the_picture_covers_its_bucket(data):
     """Along one side all of the picture is seen, along the other a window: random in training, the centre in evaluation."""
     starts = set()

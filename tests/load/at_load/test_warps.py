@@ -324,6 +324,7 @@ def test_a_state_knows_the_ops(data):
         ({"at_load": [RandomResizedCrop(20, 20)], "fields": ["boxes"]}, "no image, mask or map is loaded"),
         ({"at_load": OPS[:2], "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
         ({"bucket": Buckets([(9, 9)]), "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
+        ({"at_load": [RandomCrop(9, 9)], "fields": ["image", "box_labels"]}, "'box_labels' loses the rows of boxes"),
         ({"at_load": [Resize(9, 9), CutMix()], "fields": ["image", "boxes", "label"]}, "CutMix does not move boxes"),
     ],
 )

@@ -165,8 +165,9 @@ class Resize(_Checked, augment.Resize):
 class Buckets:
     """Sizes of batches, (height, width) in pixels: the loader's option `bucket` for pictures of different aspect ratios.
 
-    A sample belongs to the size whose aspect ratio is nearest to its own, by the height and width in the index. All samples of a
-    batch are of one size: resized, keeping their aspect, until they cover it, and cut to it, in training at a random place.
+    A sample belongs to the size whose aspect ratio is nearest to its own, by the height and width in the index; of two that are
+    equally near, to the taller. All samples of a batch are of one size: resized, keeping their aspect, until they cover it, and
+    cut to it, in training at a random place.
     (NovelAI's aspect ratio bucketing; `aspect_ratio_grouping` of detectron2.)
     """
 

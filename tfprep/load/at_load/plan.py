@@ -262,8 +262,9 @@ def _planned(
     moved_alone = all(isinstance(op, Cut) for op in geometry) and not (geometry and moved & PLACES)
     warps = warps or bucket is not None or bool(colour) or not moved_alone
     forms, since = _forms(geometry, bucket, training)
-    rules, *others = [_rules(recipe, outputs, specs, forms[-1]) if warps else None for recipe in recipes]
-    if any(other != rules for other in others):
+    first, *others = [_rules(recipe, outputs, specs, forms[-1]) for recipe in recipes]
+    rules = first if warps else None
+    if warps and any(other != rules for other in others):
         raise LoaderError(
             "at_load: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, by "
             "which boxes and points follow; leave these out of `fields`, or build both alike"
@@ -312,9 +313,9 @@ def _rules(
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
             )
     rows = {name: [one for one in others if one in loaded] for name, others in recipe.get("row_fields", {}).items()}
-    least = recipe.get("min_visible", 0.0)
+    least, cuts = recipe.get("min_visible", 0.0), any(not isinstance(op, RandomFlip | Resize) for op in geometry)
     for boxes, others in rows.items():
-        if least and geometry and others and boxes not in loaded:
+        if least and cuts and others and boxes not in loaded:
             raise LoaderError(
                 f"at_load: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
             )
