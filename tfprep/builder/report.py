@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import Dataset, Manifest
 from tfprep.inspect.leaks import Leaks, find_leaks
-from tfprep.inspect.pages.report import BuildFacts, prepare_report, report_page
+from tfprep.inspect.pages.report import BuildFacts, report_page
 from tfprep.inspect.stats import statistics_of
 from tfprep.storage.urls import write_content
 
@@ -20,24 +18,6 @@ _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 100, 16, 16 << 20
 _MOST_COMPARED = 200_000
 """Samples among which duplicates are looked for: some two seconds, and a tenth of the memory that a million takes."""
 _STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "hash", "encode", "write")
-
-
-@contextmanager
-def preparing_report() -> Iterator[None]:
-    """Import what a report needs, 0.2 s, in a thread, while workers build the shards inside."""
-    thread = threading.Thread(target=_prepare, name="tfprep-report", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def _prepare() -> None:
-    with suppress(Exception):  # `write_report` will meet it again, and say so.
-        import pyarrow.compute  # noqa: F401
-
-        prepare_report()
 
 
 def write_report(

@@ -1,15 +1,20 @@
-"""A build from beginning to end: plan, shards, publication."""
+"""A build from beginning to end: plan, shards, publication.
+
+What publishes and reports, and Arrow for it, is imported in a thread while worker processes build the shards.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
 import secrets
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfprep.builder.layout import Layout, placed
 from tfprep.builder.options import (
@@ -40,20 +45,20 @@ from tfprep.builder.planning.plan import (
     warning_of_opencv,
 )
 from tfprep.builder.planning.state import CRASHED, ShardState, check_replacement, explain, shard_states
-from tfprep.builder.publish import Publication, check_rejects, manifest_there
 from tfprep.builder.receipts import Receipt, read_receipts
-from tfprep.builder.report import empty_parts, foreign_profiles, preparing_report, write_report
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
-from tfprep.dataset import Manifest
-from tfprep.dataset.other_readers import tfds_limits
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import is_remote, size_of
+
+if TYPE_CHECKING:
+    from tfprep.builder.publish import Publication
+    from tfprep.dataset import Manifest
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
@@ -112,7 +117,7 @@ class Build:
       options, on_progress: As in `tfprep.build`.
       engine: Where the tasks run.
       log_event: Reports an event.
-      publication: Makes the built shards the dataset.
+      publication: Makes the built shards the dataset; None for `publish`.
       started: `time.monotonic()` at the beginning.
     """
 
@@ -124,7 +129,7 @@ class Build:
     engine: Engine
     on_progress: OnProgress | None
     log_event: LogEvent
-    publication: Publication
+    publication: Publication | None
     started: float
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
     _is_open: bool = False
@@ -138,7 +143,7 @@ class Build:
         states = self._states(plan)
         self._remember(plan)
         due = [state for state in states if self._is_due(state)]
-        with preparing_report() if due else nullcontext():
+        with _importing_the_rest() if due else nullcontext():
             built, receipts = self._build_all(plan, due)
         return self._publish(plan, built, receipts)
 
@@ -223,9 +228,13 @@ class Build:
         self, plan: Plan, built: Sequence[ShardState], receipts: Sequence[Receipt], *, report: bool = False
     ) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
+        from tfprep.builder.publish import check_rejects, manifest_there, publish
+        from tfprep.dataset.other_readers import tfds_limits
+
         check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
         before = manifest_there(self.layout)
-        manifest = self.publication(plan, self.layout, receipts, most_common(one.forms for one in receipts))
+        common = most_common(one.forms for one in receipts)
+        manifest = (self.publication or publish)(plan, self.layout, receipts, common)
         for group in (before.groups.keys() if before else set()) - manifest.groups.keys():
             self.log_event(
                 "warning",
@@ -282,6 +291,8 @@ class Build:
             remove_leftovers(self.layout.staged, f"{self._run}*")
 
     def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
+        from tfprep.builder.report import empty_parts, foreign_profiles, write_report
+
         samples = sum(state.samples for state in built)
         seconds = time.monotonic() - self.started
         if profiles := foreign_profiles(receipts):
@@ -329,6 +340,26 @@ class Build:
             named=plan.recipe.file_paths(),
             witnesses=[one[1:3] for one in plan.samples.samples(*largest)[:_WITNESSES]],
         )  # fmt: skip
+
+
+@contextmanager
+def _importing_the_rest() -> Iterator[None]:
+    """Import what comes after the shards, 0.2 s, in a thread, while worker processes build them inside."""
+
+    def prepare() -> None:
+        with suppress(Exception):  # The caller will meet it again, and say so.
+            import tfprep.builder.publish
+            import tfprep.builder.report  # noqa: F401
+            from tfprep.inspect.pages.report import prepare_report
+
+            prepare_report()
+
+    thread = threading.Thread(target=prepare, name="tfprep-report", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def loaded_recipe(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:

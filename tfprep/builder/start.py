@@ -18,6 +18,7 @@ from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.options import OnEvent, OnProgress
+    from tfprep.builder.publish import Publication
     from tfprep.builder.receipts import Receipt
     from tfprep.builder.run import Build
     from tfprep.builder.schedule import Engine
@@ -171,9 +172,7 @@ def _job(
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         root = _root(recipe, data)
         _check_memory((root,), options, cluster)
-        from tfprep.builder.at_store import locked_at_store
         from tfprep.builder.layout import locked, placed
-        from tfprep.builder.publish import Publication, publish
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.sources.raw import raw_root
 
@@ -181,8 +180,10 @@ def _job(
         loaded, file = loaded_recipe(recipe)
         layout = stack.enter_context(placed(os.path.expanduser(out), options.scratch))
         check_folders(raw, layout.out)
-        publication: Publication = publish
+        publication: Publication | None = None
         if layout.at_store:
+            from tfprep.builder.at_store import locked_at_store
+
             publication = stack.enter_context(locked_at_store(layout, shared=part is not None))
         else:
             stack.enter_context(locked(layout, shared=part is not None))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
 from tfprep.builder.receipts import Receipt, ShardTask, changed_samples, read_contents, read_receipts, same_files
-from tfprep.dataset import Dataset, open_dataset
-from tfprep.dataset.index import read_keys
+from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.recipe.changes import what_changed
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
+
+if TYPE_CHECKING:
+    from tfprep.dataset import Dataset
 
 NOT_BUILT = "not built yet"
 UNREAD = "an input could not be read last time"
@@ -160,6 +164,10 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     Usually a build continues the dataset that is there: samples were added or changed, or the recipe was edited. It replaces the
     dataset by another one if the name differs, if no sample is the same, or if a limit would leave fewer samples.
     """
+    if not layout.at_store and not os.path.exists(layout.out / MANIFEST):
+        return
+    from tfprep.dataset import open_dataset  # with Arrow, which the first build imports while workers are busy
+
     try:
         published = open_dataset(layout.out)
     except StorageError:
@@ -190,6 +198,8 @@ def _other_dataset(plan: Plan, published: Dataset, limit: int | None) -> str:
 
 def _share_samples(plan: Plan, published: Dataset) -> bool:
     """Return whether a published sample is planned too. Some keys are in memory at a time; as a rule the first ones decide."""
+    from tfprep.dataset.index import read_keys
+
     try:
         for keys in read_keys(published.path / published.manifest.index):
             hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
