@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.load.at_load.draws import PARTS, Mixed, mixtures
 from tfprep.load.at_load.plan import AtLoad, not_a_class
-from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.batch import Batch
 from tfprep.opencv import cv2
 
@@ -28,12 +25,19 @@ class Mixing:
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: mixed with their partners."""
-        position = np.arange(*self._schedule.span(batch.step))  # of all rows but a partner behind them
+        plan, position = self.plan, np.arange(*self._schedule.span(batch.step))  # of all rows but a partner behind them
         self._one_hot(batch)
-        if self.plan.mixes_samples and batch.rows:
-            mix_rasters(self.plan, batch.values, position)
-            self._mix_labels(batch, position)
-            batch.cut_to(len(position))
+        if not plan.mixes_samples or not batch.rows:
+            return
+        height, width = batch.values[plan.rasters[0]].shape[1:3] if plan.rasters else (1, 1)
+        mixed = mixtures(plan, position, height, width)
+        for name in plan.rasters:
+            mix_rows(batch.values[name], mixed)
+        for name in plan.labels:
+            own = batch.values[name][: len(position)]
+            others = np.concatenate([batch.values[name][1:], own[:1]])[: len(own)]
+            batch.values[name] = own * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
+        batch.cut_to(len(position))
 
     def _one_hot(self, batch: Batch) -> None:
         """Class numbers [B] to float32 [B, classes]."""
@@ -43,40 +47,21 @@ class Mixing:
                 raise LoaderError(not_a_class(name, int(batch.values[name][wrong][0]), count))
             batch.values[name] = (batch.values[name][:, None] == np.arange(count)).astype(np.float32)
 
-    def _mix_labels(self, batch: Batch, position: Numbers) -> None:
-        mixed = _mixtures(self.plan, batch.values, position)
-        for name in self.plan.labels:
-            own = batch.values[name][: len(position)]
-            others = np.concatenate([batch.values[name][1:], own[:1]])[: len(own)]
-            batch.values[name] = own * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
 
-
-def mix_rasters(plan: AtLoad, values: Mapping[str, Any], position: Numbers) -> None:
-    """Mix the rows of a batch that are at these positions, each with the next one: the last with the row behind it, or the first.
+def mix_rows(pixels: Array, mixed: Mixed) -> None:
+    """Mix rows of an array [B, H, W, ...] in place, each with the next one: the last with the row behind those, or the first.
 
     It begins with the first row, so that each row's partner is still unmixed.
     """
-    mixed, count = _mixtures(plan, values, position), len(position)
-    for name in plan.rasters:
-        pixels = values[name]
-        last = pixels[count] if len(pixels) > count else pixels[0].copy()
-        for row in range(count):
-            other = pixels[row + 1] if row + 1 < count else last
-            mix_pixels(pixels[row : row + 1], other[None], mixed, row)
-
-
-def _mixtures(plan: AtLoad, values: Mapping[str, Any], position: Numbers) -> Mixed:
-    height, width = values[plan.rasters[0]].shape[1:3] if plan.rasters else (1, 1)
-    return mixtures(plan, position, height, width)
-
-
-def mix_pixels(own: Array, other: Array, mixed: Mixed, row: int) -> None:
-    """Mix `other` into `own`, arrays [1, H, W, ...] of one sample, in place, as `row` of `mixed` says."""
-    if mixed.bottom[row] > mixed.top[row]:
-        box = np.s_[:, mixed.top[row] : mixed.bottom[row], mixed.left[row] : mixed.right[row]]
-        own[box] = other[box]
-    if mixed.weight[row] < PARTS:
-        blend(own, other, int(mixed.weight[row]))
+    count = len(mixed.share)
+    last = pixels[count] if len(pixels) > count else pixels[0].copy()
+    for row in range(count):
+        own, other = pixels[row], pixels[row + 1] if row + 1 < count else last
+        if mixed.bottom[row] > mixed.top[row]:
+            box = np.s_[mixed.top[row] : mixed.bottom[row], mixed.left[row] : mixed.right[row]]
+            own[box] = other[box]
+        if mixed.weight[row] < PARTS:
+            blend(own, other, int(mixed.weight[row]))
 
 
 def blend(own: Array, other: Array, weight: int) -> None:
