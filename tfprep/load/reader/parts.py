@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.opencv import HAS_OPENCV, cv2
 from tfprep.records import decode as decode_example
 from tfprep.records import unpack
 
@@ -59,12 +60,22 @@ def write(
     output: Output, value: Any, target: Any, first: int = 0, last: int | None = None, *, part: bool = False
 ) -> None:
     """Write a value as the channels [first, last) of an output, cast and normalised; `part`: these are not all."""
-    if value.ndim == 3 and value.shape[2] <= FEW_CHANNELS and (part or output.mean is not None):
+    few = value.ndim == 3 and value.shape[2] <= FEW_CHANNELS
+    if few and not part and value.dtype == np.uint8 and output.mean and output.dtype == "float32" and HAS_OPENCV:
+        cv2.LUT(value, _levels(output), target)
+    elif few and (part or output.mean is not None):
         for channel in range(value.shape[2]):
             content = normalised(output, value[..., channel], first + channel, first + channel + 1)
             np.copyto(target[..., channel], content, casting="unsafe")
     else:
         np.copyto(target, normalised(output, value, first, last), casting="unsafe")
+
+
+@lru_cache(maxsize=64)
+def _levels(output: Output) -> Array:
+    """What each of the 256 levels of each channel becomes, as OpenCV takes it: a third of the time of the arithmetic."""
+    levels: Array = normalised(output, np.arange(256, dtype=np.uint8)[:, None])[None]
+    return levels
 
 
 def normalised(output: Output, value: Any, first: int = 0, last: int | None = None) -> Any:
