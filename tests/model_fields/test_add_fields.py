@@ -253,8 +253,12 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Sit
     opened = tfprep.open(site.out)
     site.define(weight="3.0")
     assert set(explain_fields(site.out, site.fields).values()) == {"of another model, or of other options"}
-    with pytest.raises(BuildError, match="allow them to be replaced"):
+    with pytest.raises(BuildError, match=r"or of other options \(files weight\.txt\); allow them to be replaced"):
         add_fields(site.out, site.fields)
+    site.define("batch = dict(batch)", "not_finite='keep',")
+    with pytest.raises(BuildError, match=r"or of other options \(code function model, not_finite\); allow"):
+        add_fields(site.out, site.fields)
+    site.define(weight="3.0")
     np.testing.assert_allclose(scores(site), expected(site, "train", 0, 2.0), rtol=1e-5)
     add_fields(site.out, site.fields, replace=True)
     np.testing.assert_allclose(scores(site), expected(site, "train", 0, 3.0), rtol=1e-5)
@@ -284,7 +288,16 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
 
 
 FAULTS = {
-    "raises": ("raise ValueError('no memory left')", "", "the model failed on .* samples of train.*no memory left"),
+    "raises": (
+        "raise ValueError('no memory left')",
+        "",
+        r"the model failed on .* samples of train.* \(image uint8 \[4, 16, 16, 3\]\): ValueError: no memory left",
+    ),
+    "no dict": (
+        "return batch['image'].mean((1, 2))",
+        "",
+        r"model\(\) returned gives \{'score': array\}, not ndarray",
+    ),
     "nan": ("batch['image'] = batch['image'] * np.float32('nan')", "", "NaN or infinity in 'score' for .*such as"),
     "names": ("return {'other': np.zeros(len(batch['image']))}", "", "returned 'other'; store names 'score'"),
     "length": ("return {'score': np.zeros((1, 3))}", "", r"shape \[1, 3\] for a batch of 4"),
@@ -332,6 +345,20 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
     good: dict[str, Any] = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
     with pytest.raises(RecipeError, match=message):
         ModelFields(**{**good, **options})
+
+
+def test_a_dataset_that_was_opened_before_says_so(site: Site) -> None:
+    data = tfprep.open(site.out)
+    add_fields(site.out, site.fields)
+    for read in (data.numpy_loader, data.random_access):
+        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
+            read("train", fields=["image", "score"])
+
+
+def test_a_file_without_fields_is_refused(site: Site) -> None:
+    site.fields.write_text("FIELD = 3\n")
+    with pytest.raises(RecipeError, match=r"expected FIELDS = tfprep.ModelFields\(...\), .* and it defines none"):
+        add_fields(site.out, site.fields)
 
 
 def test_some_splits_and_variants_have_them_and_others_say_so(site: Site) -> None:

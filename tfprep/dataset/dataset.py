@@ -403,6 +403,14 @@ class Dataset:
         if is_replaced:
             raise self._replaced() from error
 
+    def fields_added_since(self) -> list[str]:
+        """Return the names of the fields that were added since this was opened; none where `tfprep.json` cannot be read."""
+        try:
+            now = read_manifest(self.path).groups.values()
+        except DatasetError:
+            return []
+        return [name for one in now for name in one.fields if name not in self.fields]
+
     def _only_fields_changed(self) -> bool:
         """Return whether `tfprep.json` was replaced by one that differs in added fields alone."""
         try:

@@ -94,6 +94,8 @@ class LoaderPlan:
             outputs = resolve(warped, options.fields, options.inputs, options.targets, options.sample_weight)
         except LoaderError as error:
             if len(self.sources) == 1:
+                if added := self.sources[0].dataset.fields_added_since():
+                    raise LoaderError(f"{error}; {', '.join(added)} came since it was opened: open it again") from None
                 raise
             raise LoaderError(
                 f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"

@@ -197,16 +197,20 @@ def _check_replace(plan: FieldsPlan, replace: bool) -> None:
     entry = plan.data.manifest.groups.get(plan.fields.name)
     if entry is None or replace:
         return
+    changed = ""
     try:
-        fingerprints = {plan.data.added(plan.fields.name).manifest.fingerprint}
+        published = plan.data.added(plan.fields.name).manifest
+        fingerprints = {published.fingerprint}
+        changed = ", ".join(plan.changes(published.recipe["model_fields"]))
     except DatasetReplacedError:
         raise
     except DatasetError:  # it is damaged, which this run mends: the receipts know what there was
         fingerprints = {receipt.fingerprint for task in plan.tasks if (receipt := plan.receipt(task))}
     if fingerprints - {plan.fingerprint}:
         raise BuildError(
-            f"{plan.data.path} has fields {plan.fields.name!r} of another model, or of other options; allow them to be replaced "
-            "(--replace), or give these another name"
+            f"{plan.data.path} has fields {plan.fields.name!r} of another model, or of other options"
+            + (f" ({changed})" if changed else "")
+            + "; allow them to be replaced (--replace), or give these another name"
         )
 
 
@@ -246,8 +250,7 @@ def _computed(
             raise BuildError("devices is a number from 1 on, or a list of devices")
         return _Devices(plan, _sent(plan, source), names, scratch, progress).run(due)
     with closing(Computer(plan, scratch)) as computer:
-        computer.compute(due, lambda item: progress.at(0, item))
-        return computer.timing
+        return computer.compute(due, lambda item: progress.at(0, item))
 
 
 def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:

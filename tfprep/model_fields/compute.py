@@ -7,12 +7,12 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.recipe.model_fields import Compute, ModelFields, as_arrays, load_fields
-from tfprep.records import RecordWriter, encode, format_index
-from tfprep.storage.local import whole_file, writing
+from tfprep.records import Frame, encode, format_index
+from tfprep.records.framing import footer_crc, frame
+from tfprep.storage.local import whole_file, write_whole, writing
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
@@ -37,11 +38,10 @@ MOST_THREADS = 16
 
 @dataclass
 class Timing:
-    """Seconds that the model took, how often it was called, and samples that it got."""
+    """Seconds that the model took, and how often it was called."""
 
     model_s: float = 0.0
     calls: int = 0
-    samples: int = 0
 
 
 class Computer:
@@ -57,7 +57,7 @@ class Computer:
         self._readers = ThreadPoolExecutor(self._threads, "tfprep-fields-read")
         self._writer = ThreadPoolExecutor(1, "tfprep-fields-write")
         self._access: dict[tuple[str, int], RandomAccess] = {}
-        self.timing = Timing()
+        self._timing = Timing()
 
     @cached_property
     def _compute(self) -> Compute:
@@ -82,17 +82,20 @@ class Computer:
         for access in self._access.values():
             access.close()
 
-    def compute(self, tasks: Sequence[FieldsTask], mark: Mark = lambda item: None) -> None:
+    def compute(self, tasks: Sequence[FieldsTask], mark: Mark = lambda item: None) -> Timing:
         """Compute the fields of shards, and write the file of each and then its receipt.
 
         Args:
             tasks: The shards.
             mark: Called with the samples of all these shards that are done.
 
+        Returns:
+            What the model took for them.
+
         Raises:
             BuildError: The model failed, or what it returned cannot be stored; the message names the samples.
         """
-        _ = self._compute
+        _, self._timing = self._compute, Timing()
         shards = {task: _ShardFile(self._plan, task, self._scratch) for task in tasks}
         writing: deque[Future[None]] = deque()
         try:
@@ -118,6 +121,7 @@ class Computer:
                 self._writer.submit(shard.abort).result()
             raise
         mark(NO_ITEM)
+        return self._timing
 
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
         """The keys of a batch, and what the model returns for it."""
@@ -126,12 +130,17 @@ class Computer:
         batch = {name: _padded(values[name], given) for name in self._fields.inputs}
         began = time.monotonic()
         try:
-            outputs = as_arrays(self._compute(batch))
+            returned: object = self._compute(batch)
+            outputs = as_arrays(returned) if isinstance(returned, Mapping) else None
         except Exception as error:
-            raise BuildError(f"the model failed on {_named(task, keys)}: {summary_of(error)}") from error
-        self.timing.model_s += time.monotonic() - began
-        self.timing.calls += 1
-        self.timing.samples += len(keys)
+            arrays = {name: values[name] for name in self._fields.inputs}
+            got = ", ".join(f"{name} {array.dtype} {[given, *array.shape[1:]]}" for name, array in arrays.items())
+            raise BuildError(f"the model failed on {_named(task, keys)} ({got}): {summary_of(error)}") from error
+        if outputs is None:
+            names = ", ".join(f"{name!r}: array" for name in self._fields.store)
+            raise BuildError(f"the function that model() returned gives {{{names}}}, not {type(returned).__name__}")
+        self._timing.model_s += time.monotonic() - began
+        self._timing.calls += 1
         return keys, self._checked(outputs, given, task, keys)
 
     def _checked(
@@ -195,16 +204,16 @@ class _ShardFile:
         self._plan, self._fields, self._task = plan, plan.fields, task
         self._path = (scratch if is_remote(plan.data.path) else plan.path) / task.name
         self._open = ExitStack()
-        self._file: _Hashed | None = None
+        self._sha256 = hashlib.sha256()
         self._specs: dict[str, FieldSpec] = {}
-        self._spans: list[list[int]] = []
+        self._rows: list[list[int]] = []
+        self._end = 0
 
     @cached_property
-    def _records(self) -> RecordWriter:
+    def _file(self) -> BinaryIO:
         if not is_remote(self._plan.data.path):
             self._plan.path.mkdir(exist_ok=True)
-        self._file = _Hashed(self._open.enter_context(whole_file(self._path)))
-        return RecordWriter(cast(BinaryIO, self._file))
+        return self._open.enter_context(whole_file(self._path))
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:
         """Write the records of a batch."""
@@ -223,53 +232,34 @@ class _ShardFile:
                 raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
             join_specs(self._specs, {name: spec}, f"sample {key!r}")
         payload, spans = encode(features)
-        self._records.write(payload)
-        self._spans.append([number for name in self._fields.store for number in spans[name]])
+        framed = frame(payload)
+        self._file.write(framed)
+        self._sha256.update(framed)
+        of_fields = [number for name in self._fields.store for number in spans[name]]
+        self._rows.append([self._end, len(framed), footer_crc(framed), *of_fields])
+        self._end += len(framed)
 
     def finish(self) -> None:
         """Complete the file, its `.idx` and its receipt."""
-        writer, task = self._records, self._task
-        if len(self._spans) != task.records:  # a batch before failed, and this was waiting already
-            raise BuildError(f"{task}: {len(self._spans)} of {task.records} records were written")
-        assert self._file is not None
-        size, sha256 = self._file.bytes, self._file.sha256.hexdigest()
+        task, _ = self._task, self._file
+        if len(self._rows) != task.records:  # a batch before failed, and this was waiting already
+            raise BuildError(f"{task}: {len(self._rows)} of {task.records} records were written")
         self._open.close()
         index = self._path.with_name(f"{self._path.name}.idx")
-        with whole_file(index) as file:
-            file.write(format_index(writer.frames).encode())
+        write_whole(index, format_index(Frame(offset, size) for offset, size, *_ in self._rows))
         if is_remote(self._plan.data.path):
             store = open_store(self._plan.path)
             for path in (index, self._path):
                 store.write(path.name, path)
                 path.unlink()
-        rows = [
-            [*frame, crc, *of_fields]
-            for frame, crc, of_fields in zip(writer.frames, writer.payload_crcs, self._spans, strict=True)
-        ]
-        info = FileInfo(task.name, task.records, size, sha256)
-        receipt = FieldsReceipt(self._plan.fingerprint, task.of, self._plan.folder, info, self._specs, rows)
+        info = FileInfo(task.name, task.records, self._end, self._sha256.hexdigest())
+        receipt = FieldsReceipt(self._plan.fingerprint, task.of, self._plan.folder, info, self._specs, self._rows)
         self._plan.write_receipt(task, receipt)
 
     def abort(self) -> None:
         """Remove what is not complete."""
-        with suppress(_Aborted), self._open:
-            raise _Aborted
-
-
-class _Aborted(Exception):
-    """Ends the writing of a file, so that it does not appear."""
-
-
-class _Hashed:
-    """A file that is written and digested at once."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.sha256, self.bytes = file, hashlib.sha256(), 0
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.sha256.update(data)
-        self.bytes += len(data)
+        with suppress(CancelledError), self._open:
+            raise CancelledError  # the file does not appear then
 
 
 def _stacked(name: str, values: Any) -> Array:
@@ -318,11 +308,4 @@ def open_work(job: FieldsJob) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
         raise RecipeError(
             f"{job.source if isinstance(job.source, Path) else 'the model'} changed meanwhile; run it again"
         )
-    return partial(_work, Computer(plan, job.scratch))
-
-
-def _work(computer: Computer, tasks: Sequence[FieldsTask], mark: Mark) -> Timing:
-    before = Timing(**vars(computer.timing))
-    computer.compute(tasks, mark)
-    now = computer.timing
-    return Timing(now.model_s - before.model_s, now.calls - before.calls, now.samples - before.samples)
+    return Computer(plan, job.scratch).compute

@@ -87,6 +87,17 @@ class FieldsPlan:
         """The digest of the model and its options."""
         return fingerprint_of(self.description)
 
+    def changes(self, before: Mapping[str, Any]) -> list[str]:
+        """Return what differs from an earlier description, such as `batch_size`, `files teacher.keras`, `code function load`."""
+        changes = []
+        for name, new in self.description.items():
+            old = before.get(name)
+            if isinstance(old, Mapping) and isinstance(new, Mapping):
+                changes += [f"{name} {key}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+            elif old != new and name not in ("variants", "name"):
+                changes.append(name)
+        return sorted(changes)
+
     @cached_property
     def variants(self) -> dict[str, int]:
         """The number of variants that get the fields, by split."""

@@ -169,7 +169,8 @@ def load_fields(path: Path) -> list[ModelFields]:
     found = getattr(module, "FIELDS", of_recipe)
     fields = [found] if isinstance(found, ModelFields) else list(found or ())
     if not fields or not all(isinstance(one, ModelFields) for one in fields):
-        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, found {found!r}")
+        there = f"found {found!r}" if found else "and it defines none"
+        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, {there}")
     if of_recipe and not all(any(one is other for other in of_recipe) for one in fields):
         raise RecipeError(
             f"{path}: FIELDS and RECIPE.model_fields are different ones; put FIELDS into a file of its own"
