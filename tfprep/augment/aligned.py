@@ -88,10 +88,9 @@ class Aligned:
 
     def transform(self) -> Transform:
         """The transform after snapping."""
-        down, right = _line(self.rows), _line(self.columns)
-        matrix = np.eye(3)
-        matrix[:2, :2] = [[0, right[0]], [down[0], 0]] if self.transposed else [[right[0], 0], [0, down[0]]]
-        matrix[:2, 2] = right[1], down[1]
+        (down, below), (across, right) = _line(self.rows), _line(self.columns)
+        axes = [[0, across], [down, 0]] if self.transposed else [[across, 0], [0, down]]
+        matrix = np.array([[*axes[0], right], [*axes[1], below], [0, 0, 1]], np.float64)
         return Transform(matrix, (self.rows.length, self.columns.length))
 
     def is_identity(self, size: Size) -> bool:
@@ -114,16 +113,18 @@ def plan_aligned(transform: Transform, size: Size, windowed: bool = False) -> Al
 
     With `windowed`, axes that grow are `cut` where both are, or the other shrinks, and their windows are whole pixels.
     """
-    if transform.bends or transform.matrix[2, :2].any():
+    *axes, (*depth, unit) = (
+        transform.matrix.tolist()
+    )  # Python's numbers: NumPy takes three times as long for one at a time
+    if transform.bends or any(depth):
         return None
-    matrix = transform.matrix / transform.matrix[2, 2]
-    reach = max(size) * np.abs(matrix[:2, :2])
-    transposed = bool(max(reach[0, 0], reach[1, 1]) < _TINY_PX)
-    if not transposed and max(reach[0, 1], reach[1, 0]) >= _TINY_PX:
+    (xx, xy, x), (yx, yy, y) = ([value / unit for value in axis] for axis in axes)
+    transposed = max(size) * max(abs(xx), abs(yy)) < _TINY_PX
+    if not transposed and max(size) * max(abs(xy), abs(yx)) >= _TINY_PX:
         return None
     height, width = reversed(size) if transposed else size
-    rows = _axis(matrix[1, 0 if transposed else 1], matrix[1, 2], height, transform.size[0])
-    columns = _axis(matrix[0, 1 if transposed else 0], matrix[0, 2], width, transform.size[1])
+    rows = _axis(yx if transposed else yy, y, height, transform.size[0])
+    columns = _axis(xy if transposed else xx, x, width, transform.size[1])
     if rows is None or columns is None:
         return None
     if windowed:

@@ -196,8 +196,10 @@ def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduc
     view = _view(transform, size, grid, border, windowed)
     if view.plan is None:
         return _Warp(transform, size, border, reduced, windowed, view)
-    back = scaling(grid[1] / size[1], grid[0] / size[0])
-    return _Warp(_before(back, view.transform), size, border, reduced, windowed, view)
+    transform = view.transform
+    if grid != size:
+        transform = _before(scaling(grid[1] / size[1], grid[0] / size[0]), transform)
+    return _Warp(transform, size, border, reduced, windowed, view)
 
 
 _kept_snapped = lru_cache(_MOST_KEPT)(_snapped)
