@@ -46,6 +46,7 @@ from tfprep.builder.publish import (
     manifest_there,
     other_files,
     says_the_same,
+    shard_names,
     with_added,
     write_tables,
 )
@@ -334,37 +335,20 @@ def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
 
 def _leftovers(layout: Layout) -> Leftovers:
     infos = {info.name: info for info in layout.store.list()}
-    manifest = _published_manifest(layout)
+    manifest = manifest_there(layout, damaged_is_none=False)  # a damaged one names nothing to keep
     ours, started = _files_of_fields(
         layout, infos, {entry.folder for entry in manifest.groups.values()} if manifest else set()
     )
     if layout.at_store:
-        ours |= {name for name in infos if _OURS.match(name)} - set(_published_names(manifest) if manifest else ())
+        ours |= {name for name in infos if _OURS.match(name)} - (
+            {*manifest.files, *shard_names(manifest)} if manifest else set()
+        )
         started |= set(_receipt_names(layout, infos))
     return Leftovers(
         url=str(layout.out),
         unreferenced=tuple(infos[name] for name in sorted(ours - started)),
         unfinished=tuple(infos[name] for name in sorted(ours & started) if not name.startswith(PRIVATE)),
     )
-
-
-def _published_manifest(layout: Layout) -> Manifest | None:
-    """Return `tfprep.json`, None where there is none; a damaged one is an error, for it names nothing to keep."""
-    try:
-        return read_manifest(layout.out)
-    except StorageError:
-        raise
-    except DatasetError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
-
-
-def _published_names(manifest: Manifest) -> Iterator[str]:
-    """Yield the names of the objects that `tfprep.json` names."""
-    yield from manifest.files
-    for file in manifest.shard_files():
-        yield from (file.name, f"{file.name}.idx")
 
 
 def _files_of_fields(layout: Layout, infos: Mapping[str, ObjectInfo], published: Set[str]) -> tuple[set[str], set[str]]:

@@ -127,20 +127,21 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def manifest_there(layout: Layout) -> Manifest | None:
-    """Return the manifest of the dataset that is there; None where there is none that can be read.
+def manifest_there(layout: Layout, *, damaged_is_none: bool = True) -> Manifest | None:
+    """Return the manifest of the dataset that is there; None where there is none, or none that can be read.
 
     Raises:
+        DatasetError: It is damaged, and `damaged_is_none` is False.
         StorageError: The store cannot be reached or refuses.
     """
     try:
         return read_manifest(layout.out)
-    except StorageError as error:
+    except DatasetError as error:  # StorageError is one
         if isinstance(error.__cause__, FileNotFoundError):
             return None
+        if damaged_is_none and not isinstance(error, StorageError):
+            return None
         raise
-    except DatasetError:
-        return None
 
 
 def _write_manifest(layout: Layout, manifest: Manifest) -> None:
@@ -169,8 +170,8 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
     aliases = {name: hidden_name(name, digest.sha256) for name, digest in digests.items()}
     files = {aliases[name]: digest for name, digest in digests.items()}
     hidden = replace(_with_hidden_names(layout, manifest), files=files)
-    _note_files(layout, _noted(layout) | set(_names(hidden)) | set(hidden.files))
-    for name, alias in zip(_names(manifest), _names(hidden), strict=True):
+    _note_files(layout, _noted(layout) | set(shard_names(hidden)) | set(hidden.files))
+    for name, alias in zip(shard_names(manifest), shard_names(hidden), strict=True):
         source = layout.find(name)
         if alias != name and source is not None:
             link_or_copy(source, layout.out / alias)
@@ -202,7 +203,7 @@ def _take_away(path: Path) -> None:
 def _place(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
     with writing(layout.out):
         # The .idx files come first: a shard that has left `.tfprep/new` is complete.
-        for name in sorted(_names(manifest), key=lambda name: not name.endswith(".idx")):
+        for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
             if (layout.staged / name).exists():
                 os.replace(layout.staged / name, layout.out / name)
         for name, path in written.items():
@@ -227,14 +228,15 @@ def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDige
     return {REJECTS: rejects, CROISSANT: croissant_text(manifest, index), **tfds_files(manifest)}
 
 
-def _names(manifest: Manifest) -> Iterator[str]:
+def shard_names(manifest: Manifest) -> Iterator[str]:
+    """Yield the names of all shards, each with its `.idx`."""
     for file in manifest.shard_files():
         yield from (file.name, f"{file.name}.idx")
 
 
 def _belonging(manifest: Manifest) -> set[str]:
     """Return the names of the files that depend on what the dataset holds."""
-    return {*_names(manifest), *tfds_files(manifest)}
+    return {*shard_names(manifest), *tfds_files(manifest)}
 
 
 def _noted(layout: Layout) -> set[str]:
@@ -319,13 +321,12 @@ def _class_counts(
 def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:
     names = {name for receipt in receipts for name in receipt.moments}
     totals = {n: reduce(Moments.plus, (r.moments[n] for r in receipts if n in r.moments)) for n in sorted(names)}
-    return {name: _mean_and_std(total) for name, total in totals.items()}
-
-
-def _mean_and_std(total: Moments) -> Statistics:
-    mean = np.array(total.sums, np.float64) / total.pixels
-    variance = np.array(total.squares, np.float64) / total.pixels - mean**2
-    return Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
+    statistics = {}
+    for name, total in totals.items():
+        mean = np.array(total.sums, np.float64) / total.pixels
+        variance = np.array(total.squares, np.float64) / total.pixels - mean**2
+        statistics[name] = Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
+    return statistics
 
 
 # --- index and rejects ----------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class CommonPlan:
 
     Attributes:
       stored: When, where and by which part it was stored, for messages.
-      parts: The number of parts of the one that stored it; 0 if it was stored without building.
+      parts: The number of parts of the one that stored it.
       versions: Of everything that decides what bytes are made.
       described, fingerprints: As in `Plan`, by split.
       shards, samples: Their number, by split.
@@ -60,13 +60,12 @@ class CommonPlan:
 
 def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> CommonPlan:
     """Return what the plan shares with those of other parts."""
-    by = f"part {part}" if part else "tfprep build --plan"
     samples, sums = np.zeros(len(plan.splits), np.int64), np.zeros(len(plan.splits), np.uint64)
     for rows in plan.samples.blocks():
         samples += np.bincount(rows["split"], minlength=len(samples))
         np.add.at(sums, rows["split"], rows["digest"])  # modulo 2^64
     return CommonPlan(
-        stored=f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()} by {by}",
+        stored=f"{time.strftime('%Y-%m-%d %H:%M:%S')} on {socket.gethostname()} by part {part}",
         parts=part.parts if part else 0,
         versions=building_versions(),
         described=json.loads(json.dumps(plan.described)),
@@ -82,19 +81,14 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
     """Store what the plan rests on, if no part has done so; otherwise compare. Raises BuildError if anything differs."""
     stored = read_common_plan(layout)
     if stored is None:
+        content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
         try:
-            store_common_plan(plan, layout, options, part)
+            open_store(layout.parts).replace(layout.part_plan.name, content, None)
             return
         except ObjectChangedError:  # Another part was first.
             stored = read_common_plan(layout)
     if stored is not None:
         check_common_plan(plan, layout, stored, options)
-
-
-def store_common_plan(plan: Plan, layout: Layout, options: BuildOptions, part: Part | None = None) -> None:
-    """Store what the plan rests on. Raises ObjectChangedError if there is one already."""
-    content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
-    open_store(layout.parts).replace(layout.part_plan.name, content, None)
 
 
 def read_common_plan(layout: Layout) -> CommonPlan | None:
@@ -188,7 +182,7 @@ def check_complete(plan: Plan, states: Sequence[ShardState], layout: Layout, sto
 
 
 def _parts_of(plan: Plan, missing: Sequence[ShardState], stored: CommonPlan | None) -> str:
-    if stored is None or not stored.parts:
+    if stored is None:
         return ""
     places = {shard: place for place, shard in enumerate(plan.starts)}
     numbers = sorted({places[state.split, state.shard] % stored.parts for state in missing})

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,7 +73,7 @@ def explain(states: Sequence[ShardState]) -> str:
     due = [state for state in states if not state.up_to_date]
     if not due:
         return f"nothing to build: {_count(len(states), 'shard')} up to date"
-    whys = Counter(state.why for state in due if not _samples_differ(state))
+    whys = Counter(state.why for state in due if not (state.changed or state.added or state.removed))
     reasons = [f"{_count(often, 'shard')} {why}" if len(whys) > 1 else why for why, often in whys.most_common()]
     if differing := _differences(
         sum(state.changed for state in due), sum(state.added for state in due), sum(state.removed for state in due)
@@ -89,11 +89,11 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     if same and (not identities or same_files(receipt, plan.identity(split, shard))):
         return _worth_another_try(state, plan, receipt) if receipt.rejects else state
     if receipt.versions != maker_versions():
-        return _because(state, _newer(receipt))
+        return replace(state, why=_newer(receipt))
     if receipt.fingerprint != plan.fingerprints[split]:
-        return _because(state, _recipe_change(plan, layout, split, receipt.fingerprint))
+        return replace(state, why=_recipe_change(plan, layout, split, receipt.fingerprint))
     if receipt.shards != plan.shards[split]:
-        return _because(state, f"{receipt.shards} shards become {plan.shards[split]}")
+        return replace(state, why=f"{receipt.shards} shards become {plan.shards[split]}")
     return _differing(state, plan.task(split, shard), layout, receipt)
 
 
@@ -102,7 +102,7 @@ def _differing(state: ShardState, task: ShardTask, layout: Layout, receipt: Rece
     added, removed = len(new - old.keys()), len(old.keys() - new)
     changed = len(changed_samples(task, receipt, old)) - added
     why = _differences(changed, added, removed) or "samples changed places"
-    return ShardState(state.split, state.shard, state.samples, why, changed, added, removed)
+    return replace(state, why=why, changed=changed, added=added, removed=removed)
 
 
 def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str) -> str:
@@ -124,9 +124,9 @@ def _worth_another_try(state: ShardState, plan: Plan, receipt: Receipt) -> Shard
     task = plan.task(state.split, state.shard)
     missing = {key for key, _, _, stat, _ in task.samples if "Error" in stat}
     if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
-        return _because(state, UNREAD)
+        return replace(state, why=UNREAD)
     crashed = any(reject.stage == "process" for reject in receipt.rejects)
-    return _because(state, CRASHED) if crashed else state
+    return replace(state, why=CRASHED) if crashed else state
 
 
 def _newer(receipt: Receipt) -> str:
@@ -134,14 +134,6 @@ def _newer(receipt: Receipt) -> str:
     differing = [name for name in new if receipt.versions.get(name) != new[name]]
     changes = [f"{name} {receipt.versions.get(name)} -> {new[name]}" for name in differing]
     return f"built with other versions: {', '.join(changes)}"
-
-
-def _because(state: ShardState, why: str) -> ShardState:
-    return ShardState(state.split, state.shard, state.samples, why)
-
-
-def _samples_differ(state: ShardState) -> bool:
-    return bool(state.changed or state.added or state.removed)
 
 
 def _differences(changed: int, added: int, removed: int) -> str:

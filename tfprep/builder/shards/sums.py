@@ -8,7 +8,7 @@ and the shards that hold another one are built again without those samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -152,7 +152,3 @@ def class_counts(value: Any, classes: int) -> Counter[int]:
         return Counter(number for number in numbers.tolist() if 0 <= number < classes)
     counts = np.bincount(numbers.astype(np.int64), minlength=classes)[:classes]
     return Counter({number: int(counts[number]) for number in np.flatnonzero(counts).tolist()})
-
-
-def add_counts(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
-    return tuple(a + b for a, b in zip(before, after, strict=True)) if before else tuple(after)
