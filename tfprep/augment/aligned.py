@@ -228,11 +228,11 @@ def _area(window: Array, size: tuple[int, int]) -> Array:
     """The window averaged by area to `size` (width, height).
 
     OpenCV sums 8 bits up as float32, a value at a time, and rounds in the end. Of float32 it does the same in 5/6 of the time.
-    Sides that are whole multiples have code of their own, which is faster, and rounds halves up.
+    Sides that are whole multiples have code of their own, which is faster, and rounds halves up; so has a side that grows.
     """
     height, width = window.shape[:2]
-    whole = width % size[0] == 0 and height % size[1] == 0
-    if window.dtype != np.uint8 or whole or height * width > _MOST_FLOAT_PIXELS:
+    other_code = (width % size[0] == 0 and height % size[1] == 0) or width < size[0] or height < size[1]
+    if window.dtype != np.uint8 or other_code or height * width > _MOST_FLOAT_PIXELS:
         return cv2.resize(window, size, interpolation=cv2.INTER_AREA)
     wide: Array = cv2.resize(window.astype(np.float32), size, interpolation=cv2.INTER_AREA)
     return cv2.convertScaleAbs(wide)
