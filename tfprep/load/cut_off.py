@@ -8,7 +8,7 @@ import numpy as np
 
 from tfprep import augment
 from tfprep.augment.transform import Transform
-from tfprep.errors import SampleError
+from tfprep.errors import DatasetError, LoaderError, SampleError
 from tfprep.fields import RASTER_KINDS, Size
 from tfprep.load.at_load.draws import Drawn, drawn, placed
 from tfprep.load.at_load.ops import RandomFlip
@@ -59,12 +59,18 @@ def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
     part = plan.table.parts[0]
     if not rasters or (plan.is_remote and plan.options.bucket is None):
         return []
-    if rows is None:  # records lie in random order
-        index = part.dataset.index(part.split, 0, ["height", "width"], PICTURES)
-        columns = [index.column(name) for name in index.column_names]
-    else:
-        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), PICTURES)).astype(np.int64)]
-        columns = [plan.table.column(name).take(some) for name in ("height", "width")]
+    try:
+        if rows is None:  # records lie in random order
+            index = part.dataset.index(part.split, 0, ["height", "width"], PICTURES)
+            columns = [index.column(name) for name in index.column_names]
+        else:
+            some = rows[np.linspace(0, len(rows) - 1, min(len(rows), PICTURES)).astype(np.int64)]
+            columns = [plan.table.column(name).take(some) for name in ("height", "width")]
+    except (
+        DatasetError,
+        LoaderError,
+    ):  # the index is of another build, say: reading says so, a look at the loader does not
+        return []
     sizes = zip(*(column.to_pylist() for column in columns), strict=True)
     return [size for size in sizes if len(size) == 2 and None not in size]
 

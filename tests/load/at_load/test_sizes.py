@@ -223,6 +223,13 @@ def test_print_says_how_much_of_a_picture_is_cut_off(data, options, cut):
     assert said_most / 100 == pytest.approx(most, abs=tolerance + 1e-9)
 
 
+def test_print_of_a_loader_whose_index_is_gone_is_no_error(make_dataset):
+    made = make_dataset(samples={"train": 9}, fields=("image",), make=scene, kinds=KINDS, codec=CODEC)
+    loader = tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[RandomResizedCrop(9, 9)])
+    (made.path / "index.parquet").unlink()
+    assert "cut off" not in repr(loader)
+
+
 def test_print_says_what_each_kind_of_views_cuts_off(data):
     ops = {"global": [CenterCrop(20, 40)], "local": [RandomFlip(), CenterCrop(20, 20)]}
     text = repr(data.numpy_loader("train", 4, **VIEWS, at_load=ops, fields=["image"], where="width == 40"))
