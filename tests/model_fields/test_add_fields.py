@@ -483,8 +483,8 @@ def test_imported_tfrecords_get_fields_beside_their_index(site: Site, tmp_path: 
     assert "score" in tfprep.open(shards).fields
 
 
-def test_a_dataset_at_a_store_gets_them_there(site: Site, s3: S3) -> None:
-    url = s3.copy(site.out)
+def test_a_dataset_at_a_store_gets_them_there(site: Site) -> None:
+    url = in_memory(site)
     add_fields(url, site.fields)
     for batch in tfprep.open(url).numpy_loader("train", 6, seed=1):
         np.testing.assert_allclose(batch["score"], batch["image"].astype(np.float64).mean((1, 2)) * 2, rtol=1e-5)
@@ -922,9 +922,18 @@ def left(place: Any) -> tuple[set[str], set[str]]:
     return tuple({info.name.partition("/")[0] for info in infos} for infos in (found.unreferenced, found.unfinished))
 
 
-@pytest.mark.parametrize("at", ["s3", "local"])
-def test_clean_removes_folders_of_fields_that_nothing_refers_to(site: Site, at: str, request: Any) -> None:
-    place = request.getfixturevalue("s3").copy(site.out) if at == "s3" else site.out
+def in_memory(site: Site) -> str:
+    """The dataset copied to a store in the memory of this process."""
+    url = f"memory://{site.root.parent.name}/{site.out.name}"
+    for path in site.out.iterdir():
+        if path.is_file():
+            open_store(url).write(path.name, path)
+    return url
+
+
+@pytest.mark.parametrize("at", ["store", "local"])
+def test_clean_removes_folders_of_fields_that_nothing_refers_to(site: Site, at: str) -> None:
+    place = in_memory(site) if at == "store" else site.out
     store = open_store(place)
     site.define()
     add_fields(place, site.fields)
@@ -937,12 +946,12 @@ def test_clean_removes_folders_of_fields_that_nothing_refers_to(site: Site, at: 
     add_fields(place, site.fields, part=(0, 2), replace=True)
     (second,) = left(place)[1]
     assert left(place) == (set(), {second})
-    part = store_locked(store, str(place), shared=True) if at == "s3" else locked(Layout(site.out), shared=True)
+    part = store_locked(store, str(place), shared=True) if at == "store" else locked(Layout(site.out), shared=True)
     with part, pytest.raises(BuildLockedError):
         clean(place, remove=True)
     clean(place, remove=True)
     assert add_fields(place, site.fields, replace=True).kept == 4  # what the part computed
-    if at == "s3":  # the loader of the first model goes on until clean
+    if at == "store":  # the loader of the first model goes on until clean
         assert left(place) == ({first}, set())
         assert len(list(loader)) == 4
         clean(place, remove=True)
@@ -962,8 +971,8 @@ def test_clean_removes_folders_of_fields_that_nothing_refers_to(site: Site, at: 
     assert {"mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json"} <= {info.name for info in store.list()}
 
 
-def test_what_a_run_computed_and_did_not_publish_can_be_given_up(site: Site, s3: S3) -> None:
-    url = s3.copy(site.out)
+def test_what_a_run_computed_and_did_not_publish_can_be_given_up(site: Site) -> None:
+    url = in_memory(site)
     add_fields(url, site.fields, part=(0, 2))
     assert len(left(url)[1]) == 1
     assert remove_fields(url, "score") == []

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +122,8 @@ def _add(
     on_progress: OnProgress | None,
 ) -> FieldsSummary:  # fmt: skip
     began = time.monotonic()
-    with _held(plan, shared=part is not None) as (scratch, version):
+    on_the_way = scratch_folder() if is_remote(plan.data.path) else nullcontext(plan.data.path)  # to the store
+    with on_the_way as scratch, _held(plan.data, shared=part is not None) as version:
         tasks = plan.tasks[part.number :: part.parts] if part else plan.tasks
         due = [task for task in tasks if not plan.is_computed(task)]
         timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
@@ -168,7 +169,7 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
     if group not in added and not (group.isidentifier() and names_in(data.path / fields_receipts(group))):
         known = ", ".join(added) or "none"
         raise DatasetError(f"{data.path} has no added fields {name!r}; there are {known}. A field of the records stays")
-    with _held_dataset(data, shared=False) as version:
+    with _held(data, shared=False) as version:
         unpublish_fields(data, group, version)
     return list(added[group].fields) if group in added else []
 
@@ -215,15 +216,8 @@ def _check_replace(plan: FieldsPlan, replace: bool) -> None:
 
 
 @contextmanager
-def _held(plan: FieldsPlan, *, shared: bool) -> Iterator[tuple[Path, str | None]]:
-    """Hold the lock of the dataset's folder; yield a folder for what goes to a store, and the version of `tfprep.json` there."""
-    with ExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder()) if is_remote(plan.data.path) else plan.data.path
-        yield scratch, stack.enter_context(_held_dataset(plan.data, shared=shared))
-
-
-@contextmanager
-def _held_dataset(data: Data, *, shared: bool) -> Iterator[str | None]:
+def _held(data: Data, *, shared: bool) -> Iterator[str | None]:
+    """Hold the lock of the dataset's folder; yield the version of `tfprep.json` at a store."""
     if is_remote(data.path):
         store = open_store(data.path)
         with store_locked(store, str(data.path), shared=shared):

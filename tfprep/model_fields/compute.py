@@ -24,7 +24,7 @@ from tfprep.limits import usable_cpus
 from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
-from tfprep.recipe.model_fields import Compute, ModelFields, as_arrays, load_fields
+from tfprep.recipe.model_fields import Compute, ModelFields, load_fields
 from tfprep.records import Frame, encode, format_index
 from tfprep.records.framing import footer_crc, frame
 from tfprep.storage.local import whole_file, write_whole, writing
@@ -131,7 +131,9 @@ class Computer:
         began = time.monotonic()
         try:
             returned: object = self._compute(batch)
-            outputs = as_arrays(returned) if isinstance(returned, Mapping) else None
+            outputs = None
+            if isinstance(returned, Mapping):
+                outputs = {name: np.asarray(value) for name, value in returned.items()}
         except Exception as error:
             arrays = {name: values[name] for name in self._fields.inputs}
             got = ", ".join(f"{name} {array.dtype} {[given, *array.shape[1:]]}" for name, array in arrays.items())

@@ -34,7 +34,7 @@ from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, temporary_path, write_whole
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import is_remote, write_content
 
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
@@ -219,12 +219,11 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
     for name, text in texts.items():
         write_whole(plan.path / name, text)
         files[name] = digest_of(plan.path / name)
-    content = replace(manifest, files=files).to_json().encode("utf-8", "surrogateescape")
+    text = replace(manifest, files=files).to_json()
+    content = text.encode("utf-8", "surrogateescape")
     parse_manifest(content, plan.path / MANIFEST)
-    if remote:
-        open_store(plan.path).write(MANIFEST, content)
-    else:
-        write_whole(plan.path / MANIFEST, content.decode("utf-8", "surrogateescape"))
+    write_content(plan.path / MANIFEST, text)
+    if not remote:
         sync_folder(plan.path)
     return content
 

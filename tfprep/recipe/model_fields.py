@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError, summary_of
-from tfprep.fields import KINDS, Array, Kind, field_name_fault
+from tfprep.fields import KINDS, Kind, field_name_fault
 from tfprep.python_file import import_file, running_folder
 from tfprep.recipe.checks import file_digest
 from tfprep.recipe.describe import Description
@@ -188,10 +188,3 @@ def fingerprint_of(description: Mapping[str, Any]) -> str:
         {name: value for name, value in description.items() if name not in ("variants", "name")}, sort_keys=True
     )
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def as_arrays(outputs: Any) -> dict[str, Array]:
-    """Return what a model returned as NumPy arrays by name."""
-    import numpy as np
-
-    return {name: np.asarray(value) for name, value in outputs.items()}
