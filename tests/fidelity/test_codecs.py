@@ -325,6 +325,13 @@ def test_top_k_keeps_the_largest_of_tensorflows_softmax_and_spreads_the_rest(cla
         np.testing.assert_allclose(dense, expected, rtol=2**-10, atol=1e-9)
         np.testing.assert_array_equal(np.argsort(-dense, kind="stable")[: min(k, classes)], numbers)
         assert dense.sum() == pytest.approx(1, abs=min(k, classes) * 2**-11)
+    parts = codec.parts(codec.spec("scalar", shares))
+    for name, expected_part, dtype in (("indices", numbers, np.int32), ("values", halves, np.float32)):
+        half, spec = parts[name]
+        assert spec == FieldSpec("scalar", (min(k, classes),), np.dtype(dtype).name)
+        for part in decoded(half, "scalar", logits if temperature else shares, spec):
+            assert part.dtype == dtype
+            np.testing.assert_allclose(part, expected_part, rtol=0 if name == "indices" else 2**-10)
 
 
 def test_every_codec_comes_back_from_its_description():
