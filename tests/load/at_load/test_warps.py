@@ -336,7 +336,8 @@ def test_wrong_uses_raise(data, options, rule):
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (lambda: RandomResizedCrop(0, 5), "a whole number of pixels"),
+        (lambda: RandomResizedCrop(224), r"takes height and width, RandomResizedCrop\(224, 224\)"),
+        (lambda: RandomResizedCrop(-1, 5), "a whole number of pixels"),
         (lambda: RandomResizedCrop(5, 5, scale=(0.5, 0.1)), "a range"),
         (lambda: CenterCrop(5, 2.5), "a whole number of pixels"),
         (lambda: Resize(5), "Resize takes either"),

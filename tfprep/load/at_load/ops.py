@@ -116,6 +116,10 @@ class RandomResizedCrop(_Checked, augment.RandomResizedCrop):
 
     def __post_init__(self) -> None:
         if self.sizes is None:
+            if self.height == 0 or self.width == 0:
+                raise LoaderError(
+                    "RandomResizedCrop takes height and width, RandomResizedCrop(224, 224), or sizes by epoch"
+                )
             super().__post_init__()
             return
         rule = "RandomResizedCrop(sizes={0: 128, 6: (160, 192)}): pixels by the epoch from which they hold, the first one 0"
