@@ -61,13 +61,9 @@ def bits(key: int, position: Any, number: int) -> Words:
     return mix(subkey(subkey(key, position), number))
 
 
-def threshold(p: float) -> int:
-    """The upper 32 bits of a draw are below this with probability p."""
-    return ceil(p * 2**32)
-
-
 def happens(draw: Words, p: float) -> npt.NDArray[np.bool_]:
-    chosen: npt.NDArray[np.bool_] = (draw >> np.uint64(32)) < np.uint64(threshold(p))
+    """True with probability p: the upper 32 bits of a draw are below p of all."""
+    chosen: npt.NDArray[np.bool_] = (draw >> np.uint64(32)) < np.uint64(ceil(p * 2**32))
     return chosen
 
 

@@ -24,7 +24,7 @@ from tfprep.load.order.permutation import GOLDEN, Words, below, mix, permute, se
 
 UNIT_BITS = 32
 UNIT = 1 << UNIT_BITS
-"""Expected counts are multiples of 2^-32, so that NumPy and TensorFlow count alike."""
+"""Expected counts are multiples of 2^-32, so that sums of them are exact."""
 TINY, HUGE = 1e-290, 1e290
 STEP = GOLDEN >> 32
 """The golden ratio as a multiple of 2^-32: multiples of it, modulo 1, spread more evenly than those of any other number."""
