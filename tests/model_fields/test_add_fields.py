@@ -173,6 +173,17 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
             loader.close()
 
 
+@pytest.mark.parametrize("follows", ["", "follows_pixels=False,"])
+@pytest.mark.parametrize("op", [tfprep.load.MixUp(), tfprep.load.CutMix()], ids=["MixUp", "CutMix"])
+def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(site: Site, op: Any, follows: str) -> None:
+    site.define(options=follows)
+    add_fields(site.out, site.fields)
+    data, name = tfprep.open(site.out), type(op).__name__
+    with pytest.raises(LoaderError, match=f"{name} mixes images and labels of two samples, and 'score', which a model"):
+        data.numpy_loader("train", 4, at_load=[op])
+    assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], at_load=[op])))["label"]) == 4
+
+
 def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> None:
     add_fields(site.out, site.fields)
     state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))

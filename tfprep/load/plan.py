@@ -19,7 +19,7 @@ from tfprep.codecs import Columns
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load.at_load.ops import OneHotLabels
+from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels
 from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
@@ -122,7 +122,14 @@ class LoaderPlan:
         datasets = [source.dataset for source in self.sources]
         for dataset, name in itertools.product(datasets, outputs.fields):
             entry = dataset.manifest.groups.get(dataset.group_of(name)) if name in self.specs else None
-            if entry is not None and entry.pixels and self.specs[name].kind not in RASTER_KINDS:
+            if entry is None or self.specs[name].kind in RASTER_KINDS:
+                continue
+            if mixing := next((op for op in ops if isinstance(op, MixUp | CutMix)), None):
+                raise LoaderError(
+                    f"{type(mixing).__name__} mixes images and labels of two samples, and '{name}', which a model computed, "
+                    "would stay that of one: leave it out of `fields`, or mix both in the training step"
+                )
+            if entry.pixels:
                 raise LoaderError(
                     f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
                     "`fields`, put the op into the recipe's geometry, or say ModelFields(follows_pixels=False) and run tfprep "
