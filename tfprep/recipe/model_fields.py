@@ -28,9 +28,11 @@ _KINDS: tuple[Kind, ...] = ("scalar", "map", "mask", "image")
 class ModelFields:
     """Fields that a model computes from built fields, stored beside the dataset (`tfprep add-fields`).
 
+        HERE = Path(__file__).parent  # a name alone would be one in the current folder
+
         def teacher():
             import keras
-            model = keras.saving.load_model("teacher.keras")
+            model = keras.saving.load_model(HERE / "teacher.keras")
             return lambda batch: {"teacher": model.predict_on_batch(batch["image"])}
 
         FIELDS = ModelFields(model=teacher, inputs=["image"], store={"teacher": codecs.TopK(10)}, files=["teacher.keras"])
