@@ -90,8 +90,6 @@ def tfprep() -> None:
 
 def run() -> None:
     """Run the console script, or `python -m tfprep`."""
-    # The threads of OpenBLAS, one for each core, look for work for 0.1 s when NumPy is imported, unless they are told to sleep.
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     threshold = gc.get_threshold()
     gc.set_threshold(_COLLECT_AFTER)
     try:
