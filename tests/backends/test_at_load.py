@@ -36,7 +36,13 @@ CASES: dict[str, dict[str, Any]] = {
         "at_load": {"global": [RandomResizedCrop(16, 16), OneHotLabels()], "local": [RandomResizedCrop(8, 8)]},
     },
 }
-LOADERS = {"keras_loader": "keras", "jax_loader": "jax", "torch_loader": "torch", "loader": "tensorflow"}
+PACKAGES = {"keras_loader": "keras", "jax_loader": "jax", "torch_loader": "torch", "loader": "tensorflow"}
+LOADERS = [
+    kind
+    for kind, package in PACKAGES.items()
+    # JAX, once it is imported, warns of the processes that later tests fork.
+    if importlib.util.find_spec(package) and (package != "jax" or BACKEND == "jax")
+]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +75,7 @@ def arrays(element: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [kind for kind, package in LOADERS.items() if importlib.util.find_spec(package)])
+@pytest.mark.parametrize("kind", LOADERS)
 def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_sizes: Any, kind: str, case: str) -> None:
     """Over three epochs, then from a state in the middle of the second one, then in evaluation."""
     data, options = photos_of_three_sizes, CASES[case]
@@ -122,7 +128,7 @@ def test_fit_trains_on_them_and_traces_once_a_size(photos_of_three_sizes: Any, c
         assert len(model.traces) <= 2 + sizes + 2 * sizes
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs JAX")
+@pytest.mark.skipif("jax_loader" not in LOADERS, reason="needs JAX as the backend of Keras")
 @pytest.mark.parametrize(("case", "sizes"), [("growing", 3), ("buckets", 3), ("views", 1)])
 def test_jit_traces_once_a_size(photos_of_three_sizes: Any, case: str, sizes: int) -> None:
     import jax
