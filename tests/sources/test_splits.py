@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tfprep.errors import RecipeError, SourceError
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Fractions
-from tfprep.sources.splits import Row, check_split_name, split_rows
+from tfprep.sources.splits import Row, check_split_name, listing_of
 
 THREE = {"train": 0.7, "val": 0.2, "test": 0.1}
 
@@ -27,8 +28,8 @@ def split(labels: dict[str, int], fractions: Fractions, groups: dict[str, str] |
         for key, label in labels.items():
             yield Entry(key, "", (key,), (label,)), groups[key] if groups else None
 
-    label = None if fractions.stratify is None else 0
-    entries = list(split_rows(rows, Counter(), fractions, label))
+    source = SimpleNamespace(kinds=dict, splits=fractions)
+    entries = list(listing_of(source, ("image",), ("label",), {}, rows).entries)
     assert [(e.key, e.files, e.values) for e in entries] == [(k, (k,), (n,)) for k, n in labels.items()]
     return {entry.key: entry.split for entry in entries}
 
@@ -186,8 +187,9 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
     def rows(tally: Counter[str]) -> Iterator[Row]:
         yield Entry("k", "", ("k",), ([0, 2],)), None
 
+    source = SimpleNamespace(kinds=dict, splits=Fractions(train=1.0, stratify="label"))
     with pytest.raises(SourceError, match=r"stratify='label' needs one class a sample; 'k' has \[0, 2\]"):
-        list(split_rows(rows, Counter(), Fractions(train=1.0, stratify="label"), 0))
+        list(listing_of(source, ("image",), ("label",), {}, rows).entries)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import importlib
 import json
 import lzma
 import struct
@@ -124,65 +125,51 @@ class Archives:
         self, root: Path, archives: list[tuple[str, str]], files: tuple[str, ...], values: tuple[str, ...],
         names: tuple[str, ...], tally: Counter[str],
     ) -> Iterator[Row]:  # fmt: skip
-        numbers = {name: number for number, name in enumerate(names)}
-        endings = {
-            "image": "",
-            "label": self.label or "",
-            **{name: ending for name, (_, ending) in self.fields.items()},
-        }
+        numbers, kinds = {name: number for number, name in enumerate(names)}, self.kinds()
+        endings = {"label": self.label or "", **{name: ending for name, (_, ending) in self.fields.items()}}
         for path, split in archives:
-            for sample in _samples(root, path, tally):
-                image = self._image(sample)
-                if image is None:
+            for sample in _samples(root, path, self.image, tally):
+                if sample.image is None:
                     tally["sample without an image"] += 1
                     continue
                 holes = self._holes(sample)
-                if holes is None or (isinstance(self.splits, tuple) and holes.get("split", split) not in self.splits):
-                    tally[
-                        f"image that does not fit {self.members!r}"
-                        if holes is None
-                        else f"in no split of {self.splits}"
-                    ] += 1
+                if holes is None:
+                    tally[f"image that does not fit {self.members!r}"] += 1
+                    continue
+                if isinstance(self.splits, tuple) and holes.get("split", split) not in self.splits:
+                    tally[f"in no split of {self.splits}"] += 1
                     continue
                 of_sample = check_split_name(key_of(holes["split"]), str(root / path)) if "split" in holes else split
-                refs = tuple(str(sample.reference(image if name == "image" else endings[name])) for name in files)
-                made = tuple(
-                    numbers[key_of(holes["label"])]
-                    if name == "label" and "label" in holes
-                    else self._value(root, sample, name, endings[name], numbers)
-                    for name in values
-                )
-                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{image}", of_sample, refs, made), None
-
-    def _image(self, sample: _Sample) -> str | None:
-        """The ending of the image among a sample's members."""
-        return next((ending for ending in self.image if ending in sample.members), None)
+                refs = tuple(str(sample.reference(endings.get(name, sample.image))) for name in files)
+                made = []
+                for name in values:
+                    if name == "label" and "label" in holes:
+                        made.append(numbers[key_of(holes["label"])])
+                        continue
+                    try:
+                        cell = sample.cell(root, endings[name])
+                        made.append(value_cell(cell, kinds[name], numbers, None, False, False))
+                    except SourceError as error:
+                        member = f"{sample.key}.{endings[name].partition(':')[0]}"
+                        raise SourceError(f"{root / path}: {member}: {error}") from error
+                yield Entry(f"{key_of(path)}/{key_of(sample.key)}.{sample.image}", of_sample, refs, tuple(made)), None
 
     def _holes(self, sample: _Sample) -> Holes | None:
-        """The values of the placeholders of `members`; None if the image's name does not fit."""
-        if self.members is None:
-            return {}
-        name = sample.members[self._image(sample) or ""].name.removeprefix("./")
+        """Return the values of the placeholders of `members`; None if the image's name does not fit."""
+        if self.members is None or sample.image is None:
+            return {} if sample.image is not None else None
+        name = sample.members[sample.image].name.removeprefix("./")
         return compile_pattern(self.members, "Archives: members").match_path(name)
-
-    def _value(self, root: Path, sample: _Sample, name: str, ending: str, numbers: Mapping[str, int]) -> Any:
-        """The value of a field that is no file, in the form that its kind has in a table."""
-        try:
-            return value_cell(sample.cell(root, ending), self.kinds()[name], numbers, None, False, False)
-        except SourceError as error:
-            raise SourceError(f"{root / sample.archive}: {sample.key}.{ending.partition(':')[0]}: {error}") from error
 
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
         found: set[str] = set()
-        for path, _ in archives:
-            for sample in _samples(root, path, Counter()):
-                if self.label is None:
-                    holes = self._holes(sample) if self._image(sample) else None
-                    found |= {key_of(holes["label"])} if holes else set()
-                    continue
-                cell = sample.cell(root, self.label)
-                cells = cell if isinstance(cell, list) else [] if cell is None else [cell]
-                found |= {str(one) for one in cells}
+        for sample in (one for path, _ in archives for one in _samples(root, path, self.image, Counter())):
+            if self.label is None:
+                holes = self._holes(sample)
+                found |= {key_of(holes["label"])} if holes else set()
+                continue
+            cell = sample.cell(root, self.label)
+            found |= {str(one) for one in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
         if self.label is None:
             return tuple(sorted(found))
         if found and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in found):
@@ -200,6 +187,8 @@ class _Sample(NamedTuple):
     """The reference's file: the archive, or its plain copy."""
     key: str
     members: dict[str, Member]
+    image: str | None
+    """The ending of its image."""
 
     def reference(self, ending: str) -> Reference:
         found = self.members.get(ending.lower())
@@ -220,13 +209,13 @@ class _Sample(NamedTuple):
             raise SourceError(f"{root / self.archive}: {self.key}.{ending} cannot be read: {error}") from error
 
 
-def _samples(root: Path, path: str, tally: Counter[str]) -> Iterator[_Sample]:
+def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]) -> Iterator[_Sample]:
     plain = plain_archive(root / path)
     file = path if plain == root / path else str(plain)
     for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name)[0]):
         found = {split_name(member.name)[1].lower(): member for member in group}
         if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
-            yield _Sample(path, file, key, found)
+            yield _Sample(path, file, key, found, next((ending for ending in images if ending in found), None))
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -242,17 +231,11 @@ _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 100
 """A file that grows a hundredfold, to more than 1 GiB, is no archive of images: those are compressed already."""
 
 
-def _zstandard(file: BinaryIO) -> BinaryIO:
-    import pyarrow as pa
-
-    return pa.CompressedInputStream(file, "zstd")  # type: ignore[no-any-return]
-
-
 _OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ": lzma.open,
-    b"\x28\xb5\x2f\xfd": _zstandard,
+    b"\x28\xb5\x2f\xfd": lambda file: importlib.import_module("pyarrow").CompressedInputStream(file, "zstd"),
 }
 """First bytes of compressed files, and the functions that read them."""
 
@@ -263,26 +246,26 @@ def plain_archive(path: Path) -> Path:
     Raises:
         SourceError: The archive cannot be read, is cut short, or its copy would fill the disk.
     """
+
+    def copy(target: CheckedFile) -> None:
+        with open_raw(path) as file, openers[0](file) as content:
+            while piece := content.read(_PIECE_BYTES):
+                target.write(piece)
+                if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():
+                    raise SourceError(
+                        f"{path} grows more than {_BOMB_RATIO} times when it is unpacked, as no archive of images does. If it "
+                        "is one all the same, unpack it by hand and name the plain archive"
+                    )
+
     try:
         with open_raw(path) as file:
             start = file.read(8)
-        opener = next((opener for mark, opener in _OPENERS.items() if start.startswith(mark)), None)
-        return path if opener is None else staged(path, ".tar", lambda target: _copy_plain(path, opener, target))
+        openers = [opener for mark, opener in _OPENERS.items() if start.startswith(mark)]
+        return staged(path, ".tar", copy) if openers else path
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise SourceError(f"{path} is not a whole archive: {error}") from error
     except OSError as error:
         raise SourceError(f"{path}: cannot read the archive: {error.strerror or error}") from error
-
-
-def _copy_plain(path: Path, opener: Callable[[Any], Any], target: CheckedFile) -> None:
-    with open_raw(path) as file, opener(file) as content:
-        while piece := content.read(_PIECE_BYTES):
-            target.write(piece)
-            if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():
-                raise SourceError(
-                    f"{path} grows more than {_BOMB_RATIO} times when it is unpacked, as no archive of images does. If it is "
-                    "one all the same, unpack it by hand and name the plain archive"
-                )
 
 
 ARCHIVE_SUFFIXES = (".tar", ".zip", *COMPRESSED_SUFFIXES)

@@ -10,7 +10,6 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,7 +100,12 @@ class Arrays:
         if isinstance(self.splits, tuple):
             images = [one for one in images if one.split in self.splits]
         for one in images:
-            _check_image(one)
+            rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
+            if one.dtype.hasobject:
+                raise SourceError(f"{rule}; the array holds Python objects, which run code when they are read")
+            if len(one.shape) not in (3, 4) or one.dtype.name not in _DTYPES or one.fortran or 0 in one.shape[1:]:
+                order = " in Fortran order" if one.fortran else ""
+                raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
         of_split = (
             {} if self.label is None else {one.split: _labels(root, one) for one in stored_arrays(root, self.label)}
         )
@@ -113,7 +117,17 @@ class Arrays:
                 )
         names = self.classes or sorted_classes({name for labels in of_split.values() for name in labels})
         classes = {"label": names} if self.label is not None else {}
-        rows = partial(_rows, images, of_split, {name: number for number, name in enumerate(names)}, bool(classes))
+        numbers = {name: number for number, name in enumerate(names)}
+
+        def rows(tally: Counter[str]) -> Iterator[Row]:
+            for one in images:
+                size = one.dtype.itemsize * int(np.prod(one.shape[1:]))
+                form = [one.dtype.str, *one.shape[1:]]
+                for row in range(one.shape[0]):
+                    reference = Reference(one.file, one.start + row * size, size, member=f"row {row} of {one.name}")
+                    values = (form, numbers.get(of_split[one.split][row])) if classes else (form,)
+                    yield Entry(f"{key_of(one.name)}/{row}", one.split, (str(reference),), values), None
+
         return listing_of(self, ("pixels",), ("form", *classes), classes, rows)
 
     __repr__ = constructor_text
@@ -133,7 +147,19 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
             if holes is not None:
                 place, start = one.path, member.start
                 if member.deflated:
-                    copy = partial(_copy_member, root / one.path, member.name)
+
+                    def copy(target: CheckedFile, path: Path = root / one.path, name: str = member.name) -> None:
+                        try:
+                            with (
+                                open_raw(path) as file,
+                                zipfile.ZipFile(file) as archive,
+                                archive.open(name) as content,
+                            ):
+                                while piece := content.read(_PIECE_BYTES):
+                                    target.write(piece)
+                        except (OSError, zipfile.BadZipFile) as error:
+                            raise SourceError(f"{path}: {name} cannot be read: {error}") from error
+
                     place, start = str(staged(root / one.path, f".{member.name}".replace("/", "_"), copy)), 0
                 array = f"{one.path}/{member.name.removesuffix('.npy')}"
                 found.append(_stored(root, array, place, start, holes.get("split", UNSPLIT)))
@@ -153,24 +179,6 @@ def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredA
         raise SourceError(f"{root / name} is no array of NumPy that can be read: {error}") from error
 
 
-def _copy_member(path: Path, name: str, target: CheckedFile) -> None:
-    try:
-        with open_raw(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as member:
-            while piece := member.read(_PIECE_BYTES):
-                target.write(piece)
-    except (OSError, zipfile.BadZipFile) as error:
-        raise SourceError(f"{path}: {name} cannot be read: {error}") from error
-
-
-def _check_image(one: StoredArray) -> None:
-    rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
-    if one.dtype.hasobject:
-        raise SourceError(f"{rule}; the array holds Python objects, which run code when they are read")
-    if len(one.shape) not in (3, 4) or one.dtype.name not in _DTYPES or one.fortran or 0 in one.shape[1:]:
-        order = " in Fortran order" if one.fortran else ""
-        raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
-
-
 def _labels(root: Path, one: StoredArray) -> list[str]:
     """The classes of an array as text."""
     if one.dtype.kind not in "iubUf" or int(np.prod(one.shape)) != (one.shape[0] if one.shape else 0):
@@ -186,22 +194,6 @@ def _labels(root: Path, one: StoredArray) -> list[str]:
     if one.dtype.kind == "f" and not (values == np.round(values)).all():
         raise SourceError(f"{root / one.name}: classes are whole numbers or names; got {one.dtype} with fractions")
     return [str(value) if one.dtype.kind == "U" else str(int(value)) for value in values]
-
-
-def _rows(
-    images: list[StoredArray],
-    labels: Mapping[str, list[str]],
-    numbers: Mapping[str, int],
-    labelled: bool,
-    tally: Counter[str],
-) -> Iterator[Row]:
-    for one in images:
-        size = one.dtype.itemsize * int(np.prod(one.shape[1:]))
-        form = [one.dtype.str, *one.shape[1:]]
-        for row in range(one.shape[0]):
-            reference = Reference(one.file, one.start + row * size, size, member=f"row {row} of {one.name}")
-            values = (form, numbers.get(labels[one.split][row])) if labelled else (form,)
-            yield Entry(f"{key_of(one.name)}/{row}", one.split, (str(reference),), values), None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -128,21 +128,6 @@ def is_whole(cell: Any) -> bool:
     return cell is None or isinstance(cell, int)
 
 
-def text_cell(cell: Any) -> str | None:
-    if cell is None or isinstance(cell, str):
-        return cell
-    if isinstance(cell, bool | int | float):
-        return str(cell)
-    raise SourceError(f"expected text; got {cell!r}")
-
-
-def list_cell(cell: Any) -> Sequence[Any] | None:
-    """Boxes or points: a list of rows of numbers, checked when the sample is made; None where the cell is empty."""
-    if cell is None or isinstance(cell, list | tuple):
-        return cell
-    raise SourceError(f"expected a list of rows of numbers (JSON lines or Parquet); got {cell!r}")
-
-
 def _class_number(name: str, numbers: Mapping[str, int]) -> int:
     number = numbers.get(name)
     if number is not None:
@@ -172,7 +157,13 @@ def value_cell(
         return label_cell(cell, numbers, separator)
     if kind == "scalar":
         return number_cell(cell, whole, comma)
-    return text_cell(cell) if kind == "text" else list_cell(cell)
+    if cell is None or isinstance(cell, str if kind == "text" else list | tuple):
+        return cell  # rows of boxes and points are checked when the sample is made
+    if kind != "text":
+        raise SourceError(f"expected a list of rows of numbers (JSON lines or Parquet); got {cell!r}")
+    if isinstance(cell, bool | int | float):
+        return str(cell)
+    raise SourceError(f"expected text; got {cell!r}")
 
 
 def read_cell(cells: Cells, column: str, convert: Callable[..., Any], *options: Any) -> Any:
@@ -209,22 +200,22 @@ class CellPath:
         """Return the path for a row. Raises SourceError, which names the field, if it is none below the root."""
         if len(self.template.tokens) == 1 and self.columns and isinstance(alone := cells[self.columns[0]], RawCell):
             return alone.reference
+
+        def part(name: str) -> str:
+            if self.by_file and name == "split":
+                return split
+            cell = cells[name]
+            if isinstance(cell, int) and not isinstance(cell, bool):
+                return str(cell)
+            if cell is None or cell == "":
+                raise SourceError("it is empty; fill it in or take the row out")
+            if not isinstance(cell, str):
+                raise SourceError(f"expected a path, or a part of one, as text; got {cell!r}")
+            return cell.replace("\\", "/")  # tools on Windows write backslashes
+
         try:
-            path = self.template.fill(
-                lambda name: split if self.by_file and name == "split" else path_part(cells[name])
-            )
+            path = self.template.fill(part)
             name = path.removeprefix("**/")
             return path_cell(path if name == path else self.places.get(key_of(name), name))
         except SourceError as error:
             raise SourceError(f"{field!r}: {error}") from error
-
-
-def path_part(cell: Any) -> str:
-    """Return a cell as a part of a path."""
-    if isinstance(cell, int) and not isinstance(cell, bool):
-        return str(cell)
-    if cell is None or cell == "":
-        raise SourceError("it is empty; fill it in or take the row out")
-    if not isinstance(cell, str):
-        raise SourceError(f"expected a path, or a part of one, as text; got {cell!r}")
-    return cell.replace("\\", "/")  # tools on Windows write backslashes

@@ -136,7 +136,11 @@ def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
         lines = read_whole(root / path).decode("utf-8-sig").splitlines()
         rows = [words for line in lines if (words := re.split(r"[\s,;]+", line.strip())) and words[0]]
         if rows and all(len(words) == 1 and words[0].isdecimal() for words in rows) and len(rows) == len(images):
-            names = _synsets(root, path)
+            from scipy.io import loadmat  # type: ignore[import-untyped]
+
+            meta = read_whole(root / posixpath.join(posixpath.dirname(path), "meta.mat"))  # of ImageNet's devkit
+            synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
+            names = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets}
             return {
                 os.path.splitext(image)[0]: names[int(words[0])]
                 for image, words in zip(sorted(images), rows, strict=True)
@@ -144,14 +148,6 @@ def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(f"{root / path}: cannot read the classes of images: {error!r}") from error
     return {os.path.splitext(words[0].rpartition("/")[2])[0]: words[1] for words in rows if len(words) > 1}
-
-
-def _synsets(root: Path, path: str) -> dict[int, str]:
-    """The names of ImageNet's classes by their numbers, from the file `meta.mat` of its devkit."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]
-
-    found = loadmat(io.BytesIO(read_whole(root / posixpath.join(posixpath.dirname(path), "meta.mat"))), squeeze_me=True)
-    return {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in found["synsets"]}
 
 
 Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
@@ -269,18 +265,21 @@ def listed_images(
             continue
         if split not in checked:
             checked.add(check_split_name(split, str(root / found.path)))
-        yield ListedImage(found, split, () if numbers is None else (_number(root, found, numbers),))
+        values: tuple[int, ...] = ()
+        if numbers is not None:
+            name = key_of(found.holes["label"])
+            if name not in numbers:
+                known = ", ".join(map(repr, list(numbers)[:20]))
+                raise SourceError(f"{root / found.path}: {name!r} is none of the {len(numbers)} classes: {known}")
+            values = (numbers[name],)
+        yield ListedImage(found, split, values)
     if found is None:
-        raise SourceError(_nothing(root, pattern))
-
-
-def _number(root: Path, found: MatchedFile, numbers: dict[str, int]) -> int:
-    name = key_of(found.holes["label"])
-    number = numbers.get(name)
-    if number is None:
-        known = ", ".join(map(repr, list(numbers)[:20]))
-        raise SourceError(f"{root / found.path}: {name!r} is none of the {len(numbers)} classes: {known}")
-    return number
+        files, folders, _ = names_of(root)
+        there = sorted((*files, *(f"{name}/" for name in folders)))
+        listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
+        suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
+        way_out = "say where the files lie with --data, or change the pattern to fit"
+        raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}")
 
 
 def _check_splits(splits: Any, pattern: Pattern, where: str, labelled: bool) -> Splits:
@@ -312,12 +311,3 @@ def _check_splits(splits: Any, pattern: Pattern, where: str, labelled: bool) -> 
     if not by_folder:
         raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
     return tuple(splits)
-
-
-def _nothing(root: Path, pattern: Pattern) -> str:
-    files, folders, _ = names_of(root)
-    there = sorted((*files, *(f"{name}/" for name in folders)))
-    listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
-    suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
-    way_out = "say where the files lie with --data, or change the pattern to fit"
-    return f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}"

@@ -52,21 +52,22 @@ class Without:
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""
         excluded = set(_column(Path(self.path), "Without", ("key",))["key"])
-        listing = self.source.scan(root)
+        listing, name = self.source.scan(root), Path(self.path).name
         own: dict[str, int] = {}
-        # The tally of the other source is complete only once its entries are consumed.
-        return replace(listing, entries=self._kept(listing.entries, excluded, own), tally=ChainMap(own, listing.tally))  # type: ignore[arg-type]
 
-    def _kept(self, entries: Iterator[Entry], excluded: set[str], tally: dict[str, int]) -> Iterator[Entry]:
-        name, missing = Path(self.path).name, set(excluded)
-        for entry in entries:
-            if entry.key in excluded:
-                missing.discard(entry.key)
-                tally[f"listed in {name}"] = tally.get(f"listed in {name}", 0) + 1
-            else:
-                yield entry
-        if missing:
-            tally[f"listed in {name}, but not in the data"] = len(missing)
+        def kept() -> Iterator[Entry]:
+            missing = set(excluded)
+            for entry in listing.entries:
+                if entry.key in excluded:
+                    missing.discard(entry.key)
+                    own[f"listed in {name}"] = own.get(f"listed in {name}", 0) + 1
+                else:
+                    yield entry
+            if missing:
+                own[f"listed in {name}, but not in the data"] = len(missing)
+
+        # The tally of the other source is complete only once its entries are consumed.
+        return replace(listing, entries=kept(), tally=ChainMap(own, listing.tally))  # type: ignore[arg-type]
 
     __repr__ = constructor_text
 

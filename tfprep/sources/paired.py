@@ -66,12 +66,33 @@ class Paired:
             raise RecipeError("Paired: classes name the numbers of the mask; there is no mask")
         if (self.numbers or self.palette) and self.mask is None:
             raise RecipeError("Paired: numbers and palette are about the mask; there is no mask")
-        check_numbers(self.numbers, self.palette, "Paired")
+
+        def is_number(value: Any, most: int = 65535) -> bool:
+            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+        def is_key(key: Any) -> bool:
+            if option == "numbers":
+                return key is None or is_number(key)
+            return isinstance(key, tuple) and len(key) == 3 and all(is_number(part, 255) for part in key)
+
+        for option, example in (("numbers", "{0: 255, 1: 0}"), ("palette", "{(128, 64, 128): 3}")):
+            value = getattr(self, option)
+            if not isinstance(value, Mapping) or not all(is_key(key) and is_number(n) for key, n in value.items()):
+                rule = f"Paired: expected {option} to map to class numbers, such as {example}"
+                raise RecipeError(f"{rule}; got {value!r:.200}")
         check_common(self, image)
         if not self._others():
             raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
         for name, pattern in self._others().items():
-            _check_holes(name, pattern, image)
+            if pattern == image:
+                rule = f"Paired: the patterns of image and {name} are one, {image.text!r}"
+                raise RecipeError(f"{rule}; each image would be its own {name}")
+            if unknown := sorted(pattern.holes - image.holes):
+                spelled = ("'**'" if hole == "__" else "'*'" if hole[0] == "_" else f"{{{hole}}}" for hole in unknown)
+                raise RecipeError(
+                    f"Paired: {', '.join(spelled)} in {name}={pattern.text!r} has no counterpart in image={image.text!r}; "
+                    f"an image must say where its {name} lies"
+                )
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field: those with a file, then the label."""
@@ -118,40 +139,19 @@ class Paired:
             yield Entry(key_of(files[0]), image.split, files, image.values), dicom_group(self.splits, root, files[0])
         for name, other in others.items():
             if first is not None and not with_field[name]:
-                path = companions.find(other, first.file.holes).path
-                raise SourceError(_none_paired(root, name, other, first.file.path, path))
-            if orphans := _orphans(root, other, pattern, companions):
-                tally[f"{name} without its image"] = orphans
+                path, there = companions.find(other, first.file.holes).path, next(walk(root, other, Counter()), None)
+                seen = (
+                    f"the first file of {other.text!r} is {there.path!r}" if there else f"no file fits {other.text!r}"
+                )
+                raise SourceError(
+                    f"{root}: no image has its {name}: {first.file.path!r} should have {path!r}, and {seen}"
+                )
+            if pattern.holes <= other.holes:  # the placeholders of a file say which image would be its own
+                own = fitting(root, other, [pattern], Counter())
+                orphans = sum(not companions.find(pattern, file.holes).exists for file in own)
+                tally.update({f"{name} without its image": orphans} if orphans else {})
 
     __repr__ = constructor_text
-
-
-def _check_holes(name: str, pattern: Pattern, image: Pattern) -> None:
-    if pattern == image:
-        raise RecipeError(
-            f"Paired: the patterns of image and {name} are one, {image.text!r}; each image would be its own {name}"
-        )
-    unknown = sorted(pattern.holes - image.holes)
-    if unknown:
-        spelled = ", ".join("'**'" if hole == "__" else "'*'" if hole[0] == "_" else f"{{{hole}}}" for hole in unknown)
-        raise RecipeError(
-            f"Paired: {spelled} in {name}={pattern.text!r} has no counterpart in image={image.text!r}; an image must say "
-            f"where its {name} lies"
-        )
-
-
-def _none_paired(root: Path, name: str, pattern: Pattern, image: str, expected: str) -> str:
-    there = next(walk(root, pattern, Counter()), None)
-    seen = f"the first file of {pattern.text!r} is {there.path!r}" if there else f"no file fits {pattern.text!r}"
-    return f"{root}: no image has its {name}: {image!r} should have {expected!r}, and {seen}"
-
-
-def _orphans(root: Path, other: Pattern, image: Pattern, companions: Companions) -> int:
-    """Number of files of `other` without an image, if its placeholders say which image that would be."""
-    if not image.holes <= other.holes:
-        return 0
-    files = fitting(root, other, [image], Counter())
-    return sum(not companions.find(image, file.holes).exists for file in files)
 
 
 @dataclass(frozen=True)
@@ -173,43 +173,21 @@ class MappedMask:
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
         data, numbers = raw[self.field], dict(self.numbers)
-        stored = self._colours(data) if self.palette else images.decode_mask(data)
-        rule = f"in the mask is not one of the {len(numbers)} numbers that have a class"
-        return renumbered(stored, numbers, lambda number: f"the number {number} {rule}") if numbers else stored
-
-    def _colours(self, data: bytes) -> Array:
-        if images.is_jpeg(data):
+        if not self.palette:
+            stored = images.decode_mask(data)
+        elif images.is_jpeg(data):
             raise SampleError("a mask of colours is stored without loss, this one is a JPEG: its colours are not exact")
-        known: dict[int | None, int] = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
-        rule = f"is not in the palette of {len(known)} colours"
-        codes = images.decode_image(data).astype(np.int64) @ _CODE
-        return renumbered(codes, known, lambda c: f"the colour {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
+        else:
+            known: dict[int | None, int] = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
+            rule = f"is not in the palette of {len(known)} colours"
+            codes = images.decode_image(data).astype(np.int64) @ _CODE
+            stored = renumbered(codes, known, lambda c: f"the colour {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
+        known_numbers = f"one of the {len(numbers)} numbers that have a class"
+        strange = lambda number: f"the number {number} in the mask is not {known_numbers}"  # noqa: E731
+        return renumbered(stored, numbers, strange) if numbers else stored
 
 
 _CODE = np.array([1 << 16, 1 << 8, 1])
-
-
-def check_numbers(numbers: Any, palette: Any, where: str) -> None:
-    """Raise RecipeError unless these are mappings from numbers and from colours to class numbers."""
-    for option, value in (("numbers", numbers), ("palette", palette)):
-        fits = _is_colour if option == "palette" else _is_number_or_none
-        if not isinstance(value, Mapping) or not all(fits(key) and _is_number(number) for key, number in value.items()):
-            example = "{0: 255, 1: 0}" if option == "numbers" else "{(128, 64, 128): 3}"
-            raise RecipeError(
-                f"{where}: expected {option} to map to class numbers, such as {example}; got {value!r:.200}"
-            )
-
-
-def _is_number_or_none(key: Any) -> bool:
-    return key is None or _is_number(key)
-
-
-def _is_colour(key: Any) -> bool:
-    return isinstance(key, tuple) and len(key) == 3 and all(_is_number(part, 255) for part in key)
-
-
-def _is_number(value: Any, most: int = 65535) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 CITYSCAPES_CLASSES = (

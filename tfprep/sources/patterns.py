@@ -68,9 +68,13 @@ class Template:
         return self.holes == [_DEEP]
 
     @cached_property
-    def regex(self) -> re.Pattern[str]:
+    def _regex(self) -> re.Pattern[str]:
         seen: set[str] = set()
-        return re.compile("".join(_regex(hole, text, seen) for hole, text in self.tokens), re.DOTALL)
+        parts = []
+        for hole, text in self.tokens:
+            parts.append(re.escape(text) if not hole else f"(?P={text})" if text in seen else f"(?P<{text}>[^/]+)")
+            seen.update([text] if hole else [])
+        return re.compile("".join(parts), re.DOTALL)
 
     def fill(self, value: Callable[[str], str]) -> str:
         """Return the text with the value of each placeholder in its place."""
@@ -78,7 +82,7 @@ class Template:
 
     def match(self, name: str, known: Holes) -> Holes | None:
         """Return `known` with what `name` adds to it; None if it does not fit."""
-        found = self.regex.fullmatch(name)
+        found = self._regex.fullmatch(name)
         if found is None:
             return None
         new = found.groupdict()
@@ -138,7 +142,10 @@ class Pattern:
 
     def fill(self, holes: Holes) -> str:
         """The path without its suffix."""
-        return self._whole.fill(holes.__getitem__)
+        parts = []
+        for part in self.folders:
+            parts += [part.fill(holes.__getitem__), "" if part.any_depth else "/"]  # `**` ends in its own slash
+        return "".join([*parts, self.stem.fill(holes.__getitem__)])
 
     @cached_property
     def _deep_at(self) -> int | None:
@@ -148,12 +155,6 @@ class Pattern:
     @cached_property
     def _fixed_folders(self) -> tuple[Template, ...]:
         return tuple(part for part in self.folders if not part.any_depth)
-
-    @cached_property
-    def _whole(self) -> Template:
-        slash = ((False, "/"),)  # what `**` stands for ends in its own
-        folders = (token for part in self.folders for token in (*part.tokens, *(() if part.any_depth else slash)))
-        return Template((*folders, *self.stem.tokens))
 
 
 def _match_each(parts: Sequence[Template], names: Sequence[str], known: Holes) -> Holes | None:
@@ -182,8 +183,11 @@ def compile_pattern(text: str, rule: str) -> Pattern:
         )
     stars = itertools.count(1)
     *folders, last = (_part(name, stars, text, rule) for name in names)
-    stem, suffix = _split_suffix(last)
-    return Pattern(text, tuple(folders), stem, suffix)
+    *before, (hole, end) = last.tokens
+    stem, dot, suffix = end.rpartition(".")
+    if hole or not dot or not suffix or not (stem or before):
+        return Pattern(text, tuple(folders), last, None)
+    return Pattern(text, tuple(folders), Template((*before, *(((False, stem),) if stem else ()))), f".{suffix.lower()}")
 
 
 def literal(name: str) -> str:
@@ -197,15 +201,6 @@ def plain(pattern: str) -> str:
 
 
 _IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)
-
-
-def _split_suffix(name: Template) -> tuple[Template, str | None]:
-    """Take the suffix off a file's name, if it is literal."""
-    *before, (hole, text) = name.tokens
-    stem, dot, suffix = text.rpartition(".")
-    if hole or not dot or not suffix or not (stem or before):
-        return name, None
-    return Template((*before, *(((False, stem),) if stem else ()))), f".{suffix.lower()}"
 
 
 def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
@@ -226,12 +221,3 @@ def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
                 raise RecipeError(f"{rule}: expected some text between two placeholders of one name; got {text!r}")
             tokens.append((True, f"_{next(stars)}") if star else (hole, one))
     return Template(tuple(tokens))
-
-
-def _regex(hole: bool, text: str, seen: set[str]) -> str:
-    if not hole:
-        return re.escape(text)
-    if text in seen:
-        return f"(?P={text})"
-    seen.add(text)
-    return f"(?P<{text}>[^/]+)"

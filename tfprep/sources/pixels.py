@@ -64,7 +64,12 @@ class Pixels:
             raise RecipeError("Pixels: window stands in place of low and high; leave them out")
         if (self.low is None) != (self.high is None) or (self.low is not None and not self.low < (self.high or 0)):
             raise RecipeError(f"Pixels: expected low < high, both or neither; got {self.low!r} and {self.high!r}")
-        if self.window not in (None, "file") and not _is_window(self.window):
+        if self.window not in (None, "file") and not (
+            isinstance(self.window, tuple)
+            and len(self.window) == 2
+            and all(isinstance(value, int | float) for value in self.window)
+            and self.window[1] > 0
+        ):
             raise RecipeError(f"Pixels: window is (centre, width) with a width above 0, or 'file'; got {self.window!r}")
         if self.channels is not None and not (
             self.channels and all(isinstance(c, int) and c >= 0 for c in self.channels)
@@ -78,7 +83,11 @@ class Pixels:
             if others:
                 option = "srgb" if self.srgb else "background"
                 raise RecipeError(f"Pixels: {option} makes 8-bit RGB of all images; leave out {', '.join(others)}")
-            if self.background is not None and not _is_colour(self.background):
+            if self.background is not None and not (
+                isinstance(self.background, tuple)
+                and len(self.background) == 3
+                and all(part in range(256) for part in self.background)
+            ):
                 raise RecipeError(f"Pixels: background is three numbers from 0 to 255; got {self.background!r}")
         if not isinstance(self.srgb, bool):
             raise RecipeError(f"Pixels: srgb is True or False; got {self.srgb!r}")
@@ -114,7 +123,25 @@ class PixelDecoder:
             array = array[:, :, list(options.channels)]
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SampleError("the image holds NaN or infinity; say what its pixels without data become, or repair it")
-        return np.ascontiguousarray(_converted(numbers._replace(pixels=array), options))
+        numbers = numbers._replace(pixels=array)
+        if options.to is None or options.to == "float32":
+            return np.ascontiguousarray(numbers.upside().astype(options.to or array.dtype, copy=False))
+        if options.low is not None and options.high is not None:
+            low, high = options.low, options.high
+        elif isinstance(options.window, tuple):  # PS3.3 C.11.2.1.2.1, the linear function
+            centre, width = options.window
+            if width <= 1:
+                raise SampleError(f"a window of the width {width:g}; it must be above 1")
+            low, high = centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
+        elif numbers.limits is None:
+            raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
+        else:
+            low, high = numbers.limits
+        highest = _HIGHEST[options.to]
+        scaled = (array.astype(np.float64) - low) * (highest / (high - low))
+        whole = np.asarray(np.rint(scaled.clip(0, highest)), options.to)
+        # Where low numbers are white, they are turned around last (PS3.3 C.7.6.3.1.2).
+        return np.ascontiguousarray(np.asarray(highest - whole, options.to) if numbers.inverted else whole)
 
 
 def pixel_decoders(pixels: Mapping[str, Pixels]) -> dict[str, FieldDecoder]:
@@ -153,39 +180,6 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
     return dict(pixels)
 
 
-def _converted(numbers: images.Numbers, options: Pixels) -> Array:
-    """The pixels in the dtype that is asked for. Where low numbers are white, they are turned around last (PS3.3 C.7.6.3.1.2)."""
-    if options.to is None or options.to == "float32":
-        return numbers.upside().astype(options.to or numbers.pixels.dtype, copy=False)
-    highest, (low, high) = _HIGHEST[options.to], _range(numbers, options)
-    scaled = (numbers.pixels.astype(np.float64) - low) * (highest / (high - low))
-    whole = np.asarray(np.rint(scaled.clip(0, highest)), options.to)
-    return np.asarray(highest - whole, options.to) if numbers.inverted else whole
-
-
-def _range(numbers: images.Numbers, options: Pixels) -> tuple[float, float]:
-    """The numbers that become 0 and the highest one."""
-    if options.low is not None and options.high is not None:
-        return options.low, options.high
-    if isinstance(options.window, tuple):  # PS3.3 C.11.2.1.2.1, the linear function
-        centre, width = options.window
-        if width <= 1:
-            raise SampleError(f"a window of the width {width:g}; it must be above 1")
-        return centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
-    if numbers.limits is None:
-        raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
-    return numbers.limits
-
-
 def _given(options: Pixels) -> dict[str, Any]:
     """The options that are not at their default."""
     return {name: value for name, value in vars(options).items() if value is not None and value is not False}
-
-
-def _is_colour(colour: Any) -> bool:
-    return isinstance(colour, tuple) and len(colour) == 3 and all(c in range(256) for c in colour)
-
-
-def _is_window(window: Any) -> bool:
-    numbers = isinstance(window, tuple) and len(window) == 2 and all(isinstance(value, int | float) for value in window)
-    return numbers and window[1] > 0

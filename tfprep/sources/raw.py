@@ -128,14 +128,15 @@ class RawUrl(Url):
         except StorageError as error:
             if _NO_RANGES not in str(error):
                 raise
-        return io.BytesIO(open_store(self.parent).read_whole(self.name, self._check_memory))
 
-    def _check_memory(self, size: int) -> None:
-        if size > MAX_FILE_BYTES:
-            raise SourceError(
-                f"{self}: the server sends files only whole, and {size:,} bytes are more than the limit of {MAX_FILE_BYTES:,}; "
-                "copy the file to a folder or an object store"
-            )
+        def check_memory(size: int) -> None:
+            if size > MAX_FILE_BYTES:
+                raise SourceError(
+                    f"{self}: the server sends files only whole, and {size:,} bytes are more than the limit of "
+                    f"{MAX_FILE_BYTES:,}; copy the file to a folder or an object store"
+                )
+
+        return io.BytesIO(open_store(self.parent).read_whole(self.name, check_memory))
 
     def read_bytes(self) -> bytes:
         return bytes(open_store(self.parent).read_whole(self.name, lambda size: None))
@@ -177,7 +178,11 @@ def names_of(folder: Path) -> Names:
     others = 0
     with os.scandir(os.fspath(folder)) as entries:
         for item in entries:
-            if _is_folder(item):
+            try:
+                is_folder = item.is_dir()
+            except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
+                is_folder = False
+            if is_folder:
                 names.folders.append(item.name)
             elif item.is_symlink() or item.is_file():  # a dangling link counts as a file: reading it rejects one sample
                 names.files.append(item.name)
@@ -262,7 +267,22 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     check(reference.bytes or 0)
     url = _url(root, reference.file)
     data = _read_local(root, reference, check) if url is None else _read_object(url, reference, check)
-    return data if reference.bytes is None else content_of(reference, data, most_bytes)
+    if reference.bytes is None:
+        return data
+    if len(data) != reference.bytes:
+        lost = reference.bytes - len(data)
+        raise SampleError(f"the container ends {lost} bytes before the member does; it was cut short")
+    if not reference.deflated:
+        return data
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        content = inflate.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise SampleError(f"the member is damaged: {error}") from error
+    check(len(content))
+    if not inflate.eof:
+        raise SampleError("the member is damaged: its compressed data has no end")
+    return content
 
 
 def file_system_of(root: Path) -> str:
@@ -280,13 +300,6 @@ def file_system_of(root: Path) -> str:
 
 
 # --- files of this machine --------------------------------------------------------------------------------------------
-
-
-def _is_folder(item: os.DirEntry[str]) -> bool:
-    try:
-        return item.is_dir()
-    except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
-        return False
 
 
 def _local_path(root: Path, file: str) -> str:
@@ -351,7 +364,7 @@ def _read_to_end(descriptor: int, size: int, check: Callable[[int], None]) -> by
 
 
 def _url(root: Path, file: str) -> Url | None:
-    """The URL of a reference's file; None if it is a file of this machine."""
+    """Return the URL of a reference's file; None if it is a file of this machine."""
     if "://" in file:
         return parse_url(file)
     if file.startswith("/"):
@@ -445,25 +458,6 @@ def parse_reference(text: str) -> Reference:
         return Reference(text[:end], member=member, missing=True)
     start, _, size = place.removesuffix("z").partition("+")
     return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
-
-
-def content_of(reference: Reference, data: bytes, most_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the content of a part whose bytes in the file are `data`. Raises SampleError, also beyond `most_bytes`."""
-    if len(data) != reference.bytes:
-        raise SampleError(
-            f"the container ends {(reference.bytes or 0) - len(data)} bytes before the member does; it was cut short"
-        )
-    if not reference.deflated:
-        return data
-    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        content = inflate.decompress(data, most_bytes + 1)
-    except zlib.error as error:
-        raise SampleError(f"the member is damaged: {error}") from error
-    check_file_size(len(content), most_bytes)
-    if not inflate.eof:
-        raise SampleError("the member is damaged: its compressed data has no end")
-    return content
 
 
 FILES_AHEAD, MOST_BYTES = 16, 4 << 20

@@ -208,41 +208,36 @@ def _csv_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
 
 
 def _json_columns(path: Path) -> list[str]:
-    rows = (row for _, row in islice(_json_rows(path), BATCH_ROWS))
-    return list(dict.fromkeys(name for row in rows for top, value in row.items() for name in _json_names(top, value)))
-
-
-def _json_names(name: str, value: Any) -> list[str]:
-    return [name, *(f"{name}.{inner}" for inner in value)] if isinstance(value, dict) else [name]
+    names: dict[str, None] = {}
+    for _, row in islice(_json_rows(path), BATCH_ROWS):
+        for top, value in row.items():
+            names |= dict.fromkeys([top, *(f"{top}.{inner}" for inner in (value if isinstance(value, dict) else ()))])
+    return list(names)
 
 
 def _json_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
+    def cell(row: Mapping[str, Any], name: str) -> Any:
+        top, _, inner = name.partition(".")
+        value = row.get(top)
+        return row.get(name) if name in row or not isinstance(value, dict) else value.get(inner)
+
     rows = _json_rows(path)
     while chunk := list(islice(rows, BATCH_ROWS)):
-        yield RowBatch([n for n, _ in chunk], {name: [_json_value(row, name) for _, row in chunk] for name in columns})
-
-
-def _json_value(row: Mapping[str, Any], name: str) -> Any:
-    top, _, inner = name.partition(".")
-    value = row.get(top)
-    return row.get(name) if name in row or not isinstance(value, dict) else value.get(inner)
+        yield RowBatch([n for n, _ in chunk], {name: [cell(row, name) for _, row in chunk] for name in columns})
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with open_raw(path) as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield number, _json_object(path, number, line)
-
-
-def _json_object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{path}: row {number} is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise SourceError(f"{path}: expected one JSON object a line; row {number} is a {type(row).__name__}")
-    return row
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except ValueError as error:
+                raise SourceError(f"{path}: row {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise SourceError(f"{path}: expected one JSON object a line; row {number} is a {type(row).__name__}")
+            yield number, row
 
 
 @contextmanager
@@ -270,20 +265,21 @@ class RawCell(NamedTuple):
     reference: str
 
 
-def _parquet_columns(path: Path) -> list[str]:
-    """The names of the columns, and of the fields in structs: `objects.bbox`."""
-    with _opened(path) as file:
-        fields = file.schema_arrow
-        return [name for field in fields for name in (field.name, *_inner_names(field.name, field.type))]
-
-
 def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
     """Yield the values of the columns: files in cells as `RawCell`, classes by name."""
+    import pyarrow as pa
+
     with _opened(path) as file:
         features = _features(path, file)
         stored = {name: _StoredFiles(path, file, name, c) for name in columns if (c := _bytes_column(file, name))}
         plain = [name for name in columns if name not in stored]
-        read = [_read_as(file, name) for name in plain]
+        schema = file.schema_arrow
+        tops = {name: name.partition(".")[0] for name in plain if name not in schema.names}
+        # Of a list of structs Parquet reads the whole list, which has longer names inside the file.
+        read = [
+            tops[name] if name in tops and not pa.types.is_struct(schema.field(tops[name]).type) else name
+            for name in plain
+        ]
         read += [files.path_column for files in stored.values() if files.path_column]
         first = 1
         for batch in file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(read)), use_threads=False):
@@ -301,23 +297,19 @@ def _opened(path: Path) -> pq.ParquetFile:
     return pyarrow.parquet.ParquetFile(arrow_input(path))
 
 
-def _inner_names(name: str, kind: Any) -> list[str]:
-    """The names of the fields of a struct, or of a list of structs."""
+def _parquet_columns(path: Path) -> list[str]:
+    """Return the names of the columns, and of the fields in structs or in lists of structs: `objects.bbox`."""
     import pyarrow as pa
 
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        kind = kind.value_type
-    inner = range(kind.num_fields) if pa.types.is_struct(kind) else ()
-    return [f"{name}.{kind.field(number).name}" for number in inner]
-
-
-def _read_as(file: pq.ParquetFile, name: str) -> str:
-    """The column that Parquet reads: of a list of structs the whole list, which has longer names inside the file."""
-    import pyarrow as pa
-
-    top = name.partition(".")[0]
-    whole = name in file.schema_arrow.names or pa.types.is_struct(file.schema_arrow.field(top).type)
-    return name if whole else top
+    names = []
+    with _opened(path) as file:
+        for field in file.schema_arrow:
+            kind = field.type
+            if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+                kind = kind.value_type
+            inner = range(kind.num_fields) if pa.types.is_struct(kind) else ()
+            names += [field.name, *(f"{field.name}.{kind.field(number).name}" for number in inner)]
+    return names
 
 
 def _values(batch: pa.RecordBatch, name: str, features: Any, path: Path, first: int) -> list[Any]:

@@ -132,14 +132,13 @@ def constructor_text(options: Any) -> str:
 
     Functions are written as module and name, so a lambda cannot be rebuilt.
     """
-    default = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(options)}
-    values = {f.name: getattr(options, f.name) for f in fields(options)}
-    spelled = [f"{name}={_spell(value)}" for name, value in values.items() if value != default[name]]
+    spelled = []
+    for f in fields(options):
+        value = getattr(options, f.name)
+        if value != (f.default_factory() if callable(f.default_factory) else f.default):
+            text = f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+            spelled.append(f"{f.name}={text}")
     return f"sources.{type(options).__name__}({', '.join(spelled)})"
-
-
-def _spell(value: Any) -> str:
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
 
 
 def check_classes(classes: Any, where: str) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ import numpy as np
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array
 from tfprep.seeding import sample_hash
-from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Entry, Listing, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
@@ -74,7 +74,16 @@ class Fractions:
             raise RecipeError(
                 f"Fractions: stratify is the name of a label field ('label') or None; got {self.stratify!r}"
             )
-        _check_group_by(self.group_by)
+        if isinstance(group_by := self.group_by, str):
+            try:
+                groups = re.compile(group_by).groups
+            except re.error as error:
+                raise RecipeError(f"Fractions: group_by={group_by!r} is not a regular expression: {error}") from error
+            if "(" in group_by and groups == 0:
+                rule = "Fractions: expected a group in group_by, the part that names the group"
+                raise RecipeError(f"{rule}; got {group_by!r}")
+        elif group_by is not None and not callable(group_by):
+            raise RecipeError(f"Fractions: group_by is a regular expression, a column or a function; got {group_by!r}")
 
     @property
     def by_column(self) -> bool:
@@ -102,57 +111,39 @@ def listing_of(
 ) -> Listing:
     """Return the listing of a source, with splits assigned by its options, or by `splits` in their place.
 
-    `rows` returns the entries with their groups anew at each call, and counts what it passes over in the tally that it gets.
+    `rows` returns the entries with their groups anew at each call, and counts what it passes over in the tally that it gets. To
+    stratify, `rows` is consumed twice, and 16 bytes per sample are kept in memory in between.
     """
     splits = splits or source.splits
     tally: Counter[str] = Counter()
-    label = values.index(splits.stratify) if isinstance(splits, Fractions) and splits.stratify else None
-    return Listing(source.kinds(), files, values, split_rows(rows, tally, splits, label), classes, tally)
 
+    def entries() -> Iterator[Entry]:
+        pattern = compile_pattern(str(splits), "splits") if is_split_pattern(splits) else None
+        fractions = splits if isinstance(splits, Fractions) else None
+        if fractions is not None:
+            unit = _unit(fractions)
+            label = values.index(fractions.stratify) if fractions.stratify else None
+            cuts = _cuts(fractions, unit, label, rows)
+            names = tuple(fractions.shares())
+        for entry, column in rows(tally):
+            if pattern is not None:
+                holes = pattern.match_path(entry.files[0])
+                if holes is None:
+                    raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
+                yield replace(entry, split=check_split_name(key_of(holes["split"]), entry.files[0]))
+            elif fractions is not None:
+                position = sample_hash(fractions.seed, unit(entry.key, column))
+                stratum = None if label is None else entry.values[label]
+                yield Entry(entry.key, names[cuts.index(position, stratum)], entry.files, entry.values)
+            else:
+                yield entry
 
-def split_rows(
-    rows: Callable[[Counter[str]], Iterator[Row]], tally: Counter[str], splits: object, label: int | None
-) -> Iterator[Entry]:
-    """Return the entries of `rows`, with splits assigned if `splits` are Fractions.
-
-    Args:
-        rows: Returns an iterator over entries and their groups; what it passes over goes to the tally it receives.
-        tally: Counts what is passed over, by reason.
-        splits: Fractions; or a pattern of the samples' paths with `{split}`; or anything else if the entries already have their
-            splits.
-        label: The index, among an entry's values, of the field to stratify by. If given, `rows` is consumed twice, and 16 bytes
-            per sample are kept in memory in between.
-    """
-    if is_split_pattern(splits):
-        return _by_path(rows(tally), compile_pattern(str(splits), "splits"))
-    if not isinstance(splits, Fractions):
-        return (entry for entry, _ in rows(tally))
-    return _assigned(rows, tally, splits, label)
+    return Listing(source.kinds(), files, values, entries(), classes, tally)
 
 
 def is_split_pattern(splits: object) -> bool:
     """Tells if `splits` is a pattern of paths with `{split}`, such as `{split}/**`."""
     return isinstance(splits, str) and "{split}" in splits
-
-
-def _by_path(rows: Iterator[Row], pattern: Pattern) -> Iterator[Entry]:
-    for entry, _ in rows:
-        holes = pattern.match_path(entry.files[0])
-        if holes is None:
-            raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
-        yield replace(entry, split=check_split_name(key_of(holes["split"]), entry.files[0]))
-
-
-def _assigned(
-    rows: Callable[[Counter[str]], Iterator[Row]], tally: Counter[str], fractions: Fractions, label: int | None
-) -> Iterator[Entry]:
-    unit = _unit(fractions)
-    cuts = _plain_cuts(fractions) if label is None else _stratified_cuts(rows(Counter()), fractions, unit, label)
-    names = tuple(fractions.shares())
-    for entry, column in rows(tally):
-        position = sample_hash(fractions.seed, unit(entry.key, column))
-        stratum = None if label is None else entry.values[label]
-        yield Entry(entry.key, names[cuts.index(position, stratum)], entry.files, entry.values)
 
 
 def check_split_name(name: str, where: str) -> str:
@@ -179,22 +170,6 @@ class _Cuts:
         return bisect_right(self.strata.get(self.mixed.get(position, stratum), self.plain), position)
 
 
-def _check_group_by(group_by: Any) -> None:
-    if group_by is None:
-        return
-    if isinstance(group_by, str):
-        try:
-            groups = re.compile(group_by).groups
-        except re.error as error:
-            raise RecipeError(f"Fractions: group_by={group_by!r} is not a regular expression: {error}") from error
-        if "(" in group_by and groups == 0:
-            raise RecipeError(
-                f"Fractions: expected a group in group_by, the part that names the group; got {group_by!r}"
-            )
-    elif not callable(group_by):
-        raise RecipeError(f"Fractions: group_by is a regular expression, a column or a function; got {group_by!r}")
-
-
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
     """Return the function from a sample's key, and its column's value, to the text that is hashed."""
     group_by = fractions.group_by
@@ -202,34 +177,31 @@ def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
         return lambda key, column: f"split\0{key}"
     if fractions.by_column:
         return lambda key, column: f"group\0{column}"
-    if isinstance(group_by, str):
-        regex = re.compile(group_by)
-        return lambda key, column: f"group\0{_searched(regex, key)}"
-    function = group_by
+    if not isinstance(group_by, str):
+        return lambda key, column: f"split\0{key}" if (group := group_by(key)) is None else f"group\0{group}"
+    regex = re.compile(group_by)
 
     def unit(key: str, column: str | None) -> str:
-        group = function(key)
-        return f"split\0{key}" if group is None else f"group\0{group}"
+        found = regex.search(key)
+        if found is None:
+            raise SourceError(f"group_by={group_by!r} finds no group in the key {key!r}; every sample must have one")
+        return "\0".join(["group", *(group or "" for group in found.groups())])
 
     return unit
 
 
-def _searched(regex: re.Pattern[str], key: str) -> str:
-    found = regex.search(key)
-    if found is None:
-        raise SourceError(f"group_by={regex.pattern!r} finds no group in the key {key!r}; every sample must have one")
-    return "\0".join(group or "" for group in found.groups())
-
-
-def _plain_cuts(fractions: Fractions) -> _Cuts:
-    return _Cuts(tuple(int(border * _WHOLE) for border in fractions.borders()))
-
-
-def _stratified_cuts(
-    rows: Iterator[Row], fractions: Fractions, unit: Callable[[str, str | None], str], label: int
+def _cuts(
+    fractions: Fractions,
+    unit: Callable[[str, str | None], str],
+    label: int | None,
+    rows: Callable[[Counter[str]], Iterator[Row]],
 ) -> _Cuts:
+    """Return where the splits end; `label` is the index, among an entry's values, of the field to stratify by."""
+    plain = tuple(int(border * _WHOLE) for border in fractions.borders())
+    if label is None:
+        return _Cuts(plain)
     positions, labels = array("Q"), array("q")
-    for entry, column in rows:
+    for entry, column in rows(Counter()):
         stratum = entry.values[label]
         if stratum is None:  # a reject
             continue
@@ -242,10 +214,11 @@ def _stratified_cuts(
     position, stratum, weight, mixed = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
     strata = {}
     for one in np.unique(stratum):
-        mine = stratum == one
-        strata[int(one)] = _quantiles(position[mine], weight[mine], fractions.borders())
-    of_mixed = dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True))
-    return _Cuts(_plain_cuts(fractions).plain, strata, of_mixed)
+        own, samples = position[stratum == one], weight[stratum == one]
+        # A unit counts at the middle of its samples; a split ends at the first unit after its border.
+        behind = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
+        strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in behind)
+    return _Cuts(plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True)))
 
 
 def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
@@ -260,10 +233,3 @@ def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]
     weight = np.add.reduceat(counts, first) if len(first) else counts
     several = np.diff(np.r_[first, len(position)]) > 1
     return position[order][first], label[order][first], weight, several
-
-
-def _quantiles(position: Array, weight: Array, borders: tuple[float, ...]) -> tuple[int, ...]:
-    """For each border, the position of the first unit after it. A unit counts at the middle of its samples."""
-    middle = np.cumsum(weight) - weight / 2
-    behind = np.searchsorted(middle, np.array(borders) * weight.sum(), side="left")
-    return tuple(int(position[i]) if i < len(position) else _WHOLE for i in behind)

@@ -33,7 +33,7 @@ from tfprep.sources.folder import UNSPLIT, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
-from tfprep.sources.rows import TABLE_SUFFIXES, RowBatch, TableRow, batches, declared_classes, latin_1_notes, table_rows
+from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
 from tfprep.sources.walk import image_places
@@ -108,11 +108,28 @@ class Table:
         for name in classes:
             if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
-        _check_splits(self.splits, pattern, self.kinds())
+        self._check_splits(self.splits, pattern)
         object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Table"))
         check_box_format(self.box_format, "Table: box_format")
         if self.outside not in ("reject", "cut"):
             raise RecipeError(f"Table: outside is 'reject' or 'cut'; got {self.outside!r}")
+
+    def _check_splits(self, splits: Any, pattern: Pattern) -> None:
+        if isinstance(splits, tuple) and "split" not in pattern.holes:
+            rule = f"Table: splits={splits!r} names what {{split}} stands for"
+            raise RecipeError(f"{rule}; there is none in {pattern.text!r}")
+        if not (splits is None or isinstance(splits, str | Fractions | tuple)):
+            rule = "Table: expected splits to be a column, Fractions(...) or a tuple of names"
+            raise RecipeError(f"{rule}; got {splits!r}")
+        if is_split_pattern(splits):
+            compile_pattern(str(splits), "Table: splits")
+        if isinstance(splits, str | Fractions) and "split" in pattern.holes:
+            rule = f"Table: {{split}} in table={pattern.text!r} already gives the splits"
+            raise RecipeError(f"{rule}; leave out {splits!r}")
+        stratify = splits.stratify if isinstance(splits, Fractions) else None
+        if stratify is not None and self.kinds().get(stratify) != "label":
+            labels = [name for name, kind in self.kinds().items() if kind == "label"]
+            raise RecipeError(f"Table: stratify={stratify!r} names no label field; those are {labels or 'none'}")
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
@@ -126,10 +143,6 @@ class Table:
             return listing
         boxes = {name: listing.values.index(name) for name, kind in self.kinds().items() if kind == "boxes"}
         return replace(listing, entries=warn_if_relative(listing.entries, boxes, self.box_format))
-
-    def image_columns(self) -> tuple[str, ...]:
-        """Return the columns that the images' paths are made of."""
-        return tuple(CellPath.parse(self.image, "split" in self._pattern().holes).columns)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
@@ -171,39 +184,42 @@ class _Rows:
         of_files = [column for path in self.files.values() for column in path.columns]
         of_values = [column for _, columns in self.values.values() for column in columns]
         self._columns = [*of_files, *of_values, *filter(None, (options.key, self._split, self._group))]
-        self._survey()
+        self._survey(options, root, tables)
 
-    def _survey(self) -> None:
+    def _survey(self, options: Table, root: Path, tables: list[tuple[str, str]]) -> None:
         """Find what only whole columns say: class names, scalars that are whole numbers, and labels of one class a row."""
-        options = self._options
         labels = [name for name, (kind, _) in self.values.items() if kind == "label" and name not in options.classes]
-        declared: dict[str, tuple[str, ...]] = {}
-        for name in labels:
-            columns = self.values[name][1]
-            names = columns if isinstance(options.label, tuple) and name == "label" else self._declared(columns[0])
+        flags = self.values["label"][1] if isinstance(options.label, tuple) else ()
+        declared: dict[str, tuple[str, ...]] = {"label": flags} if flags else {}
+        for name in [name for name in labels if name not in declared]:
+            column = self.values[name][1][0]
+            of_files = {path: declared_classes(root / path, column) for path, _ in tables}
+            (first, names), *_ = of_files.items()
+            for path, others in of_files.items():
+                if others != names:
+                    raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
             declared |= {} if names is None else {name: names}
         found: dict[str, set[str]] = {name: set() for name in labels if name not in declared}
-        self._single = {"label"} if isinstance(options.label, tuple) else set()
+        self._single = bool(flags)
         self._whole = {name for name, (kind, _) in self.values.items() if kind == "scalar"}
-        surveyed = [column for name in (*found, *self._whole, *self._single) for column in self.values[name][1]]
-        for path, _ in self._tables if surveyed else ():
-            for batch in batches(self._root / path, surveyed):
+        surveyed = [column for name in (*found, *self._whole) for column in self.values[name][1]]
+        for path, _ in tables if surveyed or flags else ():
+            for batch in batches(root / path, [*surveyed, *flags]):
                 for name, classes in found.items():
-                    separator = options.separator if name == "label" else None
-                    _add_classes(classes, self._root / path, batch, self.values[name][1][0], separator)
+                    column, separator = self.values[name][1][0], options.separator if name == "label" else None
+                    for number, cell in zip(batch.numbers, batch.columns[column], strict=True):
+                        if not (isinstance(cell, str) and cell in classes):
+                            try:
+                                classes.update(class_cell(cell, separator) or ())
+                            except SourceError as error:
+                                raise SourceError(f"{root / path}: row {number}, {column!r}: {error}") from error
                 self._whole -= {n for n in self._whole if not all(map(is_whole, batch.columns[self.values[n][1][0]]))}
-                self._single -= {name for name in self._single if not _one_each(batch, self.values[name][1])}
+                for cells in zip(*(batch.columns[column] for column in flags), strict=True) if self._single else ():
+                    with suppress(SourceError):  # rows that are wrong, or have an empty cell, do not count
+                        said = list(map(flag_cell, cells))
+                        self._single &= None in said or sum(map(bool, said)) == 1
         self.classes = {name: sorted_classes(names) for name, names in found.items()} | declared | dict(options.classes)
         self._numbers = {name: {c: number for number, c in enumerate(names)} for name, names in self.classes.items()}
-
-    def _declared(self, column: str) -> tuple[str, ...] | None:
-        """The class names of a column as the files give them. Raises SourceError if two files differ."""
-        of_files = {path: declared_classes(self._root / path, column) for path, _ in self._tables}
-        first, *_ = of_files
-        for path, names in of_files.items():
-            if names != of_files[first]:
-                raise SourceError(f"{self._root / path}: {column!r} has other class names than in {first}")
-        return of_files[first]
 
     def all(self, tally: Counter[str]) -> Iterator[Row]:
         """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
@@ -230,22 +246,21 @@ class _Rows:
 
     def _numbered(self) -> Iterator[tuple[Callable[[], str], Row]]:
         """Yield what names each row in messages, and its entry with its group."""
+        options = self._options
         for row in table_rows(self._root, self._tables, self._columns):
+            cells, split = row.cells, row.table.split
             try:
-                yield row.place, self._row(row)
-            except SourceError as error:
+                files = tuple([path.fill(cells, split, name) for name, path in self.files.items()])
+                values = tuple([self._value(name, kind, columns, row) for name, (kind, columns) in self.values.items()])
+                key = key_of(f"{row.table.path}/{row.number}" if parse_reference(files[0]).member else files[0])
+                if options.key is not None:
+                    key = read_cell(cells, options.key, name_cell)
+                if self._split is not None:
+                    split = read_cell(cells, self._split, name_cell)
+                group = None if self._group is None else read_cell(cells, self._group, name_cell)
+            except SourceError as error:  # it names the column, or the field of a file
                 raise SourceError(f"{row.place()}, {error}") from error
-
-    def _row(self, row: TableRow) -> Row:
-        """The entry of a row, and its group. SourceError names the column, or the field of a file."""
-        files = tuple([path.fill(row.cells, row.table.split, name) for name, path in self.files.items()])
-        values = tuple([self._value(name, kind, columns, row) for name, (kind, columns) in self.values.items()])
-        key = key_of(f"{row.table.path}/{row.number}" if parse_reference(files[0]).member else files[0])
-        if self._options.key is not None:
-            key = read_cell(row.cells, self._options.key, name_cell)
-        split = row.table.split if self._split is None else read_cell(row.cells, self._split, name_cell)
-        group = None if self._group is None else read_cell(row.cells, self._group, name_cell)
-        return Entry(key, split, files, values), group
+            yield row.place, (Entry(key, split, files, values), group)
 
     def _value(self, name: str, kind: Kind, columns: tuple[str, ...], row: TableRow) -> Any:
         numbers, separator = self._numbers.get(name, {}), self._options.separator if name == "label" else None
@@ -256,40 +271,4 @@ class _Rows:
         if None in flags:
             return None
         found = [numbers[column] for column, flag in zip(columns, flags, strict=True) if flag]
-        return found[0] if name in self._single else found
-
-
-def _one_each(batch: RowBatch, columns: tuple[str, ...]) -> bool:
-    """Whether each row has one column that says 1; rows with an empty cell, and those that are wrong, do not count."""
-    for cells in zip(*(batch.columns[column] for column in columns), strict=True):
-        with suppress(SourceError):
-            flags = list(map(flag_cell, cells))
-            if None not in flags and sum(map(bool, flags)) != 1:
-                return False
-    return True
-
-
-def _add_classes(names: set[str], table: Path, batch: RowBatch, column: str, separator: str | None) -> None:
-    for number, cell in zip(batch.numbers, batch.columns[column], strict=True):
-        if not (isinstance(cell, str) and cell in names):
-            try:
-                names.update(class_cell(cell, separator) or ())
-            except SourceError as error:
-                raise SourceError(f"{table}: row {number}, {column!r}: {error}") from error
-
-
-def _check_splits(splits: Any, pattern: Pattern, kinds: Mapping[str, Kind]) -> None:
-    if isinstance(splits, tuple) and "split" not in pattern.holes:
-        raise RecipeError(
-            f"Table: splits={splits!r} names what {{split}} stands for; there is none in {pattern.text!r}"
-        )
-    if not (splits is None or isinstance(splits, str | Fractions | tuple)):
-        raise RecipeError(f"Table: expected splits to be a column, Fractions(...) or a tuple of names; got {splits!r}")
-    if is_split_pattern(splits):
-        compile_pattern(str(splits), "Table: splits")
-    if isinstance(splits, str | Fractions) and "split" in pattern.holes:
-        raise RecipeError(f"Table: {{split}} in table={pattern.text!r} already gives the splits; leave out {splits!r}")
-    stratify = splits.stratify if isinstance(splits, Fractions) else None
-    if stratify is not None and kinds.get(stratify) != "label":
-        labels = [name for name, kind in kinds.items() if kind == "label"]
-        raise RecipeError(f"Table: stratify={stratify!r} names no label field; those are {labels or 'none'}")
+        return found[0] if self._single else found

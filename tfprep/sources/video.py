@@ -96,7 +96,7 @@ class Video:
             classes["label"] = self.classes or class_names(root, self._pattern())
         splits = self.splits
         if isinstance(splits, Fractions) and splits.group_by is None:
-            splits = replace(splits, group_by=_file_of)
+            splits = replace(splits, group_by=lambda key: key.rpartition("/")[0])  # the file
         rows = partial(self._rows, root, classes.get("label"))
         return listing_of(self, ("image",), tuple(classes), classes, rows, splits)
 
@@ -108,10 +108,17 @@ class Video:
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.file.path
             copy = staged(root / path, kind, partial(self._copy, root / path))
-            frames, fault = _index(copy)
-            found = [(n, Reference(str(copy), start, size, member=f"frame {n} of {path}")) for n, start, size in frames]
-            if fault:
-                number, reason = fault
+            with copy.open("rb") as file:
+                file.seek(-8, 2)
+                (size,) = np.frombuffer(file.read(8), np.int64)
+                file.seek(-8 - int(size), 2)
+                index = json.loads(file.read(int(size)))
+            found = [
+                (n, Reference(str(copy), start, size, member=f"frame {n} of {path}"))
+                for n, start, size in index["frames"]
+            ]
+            if index["fault"]:
+                number, reason = index["fault"]
                 found.append((number, Reference(path, member=f"frame {number} ({reason})", missing=True)))
             for number, reference in found:
                 yield Entry(f"{key_of(path)}/{number:06}", video.split, (str(reference),), video.values), None
@@ -121,9 +128,10 @@ class Video:
         frames, number, fault = [], -1, None
         try:
             for number, pixels in self._taken(path):
-                png = _png(pixels)
-                frames.append((number, target.size, len(png)))
-                target.write(png)
+                png = io.BytesIO()
+                Image.fromarray(np.ascontiguousarray(pixels)).save(png, "PNG", compress_level=_COMPRESSION)
+                frames.append((number, target.size, len(png.getvalue())))
+                target.write(png.getvalue())
             if not frames:
                 raise SampleError("the video has no frames")
         except SampleError as error:
@@ -151,19 +159,6 @@ class Video:
     __repr__ = constructor_text
 
 
-def _file_of(key: str) -> str:
-    return key.rpartition("/")[0]
-
-
-def _index(copy: Path) -> tuple[list[tuple[int, int, int]], tuple[int, str] | None]:
-    with copy.open("rb") as file:
-        file.seek(-8, 2)
-        (size,) = np.frombuffer(file.read(8), np.int64)
-        file.seek(-8 - int(size), 2)
-        index = json.loads(file.read(int(size)))
-    return index["frames"], index["fault"]
-
-
 def _decoded(path: Path) -> Iterator[Any]:
     import av
 
@@ -180,22 +175,17 @@ def _decoded(path: Path) -> Iterator[Any]:
             for frame in video.decode(stream):
                 last = frame.time if frame.time is not None else last
                 yield frame
-            _check_end(stream, last)
+            # FFmpeg takes the end of a file for the end of the video.
+            text, duration = stream.metadata.get("DURATION"), 0.0
+            if stream.duration is not None:
+                duration = float(stream.duration * stream.time_base)
+            elif text:  # Matroska's H:M:S
+                duration = sum(float(part) * 60**power for power, part in enumerate(reversed(text.split(":"))))
+            if last is not None and last + _LAST_FRAME_S < duration:
+                rule = f"the last frame is at {last:.2f} s, and the video lasts {duration:.2f} s"
+                raise SampleError(f"{rule}; it may be cut short")
     except (av.FFmpegError, ValueError, ArithmeticError, LookupError) as error:
         raise SampleError(f"FFmpeg cannot decode it: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _check_end(stream: Any, last: float | None) -> None:
-    """Raise SampleError if frames are missing at the end: FFmpeg takes the end of a file for the end of the video."""
-    text = stream.metadata.get("DURATION")  # how Matroska says it
-    if stream.duration is not None:
-        duration = float(stream.duration * stream.time_base)
-    else:
-        duration = sum(float(part) * 60**power for power, part in enumerate(reversed(text.split(":")))) if text else 0.0
-    if last is not None and last + _LAST_FRAME_S < duration:
-        raise SampleError(
-            f"the last frame is at {last:.2f} s, and the video lasts {duration:.2f} s; it may be cut short"
-        )
 
 
 def _pixels(frame: Any) -> Array:
@@ -205,9 +195,3 @@ def _pixels(frame: Any) -> Array:
     if rest:
         raise SampleError(f"the video is turned by {frame.rotation} degrees, which is no multiple of 90")
     return np.rot90(pixels, turns)
-
-
-def _png(pixels: Array) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", compress_level=_COMPRESSION)
-    return file.getvalue()

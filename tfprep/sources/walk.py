@@ -75,25 +75,23 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         folder, above = pending.pop()
         if folder and not enters(folder):  # only now: the answer may depend on the files that came before
             continue
-        identity = _identity(root, folder)
-        if identity in above:  # a loop of links
-            tally[f"{LOOP}: {folder}"] += 1
-            continue
-        files, folders = _names_in(root, folder, tally)
-        yield folder, files
+        try:
+            if is_remote(root):  # objects have no links, and the path of every folder is longer than those above
+                identity = -1, len(folder)
+            else:
+                status = os.stat(os.path.join(root, folder))
+                identity = status.st_dev, status.st_ino
+            if identity in above:  # a loop of links
+                tally[f"{LOOP}: {folder}"] += 1
+                continue
+            names = names_of(root / folder)
+        except OSError as error:
+            raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
+        tally.update({SPECIAL: names.others} if names.others else {})
+        yield folder, _shown(root, folder, names.files, tally)
         start = f"{folder}/" if folder else ""
-        pending += [(start + one, (*above, identity)) for one in reversed(folders)]
-
-
-def _names_in(root: Path, folder: str, tally: Counter[str]) -> tuple[list[str], list[str]]:
-    """Return the names of the files and of the folders in `root/folder`, sorted. A dangling link counts as a file."""
-    try:
-        names = names_of(root / folder)
-    except OSError as error:
-        raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
-    if names.others:
-        tally[SPECIAL] += names.others
-    return _shown(root, folder, names.files, tally), _shown(root, folder, names.folders, tally)
+        inner = reversed(_shown(root, folder, names.folders, tally))
+        pending += [(start + one, (*above, identity)) for one in inner]
 
 
 def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:
@@ -115,18 +113,6 @@ def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> li
 
 def image_suffix(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
-
-
-def _identity(root: Path, folder: str) -> tuple[int, int]:
-    """Device and inode, to recognise a loop of links."""
-    if is_remote(root):
-        return -1, len(folder)  # objects have no links, and the path of every folder is longer than those above
-    path = os.path.join(root, folder)
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot list this folder: {error.strerror}") from error
-    return status.st_dev, status.st_ino
 
 
 _FOLDERS_CACHED = 4
@@ -154,9 +140,17 @@ class Companions:
     """Looks up files by pattern below one root. It lists each folder once, which is faster than asking for every file."""
 
     def __init__(self, root: Path) -> None:
-        self._names: Callable[[str], frozenset[str]] = lru_cache(_FOLDERS_CACHED)(
-            lambda folder: _folder_names(root, folder)
-        )
+        @lru_cache(_FOLDERS_CACHED)
+        def names_in(folder: str) -> frozenset[str]:
+            try:
+                names = names_of(root / folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return frozenset()
+            except OSError as error:
+                raise SourceError(f"{root / folder}: cannot list this folder: {error.strerror}") from error
+            return frozenset((*names.files, *names.folders))
+
+        self._names = names_in
 
     def find(self, pattern: Pattern, holes: Holes) -> ExpectedFile:
         """Return the file of `pattern` with these placeholders, whatever the case of its suffix and its Unicode form.
@@ -167,7 +161,10 @@ class Companions:
         names = self._names(folder)
         if pattern.suffix is not None and stem + pattern.suffix in names:
             return ExpectedFile(folder + slash + stem + pattern.suffix, True)
-        fitting = [name for name in _spellings(stem, pattern.suffix) if name in names]
+        forms = dict.fromkeys((stem, *(unicodedata.normalize(form, stem) for form in ("NFC", "NFD"))))
+        endings = IMAGE_SUFFIXES if pattern.suffix is None else (pattern.suffix,)
+        spelled = (form + one for form in forms for end in endings for one in (end, end.upper(), end.title()))
+        fitting = [name for name in spelled if name in names]
         if len(fitting) > 1:
             raise SourceError(
                 f"{folder + slash}: {' and '.join(map(repr, fitting))} both fit {pattern.text!r} for one image; keep one, or "
@@ -184,20 +181,3 @@ def spelled(root: Path, path: str) -> str:
         return path
     forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
     return next((form for form in forms if (root / form).exists()), path)
-
-
-def _folder_names(root: Path, folder: str) -> frozenset[str]:
-    try:
-        names = names_of(root / folder)
-        return frozenset((*names.files, *names.folders))
-    except (FileNotFoundError, NotADirectoryError):
-        return frozenset()
-    except OSError as error:
-        raise SourceError(f"{root / folder}: cannot list this folder: {error.strerror}") from error
-
-
-def _spellings(stem: str, suffix: str | None) -> Iterator[str]:
-    forms = dict.fromkeys((stem, *(unicodedata.normalize(form, stem) for form in ("NFC", "NFD"))))
-    for form in forms:
-        for ending in IMAGE_SUFFIXES if suffix is None else (suffix,):
-            yield from (form + ending, form + ending.upper(), form + ending.title())

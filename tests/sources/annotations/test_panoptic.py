@@ -67,14 +67,18 @@ def test_masks_and_boxes(tmp_path):
 
 
 @pytest.mark.parametrize(("crowds", "number"), [("keep", 3), ("skip", 0)])
-def test_crowds(crowds, number):
-    source = sources.CocoPanoptic(fields=("instances",), crowds=crowds)
-    part = {"objects": [], "stuff": []}
-
-    class Categories:
-        number = staticmethod(lambda category, name: 0)
-        is_thing = staticmethod(lambda category: True)
-
-    for one in (segment(1, 1), segment(2, 1), segment(3, 1, crowd=1)):
-        part["objects"].append(source._segment(one, Categories)[0])
-    assert source.decoders()["instances"]._numbers(part) == {1: 1, 2: 2, 3: number}
+def test_crowds(crowds, number, tmp_path):
+    (tmp_path / "panoptic").mkdir()
+    png = tmp_path / "panoptic/a.png"
+    Image.fromarray(np.array([[[1, 0, 0], [2, 0, 0], [3, 0, 0]]], np.uint8)).save(png)
+    info = [segment(1, 4), segment(2, 4), segment(3, 4, crowd=1)]
+    content = {
+        "images": [{"id": 0, "file_name": "a.png", "height": 1, "width": 3}],
+        "annotations": [{"image_id": 0, "file_name": "a.png", "segments_info": info}],
+        "categories": CATEGORIES,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    source = sources.CocoPanoptic("a.json", "{file_name}", "panoptic/{file_name}", ("instances",), crowds)
+    (entry,) = source.scan(tmp_path).entries
+    raw = {"segments": png.read_bytes(), "objects": entry.values[0]}
+    assert source.decoders()["instances"].decode(raw, (1, 3)).tolist() == [[1, 2, number]]

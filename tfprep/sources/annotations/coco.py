@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -114,12 +114,17 @@ class Coco(AnnotatedSource):
     def _objects(
         self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories, tally: Counter[str]
     ) -> dict[str, Any]:
-        part: dict[str, Any] = {"size": image_size_of(image), "objects": []}
+        part: dict[str, Any] = {"size": checked_size(image), "objects": []}
         if not annotations and self.unannotated == "reject":
             return {**part, "fault": "the image has no annotations"}
         try:
             if "text" in self.fields:
-                return {**part, "text": "\n".join(_caption(one) for one in annotations)}
+                texts = []
+                for one in annotations:
+                    if not isinstance(one, dict) or not isinstance(one.get("caption"), str):
+                        raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
+                    texts.append(" ".join(one["caption"].split()))
+                return {**part, "text": "\n".join(texts)}
             part["objects"] = [
                 made for one in annotations if (made := self._object(one, categories, tally)) is not None
             ]
@@ -147,20 +152,10 @@ class Coco(AnnotatedSource):
         if DRAWN & set(self.fields):
             made |= _shape(one.get("segmentation"), name)
         if "points" in self.fields:
-            made["points"] = _points(one.get("keypoints"), categories.points(one["category_id"]), name)
+            made["points"] = _points(one.get("keypoints"), categories.by_id[one["category_id"]][1], name)
         return made
 
     __repr__ = constructor_text
-
-
-def image_size_of(image: Mapping[str, Any]) -> list[int] | None:
-    return checked_size(image.get("height"), image.get("width"))
-
-
-def _caption(one: Any) -> str:
-    if not isinstance(one, dict) or not isinstance(one.get("caption"), str):
-        raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
-    return " ".join(one["caption"].split())
 
 
 def box_corners(box: Any, name: str) -> list[float]:
@@ -222,7 +217,7 @@ class CocoFile:
             if name in ("images", "annotations"):
                 starts[name] = _starts(text, start, "id" if name == "images" else "image_id", path, name, named)
             if name == "categories":
-                categories = tuple(element.value for element in text.elements(start))
+                categories = tuple(value for value, _ in text.elements(start))
         if missing := {"images", "annotations"} - set(starts):
             raise SourceError(f"{path}: no {' and no '.join(sorted(missing))}; is this a COCO file?")
         (ids, images), (of_image, annotations) = starts["images"], starts["annotations"]
@@ -289,18 +284,16 @@ def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: 
     An id that is text gets a number above all that tools give, which `named` keeps.
     """
     ids, starts = array("q"), array("q")
-    for element in text.elements(start):
-        number = element.value.get(key) if isinstance(element.value, dict) else None
+    for value, at in text.elements(start):
+        number = value.get(key) if isinstance(value, dict) else None
         if isinstance(number, float) and number.is_integer():
             number = int(number)
         if isinstance(number, str) and number:
             number = named.setdefault(number, (1 << 62) + len(named))
         elif not isinstance(number, int):
-            raise SourceError(
-                f"{path}: {name}[{len(ids)}] has no {key!r}, a whole number or text; got {element.value!r:.80}"
-            )
+            raise SourceError(f"{path}: {name}[{len(ids)}] has no {key!r}, a whole number or text; got {value!r:.80}")
         ids.append(number)
-        starts.append(element.start)
+        starts.append(at)
     return np.array(ids, np.int64), np.array(starts, np.int64)
 
 
@@ -346,22 +339,9 @@ class CocoCategories:
             raise WrongAnnotation(f"{annotation}: category {category} has no name")
         return self.names.index(name) if self.all_of_them or name in self.names else None
 
-    def is_thing(self, category: Any) -> bool:
-        return self.by_id[category][2]
-
-    def points(self, category: int | str) -> int:
-        return self.by_id[category][1]
-
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
-
-
-class Element(NamedTuple):
-    """An element of an array: its value and the character at which it begins."""
-
-    value: Any
-    start: int
 
 
 class JsonText:
@@ -402,33 +382,30 @@ class JsonText:
                 raise self._error("expected a name", at)
             start = self._expect(at, ":")
             yield name, start
-            at = self._skip(self._past(start))
+            if self._text[start : start + 1] != "[":
+                at = self._skip(self._decoded(start)[1])
+            else:
+                for _ in self.elements(start) if start not in self._ends else ():
+                    pass  # an array that the caller does not need is not held as a whole either
+                at = self._skip(self._ends[start])
             if self._text[at : at + 1] == "}":
                 return
             at = self._expect(at, ",")
 
-    def elements(self, start: int) -> Iterator[Element]:
-        """Yield the elements of the array that begins at a character."""
+    def elements(self, start: int) -> Iterator[tuple[Any, int]]:
+        """Yield each element of the array that begins at a character, and the character at which the element begins."""
         at = self._expect(start, "[")
         if self._text[at : at + 1] == "]":
             self._ends = {start: at + 1}
             return
         while True:
             value, end = self._decoded(at)
-            yield Element(value, at)
+            yield value, at
             at = self._skip(end)
             if self._text[at : at + 1] == "]":
                 self._ends = {start: at + 1}
                 return
             at = self._expect(at, ",")
-
-    def _past(self, start: int) -> int:
-        if self._text[start : start + 1] != "[":
-            return self._decoded(start)[1]
-        if start not in self._ends:
-            for _ in self.elements(start):  # an array that the caller does not need is not held as a whole either
-                pass
-        return self._ends[start]
 
     def _decoded(self, at: int) -> tuple[Any, int]:
         try:

@@ -92,7 +92,12 @@ class LabelMe(AnnotatedSource):
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
-        classes = self.classes or sorted_classes(names_in_files(root, annotations, _labels))
+
+        def labels(data: bytes, path: str) -> Iterator[Any]:
+            shapes = _content(data, path)["shapes"]
+            return (s.get("label") for s in shapes if s.get("shape_type") == "mask" or _corners_of(s))
+
+        classes = self.classes or sorted_classes(names_in_files(root, annotations, labels))
         check_drawing(self.fields, len(classes), self.void, "LabelMe")
         numbers = {name: number for number, name in enumerate(classes)}
         image = compile_pattern(self.images, "LabelMe: images")
@@ -117,24 +122,19 @@ def _content(data: bytes, path: str) -> dict[str, Any]:
     return content
 
 
-def _labels(data: bytes, path: str) -> Iterator[Any]:
-    return (
-        shape.get("label")
-        for shape in _content(data, path)["shapes"]
-        if shape.get("shape_type") == "mask" or _corners_of(shape)
-    )
-
-
 def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
     content = _content(data, path)
-    _check_image(content, path)
+    named = str(content.get("imagePath") or "").replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
+    if named and key_of(named) != key_of(path.rpartition("/")[2].rpartition(".")[0]):  # a copied or renamed file
+        raise WrongAnnotation(f"{path} is about the image {content['imagePath']!r}; give both one name")
+    size = checked_size(content, ("imageHeight", "imageWidth"))
     objects: dict[Any, dict[str, Any]] = {}
     for place, shape in enumerate(content["shapes"]):
         name, label = f"{path}: shape {place}", shape.get("label")
         if not isinstance(label, str) or not label:
             raise WrongAnnotation(f"{name} has no label")
         if shape.get("shape_type") == "mask" and label in numbers:
-            objects[place] = {"id": name, "label": numbers[label], **_mask(shape, _size(content), name)}
+            objects[place] = {"id": name, "label": numbers[label], **_mask(shape, size, name)}
             continue
         if (corners := _corners_of(shape)) is None:
             tally[f"shape of the type {shape.get('shape_type')!r}, which is no region"] += 1
@@ -146,15 +146,7 @@ def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
         group = (label, shape["group_id"]) if shape.get("group_id") is not None else place
         objects.setdefault(group, {"id": name, "label": numbers[label], "polygons": []})["polygons"].append(corners)
-    return {"size": _size(content), "objects": list(objects.values())}
-
-
-def _check_image(content: dict[str, Any], path: str) -> None:
-    """A copied or renamed file may describe another image."""
-    named = str(content.get("imagePath") or "").replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
-    stem = path.rpartition("/")[2].rpartition(".")[0]
-    if named and key_of(named) != key_of(stem):
-        raise WrongAnnotation(f"{path} is about the image {content['imagePath']!r}; give both one name")
+    return {"size": size, "objects": list(objects.values())}
 
 
 def _corners_of(shape: dict[str, Any]) -> list[float] | None:
@@ -169,7 +161,10 @@ def _corners_of(shape: dict[str, Any]) -> list[float] | None:
         x0, y0, x1, y1 = numbers
         return [x0, y0, x1, y0, x1, y1, x0, y1]
     if kind == "circle":
-        return _circle(*numbers)
+        x, y, edge_x, edge_y = numbers
+        radius = math.hypot(edge_x - x, edge_y - y)
+        angles = (2 * math.pi * step / _CIRCLE_CORNERS for step in range(_CIRCLE_CORNERS))
+        return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
     return numbers if kind in ("polygon", "rotation") else None
 
 
@@ -197,13 +192,3 @@ def _mask(shape: dict[str, Any], size: list[int] | None, name: str) -> dict[str,
     box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
     runs = np.stack([edges[:, 0] + 1, edges[:, 1] - edges[:, 0]], axis=1).ravel()
     return {"box": [int(value) for value in box], "runs": runs.tolist()}
-
-
-def _circle(x: float, y: float, edge_x: float, edge_y: float) -> list[float]:
-    radius = math.hypot(edge_x - x, edge_y - y)
-    angles = (2 * math.pi * step / _CIRCLE_CORNERS for step in range(_CIRCLE_CORNERS))
-    return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
-
-
-def _size(content: dict[str, Any]) -> list[int] | None:
-    return checked_size(content.get("imageHeight"), content.get("imageWidth"))

@@ -73,9 +73,10 @@ def check_choice(where: str, value: Any, choices: Sequence[str]) -> None:
         raise RecipeError(f"{where} is one of {', '.join(map(repr, choices))}; got {value!r}")
 
 
-def checked_size(height: Any, width: Any) -> list[int] | None:
+def checked_size(image: Mapping[str, Any], names: Sequence[str] = ("height", "width")) -> list[int] | None:
     """Return height and width as annotations give them; None if they give none."""
-    return [height, width] if all(isinstance(side, int) and side > 0 for side in (height, width)) else None
+    sides = [side for name in names if isinstance(side := image.get(name), int) and side > 0]
+    return sides if len(sides) == 2 else None
 
 
 def image_template(text: Any, known: set[str], where: str) -> Template:
@@ -138,25 +139,17 @@ def object_rows(
     """Yield an entry for each image with one file of annotations each. `parse` turns that file's bytes and path into the part
     `objects`; it raises WrongAnnotation."""
     for image in images:
-        part = _part(source, root, image, parse)
-        if part is None:
-            tally[UNANNOTATED] += 1
-            continue
+        try:
+            data = read_annotations(root, image.annotations)
+            part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
+            if not part["objects"] and source.unannotated == "skip":
+                tally[UNANNOTATED] += 1
+                continue
+            if not part["objects"] and source.unannotated == "reject":
+                part["fault"] = f"no annotations in {image.annotations}"
+        except WrongAnnotation as fault:
+            part = {"objects": [], "fault": str(fault)}
         yield Entry(key_of(image.path), image.split, (image.path, *image.others), (part,)), None
-
-
-def _part(
-    source: AnnotatedSource, root: Path, image: AnnotatedImage, parse: Callable[[bytes, str], dict[str, Any]]
-) -> dict[str, Any] | None:
-    """The part `objects` of an image; None if it is left out."""
-    try:
-        data = read_annotations(root, image.annotations)
-        part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
-    except WrongAnnotation as fault:
-        return {"objects": [], "fault": str(fault)}
-    if part["objects"] or source.unannotated == "keep":
-        return part
-    return None if source.unannotated == "skip" else {**part, "fault": f"no annotations in {image.annotations}"}
 
 
 def annotated_images(

@@ -176,7 +176,11 @@ class ObjectTable(AnnotatedSource):
             text = cells[self.runs]
             if text is None or str(text).strip() in _NO_RUNS or _empty(text):
                 return None
-            one["runs"] = _runs(str(text), where)
+            words = str(text).replace(",", " ").strip("[] ").split()
+            if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
+                rule = f"{where}: run lengths are pairs of whole numbers, as in '1 3 10 5'"
+                raise WrongAnnotation(f"{rule}; got {text!r:.60}")
+            one["runs"] = [int(word) for word in words]
         name = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label])
         if name is None:
             raise WrongAnnotation(f"{where}: {self.label!r} is empty")
@@ -207,11 +211,3 @@ def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any], comma: bool) -
     if any(value is None or not math.isfinite(value) for value in values):
         raise WrongAnnotation(f"expected the four numbers of a box; got {values}")
     return values
-
-
-def _runs(text: str, where: str) -> list[int]:
-    """The first pixel and the number of pixels of each run."""
-    words = text.replace(",", " ").strip("[] ").split()
-    if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
-        raise WrongAnnotation(f"{where}: run lengths are pairs of whole numbers, as in '1 3 10 5'; got {text!r:.60}")
-    return [int(word) for word in words]

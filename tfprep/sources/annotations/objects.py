@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -86,8 +86,48 @@ class ObjectField:
             return part["text"]
         if size is None:
             raise SampleError("annotations need an image, whose size is not known")
-        _check_size(part.get("size"), size)
-        return _FIELDS[self.field](_scaled(part, size), size, self)
+        declared = part.get("size")
+        if declared is not None and tuple(declared) != tuple(size):
+            turned = tuple(declared) == tuple(size)[::-1]
+            hint = "; the image is turned by its EXIF orientation, the annotations are not" if turned else ""
+            raise SampleError(
+                f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
+            )
+        objects = part["objects"]
+        if part.get("relative"):
+            numbers = "box", "polygons", "points"
+            objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
+        counted = [one for one in objects if not one.get("void")]
+        if self.field == "boxes":
+            boxes = np.array([_box_of(one) for one in counted], np.float64).reshape(-1, 4)
+            return check_boxes(boxes, size, [one["id"] for one in counted], self.outside)
+        if self.field == "points":
+            points = [(point, one["id"]) for one in counted for point in one.get("points") or []]
+            rows = [check_point(point, size, name, self.outside) for point, name in points]
+            return np.array(rows, np.float32).reshape(-1, 3)
+        if self.field in DRAWN:
+            return self._drawn(objects, len(counted), size)
+        if self.field == "box_labels":
+            column = [one["label"] for one in counted]
+        elif self.field == "box_numbers":
+            column = [one.get("number", place) for place, one in enumerate(counted, 1)]
+        else:
+            column = [one.get("flags", {}).get(self.field, 0) for one in counted]
+        return np.array(column, np.int64)
+
+    def _drawn(self, objects: Sequence[Objects], counted: int, size: Size) -> Array:
+        """Draw the regions in descending order of their area; a void region lies below all objects."""
+        if self.field == "instances" and counted >= self.void:
+            raise SampleError(f"{counted} objects reach void={self.void}; give void=65535")
+        numbers = iter(range(1, len(objects) + 1))
+        regions = []
+        for one in objects:
+            number = self.void if one.get("void") else one["label"] + 1 if self.field == "mask" else next(numbers)
+            regions.append((number, region_of(one, size)))
+        canvas = np.zeros(size, np.uint8 if self.void <= 255 else np.uint16)
+        for number, region in sorted(regions, key=lambda pair: (pair[0] != self.void, -int(pair[1].sum()))):
+            canvas[region] = number
+        return canvas
 
 
 def decoders_of(fields: Sequence[str], void: int, outside: Outside) -> dict[str, FieldDecoder]:
@@ -123,42 +163,12 @@ def check_drawing(fields: Sequence[str], classes: int, void: int, where: str) ->
 # --- the way from objects to fields ---------------------------------------------------------------------------------
 
 
-def _check_size(declared: Any, size: Size) -> None:
-    if declared is not None and tuple(declared) != tuple(size):
-        turned = tuple(declared) == tuple(size)[::-1]
-        hint = "; the image is turned by its EXIF orientation, the annotations are not" if turned else ""
-        raise SampleError(
-            f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
-        )
-
-
-def _scaled(part: Objects, size: Size) -> list[dict[str, Any]]:
-    """The objects in pixels."""
-    objects: list[dict[str, Any]] = part["objects"]
-    if not part.get("relative"):
-        return objects
-    return [{**one, **{name: _times(one[name], size) for name in _COORDINATES if name in one}} for one in objects]
-
-
-_COORDINATES = "box", "polygons", "points"
-
-
 def _times(value: Any, size: Size) -> Any:
     """Shares of width and height, alternating, as pixels; a third column of points is visibility."""
     if value and isinstance(value[0], list):
         return [_times(row, size) for row in value]
     scaled = [number * size[1 - place % 2] for place, number in enumerate(value)]
     return [*scaled[:2], value[2]] if len(value) == 3 else scaled
-
-
-def _counted(objects: Sequence[Objects]) -> list[Objects]:
-    return [one for one in objects if not one.get("void")]
-
-
-def _boxes(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    counted = _counted(objects)
-    rows = np.array([_box_of(one) for one in counted], np.float64).reshape(-1, 4)
-    return check_boxes(rows, size, [one["id"] for one in counted], options.outside)
 
 
 def _box_of(one: Objects) -> Sequence[float]:
@@ -171,47 +181,6 @@ def _box_of(one: Objects) -> Sequence[float]:
     return [*xy.min(0).tolist(), *xy.max(0).tolist()]
 
 
-def _labels(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    return np.array([one["label"] for one in _counted(objects)], np.int64)
-
-
-def _numbers(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    return np.array([one.get("number", place) for place, one in enumerate(_counted(objects), 1)], np.int64)
-
-
-def _flags(name: str) -> Callable[[Sequence[Objects], Size, ObjectField], Array]:
-    return lambda objects, size, options: np.array(
-        [one.get("flags", {}).get(name, 0) for one in _counted(objects)], np.int64
-    )
-
-
-def _points(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    rows = []
-    for one in _counted(objects):
-        rows += [check_point(point, size, one["id"], options.outside) for point in one.get("points") or []]
-    return np.array(rows, np.float32).reshape(-1, 3)
-
-
-def _instances(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    if len(_counted(objects)) >= options.void:
-        raise SampleError(f"{len(_counted(objects))} objects reach void={options.void}; give void=65535")
-    numbers = iter(range(1, len(objects) + 1))
-    return _drawn([(options.void if one.get("void") else next(numbers), one) for one in objects], size, options)
-
-
-def _mask(objects: Sequence[Objects], size: Size, options: ObjectField) -> Array:
-    return _drawn([(options.void if one.get("void") else one["label"] + 1, one) for one in objects], size, options)
-
-
-def _drawn(numbered: Sequence[tuple[int, Objects]], size: Size, options: ObjectField) -> Array:
-    """The regions in descending order of their area; a void region lies below all objects."""
-    canvas = np.zeros(size, np.uint8 if options.void <= 255 else np.uint16)
-    regions = [(number, region_of(one, size)) for number, one in numbered]
-    for number, region in sorted(regions, key=lambda pair: (pair[0] != options.void, -int(pair[1].sum()))):
-        canvas[region] = number
-    return canvas
-
-
 def region_of(one: Objects, size: Size) -> Array:
     """The pixels of an object as bool [H, W], by pycocotools. Raises SampleError."""
     from pycocotools import mask as masks
@@ -221,7 +190,15 @@ def region_of(one: Objects, size: Size) -> Array:
         region = masks.decode(_checked_rle(one, size))
         return np.asarray(region, bool)
     if one.get("runs") is not None:
-        return _region_of_runs(one, size)
+        starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
+        ends, pixels = starts - 1 + lengths, height * width
+        if starts.min() < 1 or lengths.min() < 1 or ends.max() > pixels or (starts[1:] <= ends[:-1]).any():
+            rule = f"{one['id']}: run lengths are in order, from 1 to {pixels}"
+            raise SampleError(f"{rule}, the pixels of {width} x {height}")
+        edges = np.zeros(pixels + 1, np.int8)
+        np.add.at(edges, starts - 1, 1)
+        np.add.at(edges, ends, -1)
+        return np.cumsum(edges[:-1]).reshape(width, height).T.astype(bool)
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
@@ -230,26 +207,9 @@ def region_of(one: Objects, size: Size) -> Array:
             raise SampleError(
                 f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
             )
-    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(_within(polygons, size), height, width))), bool)
-
-
-def _region_of_runs(one: Objects, size: Size) -> Array:
-    starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
-    ends = starts - 1 + lengths
-    if starts.min() < 1 or lengths.min() < 1 or ends.max() > size[0] * size[1] or (starts[1:] <= ends[:-1]).any():
-        raise SampleError(
-            f"{one['id']}: run lengths are in order, from 1 to {size[0] * size[1]}, the pixels of {size[1]} x {size[0]}"
-        )
-    edges = np.zeros(size[0] * size[1] + 1, np.int8)
-    np.add.at(edges, starts - 1, 1)
-    np.add.at(edges, ends, -1)
-    return np.cumsum(edges[:-1]).reshape(size[1], size[0]).T.astype(bool)
-
-
-def _within(polygons: Sequence[Sequence[float]], size: Size) -> list[list[float]]:
-    """Polygons with corners moved to the image's edge: pycocotools writes outside its memory for some that reach far outside."""
-    edges = np.array([size[1], size[0]], np.float64)
-    return [np.clip(np.reshape(polygon, (-1, 2)), 0, edges).ravel().tolist() for polygon in polygons]
+    # pycocotools writes outside its memory for some corners that lie far outside the image.
+    within = [np.clip(np.reshape(one, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for one in polygons]
+    return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
 
 
 def _checked_rle(one: Objects, size: Size) -> dict[str, Any]:
@@ -295,18 +255,6 @@ def rle_runs(text: str, name: str) -> list[int]:
     if shift:
         raise SampleError(f"{name}: its RLE ends in the middle of a number")
     return runs
-
-
-_FIELDS: Mapping[str, Callable[[Sequence[Objects], Size, ObjectField], Any]] = {
-    "boxes": _boxes,
-    "box_labels": _labels,
-    "box_numbers": _numbers,
-    "instances": _instances,
-    "mask": _mask,
-    "points": _points,
-    "difficult": _flags("difficult"),
-    "crowd": _flags("crowd"),
-}
 
 
 TOLERANCE_PX = 1.0

@@ -24,13 +24,13 @@ from tfprep.sources.annotations.coco import (
     Crowds,
     box_corners,
     image_file_name,
-    image_size_of,
 )
 from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     Unannotated,
     WrongAnnotation,
     check_choice,
+    checked_size,
     image_path,
     image_template,
     object_listing,
@@ -111,26 +111,24 @@ class CocoPanoptic(AnnotatedSource):
             yield Entry(key_of(path), holes["split"], (path, png), (part,)), None
 
     def _objects(self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories) -> dict[str, Any]:
-        part: dict[str, Any] = {"size": image_size_of(image), "objects": [], "stuff": []}
+        part: dict[str, Any] = {"size": checked_size(image), "objects": [], "stuff": []}
         try:
             if not annotations:
                 raise WrongAnnotation("the image has no segments")
             for one in annotations[0].get("segments_info") or ():
-                made, thing = self._segment(one, categories)
+                if not isinstance(one, dict) or not isinstance(one.get("id"), int):
+                    raise WrongAnnotation(f"a segment is an object with an id; got {one!r:.60}")
+                name = f"segment {one['id']}"
+                label = categories.number(one.get("category_id"), name)
+                made: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
+                if one.get("iscrowd") and self.crowds != "keep":
+                    made |= {"void": True, "skip": self.crowds == "skip"}
+                if thing := categories.by_id[one["category_id"]][2]:
+                    made["box"] = box_corners(one.get("bbox"), name)
                 part["objects" if thing else "stuff"].append(made)
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
         return part
-
-    def _segment(self, one: Any, categories: CocoCategories) -> tuple[dict[str, Any], bool]:
-        if not isinstance(one, dict) or not isinstance(one.get("id"), int):
-            raise WrongAnnotation(f"a segment is an object with an id; got {one!r:.60}")
-        name = f"segment {one['id']}"
-        label, thing = categories.number(one.get("category_id"), name), categories.is_thing(one.get("category_id"))
-        made: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
-        if one.get("iscrowd") and self.crowds != "keep":
-            made |= {"void": True, "skip": self.crowds == "skip"}
-        return made | ({"box": box_corners(one.get("bbox"), name)} if thing else {}), thing
 
     __repr__ = constructor_text
 
@@ -151,7 +149,11 @@ class Segments:
             raise SampleError(part["fault"])
         ids = images.decode_image(raw["segments"]).astype(np.int64) @ np.array([1, 1 << 8, 1 << 16])
         present, places = np.unique(ids, return_inverse=True)
-        numbers = {0: 0, **self._numbers(part)}
+        numbers, things = {0: 0}, 0
+        for thing, one in [*((True, one) for one in part["objects"]), *((False, one) for one in part["stuff"])]:
+            things += thing and not one.get("void")
+            own = one["label"] + 1 if self.field == "mask" else (things if thing else 0)
+            numbers[one["segment"]] = (0 if one["skip"] else self.void) if one.get("void") else own
         strange = set(present.tolist()) ^ (set(numbers) - ({0} - set(present.tolist())))
         if strange:
             one = min(strange)
@@ -161,14 +163,3 @@ class Segments:
             raise SampleError(f"numbers up to {max(numbers.values())} do not fit; give void=65535")
         table = np.array([numbers[one] for one in present.tolist()], np.uint8 if self.void <= 255 else np.uint16)
         return np.asarray(table[places.reshape(ids.shape)])
-
-    def _numbers(self, part: Mapping[str, Any]) -> dict[int, int]:
-        """The number of each segment id."""
-        numbers: dict[int, int] = {}
-        things = 0
-        for one in (*part["objects"], *part["stuff"]):
-            thing = one in part["objects"]
-            things += thing and not one.get("void")
-            own = one["label"] + 1 if self.field == "mask" else (things if thing else 0)
-            numbers[one["segment"]] = (0 if one["skip"] else self.void) if one.get("void") else own
-        return numbers

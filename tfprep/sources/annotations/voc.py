@@ -98,7 +98,7 @@ class Voc(AnnotatedSource):
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if self.first_pixel not in (0, 1):
             raise RecipeError(f"Voc: first_pixel is 0 or 1; got {self.first_pixel!r}")
-        for name in ("annotations", *(_MASKS[mask] for mask in self._mask_fields())):
+        for name in ("annotations", *(_MASKS[mask] for mask in _MASKS if mask in self.fields)):
             unknown = compile_pattern(getattr(self, name), f"Voc: {name}").holes - image.holes
             if unknown:
                 raise RecipeError(
@@ -114,7 +114,10 @@ class Voc(AnnotatedSource):
         """List the images below `root`; see `Source.scan`."""
         classes = self.classes
         if classes is None:
-            names = names_in_files(root, compile_pattern(self.annotations, "Voc: annotations"), _class_names)
+            annotations = compile_pattern(self.annotations, "Voc: annotations")
+            names = names_in_files(
+                root, annotations, lambda data, path: (_text(one, "name") for one in _tree(data, path).iter("object"))
+            )
             classes = VOC_CLASSES if names <= set(VOC_CLASSES) else sorted_classes(names)
         numbers = {name: number for number, name in enumerate(classes)}
 
@@ -122,14 +125,11 @@ class Voc(AnnotatedSource):
             parse = partial(self._objects, numbers=numbers, tally=tally)
             return object_rows(self, root, self._images(root, tally), parse, tally)
 
-        return object_listing(self, classes, rows, ("image", *self._mask_fields()))
-
-    def _mask_fields(self) -> tuple[str, ...]:
-        return tuple(name for name in self.fields if name in _MASKS)
+        return object_listing(self, classes, rows, ("image", *(name for name in self.fields if name in _MASKS)))
 
     def _images(self, root: Path, tally: Counter[str]) -> Iterator[AnnotatedImage]:
         image, annotations = (compile_pattern(text, "Voc") for text in (self.images, self.annotations))
-        masks = [compile_pattern(getattr(self, _MASKS[name]), name) for name in self._mask_fields()]
+        masks = [compile_pattern(getattr(self, _MASKS[name]), name) for name in self.fields if name in _MASKS]
         companions = Companions(root)
         if self.sets is None:
             found = annotated_images(self, root, image, annotations, tally)
@@ -163,19 +163,18 @@ class Voc(AnnotatedSource):
                 tally[OTHER_CLASS] += 1
                 continue
             flags = {"difficult": int(_text(one, "difficult") == "1")}
-            made = {"id": where, "label": numbers[name], "box": self._box(one, where), "number": place, "flags": flags}
+            box = one.find("bndbox")
+            try:
+                x0, y0, x1, y1 = (float(_text(box, side)) for side in ("xmin", "ymin", "xmax", "ymax"))
+            except ValueError:
+                rule = f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers"
+                raise WrongAnnotation(rule) from None
+            corners = [x0 - self.first_pixel, y0 - self.first_pixel, x1, y1]
+            made = {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
             objects.append(made)
-        return {"size": _size(tree), "objects": objects}
-
-    def _box(self, one: ElementTree.Element, where: str) -> list[float]:
-        box = one.find("bndbox")
-        try:
-            values = [float(_text(box, side)) for side in ("xmin", "ymin", "xmax", "ymax")] if box is not None else []
-        except ValueError:
-            values = []
-        if not values:
-            raise WrongAnnotation(f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers")
-        return [values[0] - self.first_pixel, values[1] - self.first_pixel, values[2], values[3]]
+        sides = [_text(tree.find("size"), side) for side in ("height", "width")]
+        known = all(side.isdecimal() and int(side) for side in sides)  # some tools write none, or 0
+        return {"size": [int(side) for side in sides] if known else None, "objects": objects}
 
     __repr__ = constructor_text
 
@@ -187,16 +186,6 @@ def _tree(data: bytes, path: str) -> ElementTree.Element:
         raise WrongAnnotation(f"{path} is not whole XML: {error}") from error
 
 
-def _class_names(data: bytes, path: str) -> Iterator[str]:
-    return (_text(one, "name") for one in _tree(data, path).iter("object"))
-
-
 def _text(element: ElementTree.Element | None, name: str) -> str:
     found = None if element is None else element.find(name)
     return "" if found is None or found.text is None else found.text.strip()
-
-
-def _size(tree: ElementTree.Element) -> list[int] | None:
-    """Height and width; None where a tool wrote none, or 0."""
-    sides = [_text(tree.find("size"), side) for side in ("height", "width")]
-    return [int(side) for side in sides] if all(side.isdecimal() and int(side) for side in sides) else None

@@ -38,7 +38,7 @@ from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault, constructor_text
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import Companions, image_suffix, spelled, walk
+from tfprep.sources.walk import Companions, spelled, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -99,12 +99,18 @@ class Yolo(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""
-        data = DataYaml.read(root, self.data) if self.images is None else DataYaml(_class_lines(root / self.data))
+        if self.images is None:
+            data = DataYaml.read(root, self.data)
+        else:
+            lines = text_lines(root / self.data, "names of the classes")
+            while lines and not lines[-1]:
+                lines.pop()
+            data = DataYaml(_names(root / self.data, lines)[0])
         check_drawing(self.fields, len(data.names), self.void, "Yolo")
         if "points" in self.fields and not data.points:
             raise SourceError(f"{root / self.data}: there is no kpt_shape, which points need")
         if self.images is not None:
-            return object_listing(self, data.names, partial(self._rows_of_pattern, root, data))
+            return object_listing(self, data.names, partial(self._rows, root, data, ()))
         own = [split for split in data.places if split not in data.twins]
         wanted = self.splits if isinstance(self.splits, tuple) else (*own, *data.missing)
         for split in wanted:
@@ -119,26 +125,29 @@ class Yolo(AnnotatedSource):
                 )
         return object_listing(self, data.names, partial(self._rows, root, data, wanted))
 
-    def _rows_of_pattern(self, root: Path, data: DataYaml, tally: Counter[str]) -> Iterator[Row]:
-        image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
-        companions = Companions(root)
-        found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
-        listed = (
-            AnnotatedImage(one.file.path, one.split, companions.find(labels, one.file.holes).path) for one in found
-        )
-        yield from object_rows(self, root, listed, partial(self._objects, data=data), tally)
-
     def _rows(self, root: Path, data: DataYaml, splits: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
+        parse = partial(self._objects, data=data)
+        if self.images is not None:
+            image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
+            companions = Companions(root)
+            found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
+            of_pattern = (
+                AnnotatedImage(one.file.path, one.split, companions.find(labels, one.file.holes).path) for one in found
+            )
+            yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
-        for split in splits:
-            for place in data.places[split]:
-                listed = [
-                    AnnotatedImage(path, split, spelled(root, label_path(path))) for path in _images(root, place, tally)
-                ]
-                yield from object_rows(self, root, iter(listed), partial(self._objects, data=data), tally)
-                if not place.endswith(".txt") and place not in counted:
-                    counted.add(place)
-                    _count_orphans(root, place, {image.annotations for image in listed}, tally)
+        for split, place in [(one, place) for one in splits for place in data.places[one]]:
+            paths = _images(root, place, tally)
+            listed = [AnnotatedImage(path, split, spelled(root, label_path(path))) for path in paths]
+            yield from object_rows(self, root, iter(listed), parse, tally)
+            folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
+            own = folder == place or place.endswith(".txt") or place in counted
+            counted.add(place)
+            if not own and (root / folder).is_dir():
+                expected = {image.annotations for image in listed}
+                files = walk(root, compile_pattern(f"{literal(folder)}/**/*.txt", "Yolo"), Counter())
+                orphans = sum(file.path not in expected for file in files)
+                tally.update({ORPHAN: orphans} if orphans else {})
 
     def _objects(self, content: bytes, path: str, data: DataYaml) -> dict[str, Any]:
         try:
@@ -162,7 +171,14 @@ class Yolo(AnnotatedSource):
             raise WrongAnnotation(f"{name}: coordinates are finite numbers; got {' '.join(words)[:60]!r}")
         made: dict[str, Any] = {"id": name, "label": label}
         if data.points:
-            return made | _with_points(values, data, name)
+            count, numbers = data.points
+            if len(values) != 4 + count * numbers:
+                rule = f"{name}: expected 4 numbers of a box and {count} times {numbers} of points"
+                raise WrongAnnotation(f"{rule}; got {len(values)}")
+            rows = [values[at : at + numbers] for at in range(4, len(values), numbers)]
+            # Points of two numbers are visible, unless both are 0.
+            points = [row if numbers == 3 else [*row, 2.0 if any(row) else 0.0] for row in rows]
+            return made | {"box": _corners(values[:4]), "points": points}
         if len(values) == 4:
             if DRAWN & set(self.fields):
                 raise WrongAnnotation(
@@ -257,14 +273,6 @@ def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
     return found, doubts
 
 
-def _class_lines(path: Path) -> tuple[str, ...]:
-    """The class names of a text file, one on each line."""
-    lines = text_lines(path, "names of the classes")
-    while lines and not lines[-1]:
-        lines.pop()
-    return _names(path, lines)[0]
-
-
 def _yaml(path: Path) -> dict[Any, Any]:
     require_package("yaml", "Yolo: reading data.yaml")
     import yaml
@@ -335,30 +343,6 @@ def label_path(image: str) -> str:
     return posixpath.join(*parts, f"{posixpath.splitext(name)[0]}.txt")
 
 
-def _count_orphans(root: Path, place: str, expected: set[str], tally: Counter[str]) -> None:
-    folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
-    if folder == place or not (root / folder).is_dir():
-        return
-    pattern = compile_pattern(f"{literal(folder)}/**/*.txt", "Yolo")
-    orphans = sum(
-        found.path not in expected for found in walk(root, pattern, Counter()) if not image_suffix(found.path)
-    )
-    tally.update({ORPHAN: orphans} if orphans else {})
-
-
 def _corners(values: list[float]) -> list[float]:
     x, y, width, height = values
     return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-
-
-def _with_points(values: list[float], data: DataYaml, name: str) -> dict[str, Any]:
-    """A box and its key points. Points of two numbers are visible, unless both are 0."""
-    assert data.points is not None
-    count, numbers = data.points
-    if len(values) != 4 + count * numbers:
-        raise WrongAnnotation(
-            f"{name}: expected 4 numbers of a box and {count} times {numbers} of points; got {len(values)}"
-        )
-    rows = [values[at : at + numbers] for at in range(4, len(values), numbers)]
-    points = [row if numbers == 3 else [*row, 2.0 if any(row) else 0.0] for row in rows]
-    return {"box": _corners(values[:4]), "points": points}
