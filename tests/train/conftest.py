@@ -21,9 +21,7 @@ def tf() -> Any:
 @pytest.fixture
 def dense(tf: Any) -> Any:
     """A compiled model of one layer for [B, 8] inputs and [B, 4] targets."""
-    import keras
-
-    model = keras.Sequential([keras.layers.Dense(4)])
+    model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse")
     return model
 

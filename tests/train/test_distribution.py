@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.warm_python import WarmPython, run_python
+from tfprep import train
 
 WORKER = Path(__file__).parents[1] / "first_hour" / "two_hosts_tensorflow.py"
 
@@ -127,12 +128,10 @@ def test_tf_data_service_with_two_workers(tf: Any, photos: Any, service: str) ->
 
 
 def test_the_monitor_sees_the_service_as_a_stage(tf: Any, service: str, tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor
-
     distribute = tf.data.experimental.service.distribute(processing_mode="distributed_epoch", service=service)
     dataset = tf.data.Dataset.range(40).batch(4).apply(distribute)
     seen = []
-    with InputMonitor(tmp_path, every_s=60) as monitor:
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
         for batch in monitor.watch(dataset):
             seen += batch.numpy().tolist()
         sample = monitor.sample()
@@ -144,10 +143,8 @@ def test_the_monitor_sees_the_service_as_a_stage(tf: Any, service: str, tmp_path
 def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> None:
     """Each fold's model is evaluated on samples that it has not seen. The model answers with class c, so its score is the
     share of c."""
-    import keras
 
     import tfprep
-    from tfprep.train import cross_validate
 
     gc.freeze()  # each fold collects garbage: not what other tests have left, which may wait for autotune
     data = tfprep.open(photos.path)
@@ -155,17 +152,17 @@ def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> N
 
     def build_model() -> Any:
         built.append(1)
-        model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
+        model = tf.keras.Sequential([tf.keras.Input([24, 32, 2]), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
         model.layers[-1].set_weights([np.zeros([24 * 32 * 2, 3]), np.array([5.0, 0.0, 0.0])])
         model.compile(
-            keras.optimizers.SGD(0.0),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            tf.keras.optimizers.SGD(0.0),
+            tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
         return model
 
     loader = {"inputs": "clicks", "targets": "label"}
-    scores = cross_validate(build_model, data, 3, batch_size=10, stratify="label", seed=1, loader=loader)
+    scores = train.cross_validate(build_model, data, 3, batch_size=10, stratify="label", seed=1, loader=loader)
     assert len(scores.folds) == len(built) == 3
     labels = np.arange(50) % 3
     # 17 of the 50 are of class 0; stratified folds of 16 to 18 hold 5 or 6 of them.
@@ -185,7 +182,7 @@ def _tiny_model() -> Any:
 def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: Any) -> None:
     """The arguments of `isolated` can be sent, and suffice to train a fold. (test_session covers its process.)"""
     import tfprep
-    from tfprep.train import cross_validate, cross_validation
+    from tfprep.train import cross_validation
 
     def sent(function: Any, *arguments: Any) -> Any:
         function, arguments = pickle.loads(pickle.dumps((function, arguments)))
@@ -193,24 +190,23 @@ def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: An
 
     monkeypatch.setattr(cross_validation, "isolated", sent)
     loader = {"inputs": "clicks", "targets": "label"}
-    scores = cross_validate(_tiny_model, tfprep.open(photos.path), 2, batch_size=10, loader=loader, isolate=True)
+    scores = train.cross_validate(_tiny_model, tfprep.open(photos.path), 2, batch_size=10, loader=loader, isolate=True)
     assert [set(fold) for fold in scores.folds] == [{"loss"}, {"loss"}]
 
 
 def test_the_monitor_reports_the_loaders_counters(tf: Any, photos: Any, tmp_path: Path) -> None:
     import tfprep
-    from tfprep.train import InputMonitor, check_batches, memory_report
 
-    train = tfprep.open(photos.path).loader("train", batch_size=10, inputs="clicks", targets="label")
+    loader = tfprep.open(photos.path).loader("train", batch_size=10, inputs="clicks", targets="label")
     model = _tiny_model()
-    monitor = InputMonitor(tmp_path, every_s=60)
-    model.fit(train, steps_per_epoch=5, verbose=0, shuffle=False, callbacks=[monitor])
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    model.fit(loader, steps_per_epoch=5, verbose=0, shuffle=False, callbacks=[monitor])
     (sample,) = monitor.samples
     assert sample.readers["batches"] >= 5
     assert "batches_ready" in sample.readers
     assert sample.waits is not None
     assert sample.waits.images == 50
-    report = check_batches(train, 2, num_classes=3)
+    report = train.check_batches(loader, 2, num_classes=3)
     assert report.components[1].shapes == ((10,),)
-    assert memory_report(model, 10, data=train).input_buffers == 2 * 10 * 24 * 32 * 2
-    train.close()
+    assert train.memory_report(model, 10, data=loader).input_buffers == 2 * 10 * 24 * 32 * 2
+    loader.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tfprep import train
 from tfprep.errors import TrainError
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GROWTH")
@@ -51,10 +52,8 @@ def _told(machine: Any) -> tuple[str, bool, list[list[int]]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_options_take_effect(machine: Any, capsys: Any, case: str) -> None:
-    from tfprep.train import configure_gpu
-
     options, expected, printed = CASES[case]
-    configure_gpu(**options)
+    train.configure_gpu(**options)
     assert _told(machine) == expected
     assert printed in capsys.readouterr().out
     assert os.environ.get("TF_GPU_ALLOCATOR") == options.get("allocator")
@@ -62,8 +61,6 @@ def test_options_take_effect(machine: Any, capsys: Any, case: str) -> None:
 
 def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine: Any, monkeypatch: Any) -> None:
     from tensorflow.python.eager import context
-
-    from tfprep.train import configure_gpu
 
     seen = []
 
@@ -73,7 +70,7 @@ def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine: Any, monkeyp
 
     monkeypatch.setattr(context.pywrap_tfe, "TF_ListPhysicalDevices", look)
     with pytest.raises(TrainError, match="from 0 to 0"):
-        configure_gpu([7], allocator="cuda_malloc_async")
+        train.configure_gpu([7], allocator="cuda_malloc_async")
     assert seen == ["cuda_malloc_async"]
     assert "TF_GPU_ALLOCATOR" not in os.environ  # A call that fails changes nothing.
 
@@ -94,23 +91,23 @@ class Driver:
 
 
 def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monkeypatch: Any) -> None:
-    from tfprep.train import configure_gpu, gpu
+    from tfprep.train import gpu
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f2a,MIG-77c0")
     monkeypatch.setattr(gpu, "_driver", Driver)
-    assert configure_gpu(fraction=0.25).limits_mb == (2048, 4096)
+    assert train.configure_gpu(fraction=0.25).limits_mb == (2048, 4096)
     assert _told(machine) == ("0,1", False, [[2048], [4096]])
 
 
 def test_a_fraction_without_a_driver_names_the_alternative(machine: Any, monkeypatch: Any) -> None:
-    from tfprep.train import configure_gpu, gpu
+    from tfprep.train import gpu
 
     def missing() -> Any:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(gpu, "_driver", missing)
     with pytest.raises(TrainError, match=r"GPU:0, and CUDA's driver did not report it \(libcuda.*give memory_limit_mb"):
-        configure_gpu(fraction=0.5)
+        train.configure_gpu(fraction=0.5)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -128,11 +125,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_contradictions_are_refused(machine: Any, case: str) -> None:
-    from tfprep.train import configure_gpu
-
     options, message = REFUSED[case]
     with pytest.raises(TrainError, match=message):
-        configure_gpu(**options)
+        train.configure_gpu(**options)
     assert _told(machine) == ("0,1", False, [])
     assert "TF_GPU_ALLOCATOR" not in os.environ
 
@@ -141,57 +136,47 @@ def test_an_environment_variable_that_overrides_an_option_is_reported(
     machine: Any, monkeypatch: Any, capsys: Any
 ) -> None:
     """`GPUBFCAllocator` gives TF_FORCE_GPU_ALLOW_GROWTH precedence over the option."""
-    from tfprep.train import configure_gpu
-
     monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
     with pytest.raises(TrainError, match=r"TF_FORCE_GPU_ALLOW_GROWTH=false in the environment overrules growth=True"):
-        configure_gpu(growth=True)
+        train.configure_gpu(growth=True)
     monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    configure_gpu(memory_limit_mb=100)
+    train.configure_gpu(memory_limit_mb=100)
     assert "GPU:0 (up to 100 MB, as needed)" in capsys.readouterr().out
     monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
     with pytest.raises(TrainError, match="keeps no memory limit"):
-        configure_gpu(memory_limit_mb=200)
+        train.configure_gpu(memory_limit_mb=200)
 
 
 def test_growth_together_with_a_split_cpu_is_refused(tf: Any, machine: Any) -> None:
     """TensorFlow drops the growth silently in that case, as the second half of the test shows."""
-    from tfprep.train import configure_gpu
-
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     with pytest.raises(TrainError, match="growth has no effect while /physical_device:CPU:0 is split"):
-        configure_gpu(growth=True)
+        train.configure_gpu(growth=True)
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     assert not machine._compute_gpu_options().allow_growth
 
 
 def test_a_second_call_that_contradicts_the_first_is_refused(machine: Any) -> None:
-    from tfprep.train import configure_gpu
-
-    configure_gpu(memory_limit_mb=100)
+    train.configure_gpu(memory_limit_mb=100)
     with pytest.raises(TrainError, match="contradicts what was configured before: Cannot set memory growth"):
-        configure_gpu(growth=True)
+        train.configure_gpu(growth=True)
 
 
 def test_a_late_call_raises_unless_it_changes_nothing(machine: Any, monkeypatch: Any) -> None:
-    from tfprep.train import configure_gpu
-
-    configure_gpu(growth=True)
+    train.configure_gpu(growth=True)
     monkeypatch.setattr(machine, "_context_handle", object())
-    assert configure_gpu(growth=True).growth
+    assert train.configure_gpu(growth=True).growth
     with pytest.raises(TrainError, match="too late: TensorFlow has initialised its devices already"):
-        configure_gpu(memory_limit_mb=100)
+        train.configure_gpu(memory_limit_mb=100)
     monkeypatch.setattr(machine, "_context_handle", None)
 
 
 def test_without_a_gpu_nothing_changes_and_a_message_says_so(tf: Any, capsys: Any) -> None:
-    from tfprep.train import configure_gpu
-
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("this machine has a GPU")
-    settings = configure_gpu([3], memory_limit_mb=100)
+    settings = train.configure_gpu([3], memory_limit_mb=100)
     assert settings.gpus == ()
     assert "no GPU: nothing to configure, training runs on the CPU" in capsys.readouterr().out
 

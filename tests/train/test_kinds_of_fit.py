@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.warm_python import run_python
+from tfprep import train
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -28,10 +29,8 @@ def _model(way: str) -> Any:
 
 
 def _callbacks(folder: Path) -> Any:
-    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
-
-    monitor, guard = InputMonitor(folder, every_s=0.1), RetraceGuard()
-    return monitor, guard, [monitor, Watchdog(20), guard]
+    monitor, guard = train.InputMonitor(folder, every_s=0.1), train.RetraceGuard()
+    return monitor, guard, [monitor, train.Watchdog(20), guard]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -99,8 +98,6 @@ def test_a_fit_that_breaks_off_leaves_a_model_that_trains(tf: Any, dense: Any, p
 
 
 def test_fit_prints_what_limits_in_two_lines(tf: Any, dense: Any, pairs: Any, tmp_path: Path, capsys: Any) -> None:
-    import keras
-
     monitor, _, _ = _callbacks(tmp_path)
     slow = pairs(40, lambda number: 0.005).batch(4)
     dense.fit(slow, epochs=2, verbose=2, shuffle=False, callbacks=[monitor])
@@ -112,7 +109,7 @@ def test_fit_prints_what_limits_in_two_lines(tf: Any, dense: Any, pairs: Any, tm
     dense.fit(slow, verbose=0, shuffle=False, callbacks=[monitor])
     assert "InputMonitor" not in capsys.readouterr().out
 
-    class SlowStep(keras.callbacks.Callback):  # type: ignore[misc]
+    class SlowStep(tf.keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             time.sleep(0.02)
 

@@ -1,160 +1,119 @@
 """Errors of wrong calls state the rule, the value received, and the way out."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tfprep import train
 from tfprep.errors import TrainError
 
 
-def _watch_a_list(folder: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    with InputMonitor(folder, every_s=60) as monitor:
+def _watch_a_list(tf: Any, folder: Path) -> None:
+    with train.InputMonitor(folder, every_s=60) as monitor:
         monitor.watch([1, 2, 3])
 
 
-def _guard_an_array(folder: Path) -> None:
-    from tfprep.train import Watchdog
-
-    list(Watchdog(5).watch(np.ones([4, 8])))
-
-
-def _seconds_in_words(folder: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    InputMonitor(folder, every_s="5")  # type: ignore[arg-type]
-
-
-def _no_timeout(folder: Path) -> None:
-    from tfprep.train import Watchdog
-
-    Watchdog(None)  # type: ignore[arg-type]
-
-
-def _reader_without_counters(folder: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    InputMonitor(folder, reader=object())  # type: ignore[arg-type]
-
-
-def _one_fold(folder: Path) -> None:
-    from tfprep.train import cross_validate
-
-    cross_validate(dict, None, k=1)
-
-
-def _folds_of_a_dataset(folder: Path) -> None:
-    import tensorflow as tf
-
-    from tfprep.train import cross_validate
-
-    cross_validate(dict, tf.data.Dataset.range(3))
-
-
-def _folds_of_one_model(folder: Path) -> None:
-    import keras
-
-    from tfprep.train import cross_validate
-
-    class Data:
-        folds = None
-
-    cross_validate(keras.Sequential(), Data())
-
-
-def _search_with_a_lambda(folder: Path) -> None:
-    from tfprep.train import find_batch_size
-
-    find_batch_size(lambda: 1, dict)
-
-
-def _search_for_nothing(folder: Path) -> None:
-    from tfprep.train import find_batch_size
-
-    find_batch_size(dict, dict, largest=0)
-
-
-def _report_on_no_batch(folder: Path) -> None:
-    from tfprep.train import memory_report
-
-    memory_report(None, 0)
-
-
-def _report_on_an_array(folder: Path) -> None:
-    from tfprep.train import memory_report
-
-    memory_report(None, 8, data=np.ones([3]))
-
-
-def _check_no_batch(folder: Path) -> None:
-    from tfprep.train import check_batches
-
-    check_batches([], 0)
-
-
-def _check_a_number(folder: Path) -> None:
-    from tfprep.train import check_batches
-
-    check_batches(3)
-
-
-def _profile_one_number(folder: Path) -> None:
-    from tfprep.train import profile
-
-    profile(folder, steps=5)  # type: ignore[arg-type]
-
-
-def _unknown_policy(folder: Path) -> None:
-    from tfprep.train import mixed_precision
-
-    mixed_precision("float17")
-
-
-def _limit_in_words(folder: Path) -> None:
-    from tfprep.train import configure_gpu
-
-    configure_gpu(memory_limit_mb="8000")  # type: ignore[arg-type]
-
-
-def _one_gpu(folder: Path) -> None:
-    from tfprep.train import configure_gpu
-
-    configure_gpu(0)  # type: ignore[arg-type]
-
-
-def _gpus_in_words(folder: Path) -> None:
-    from tfprep.train import configure_gpu
-
-    configure_gpu("0,1")  # type: ignore[arg-type]
-
-
-USES = {
-    _watch_a_list: r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got list",
-    _guard_an_array: r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got ndarray",
-    _seconds_in_words: r"every_s is a number of seconds above 0, got '5'; for example 5",
-    _no_timeout: r"timeout_s is a number of seconds above 0, got None; for example 300",
-    _reader_without_counters: r"reader is an object with `stats` or a function that returns a dict of numbers, got <object",
-    _one_fold: r"at least 2, got 1; k=5 is usual",
-    _folds_of_a_dataset: r"as tfprep.open\(folder\) gives it, got _RangeDataset; folds of anything else: a loop",
-    _folds_of_one_model: r"build_model is a function that returns a new compiled model for each fold, got Sequential",
-    _search_with_a_lambda: r"find_batch_size\(\) sends its functions .* define each function at the top of a module",
-    _search_for_nothing: r"largest and steps are at least 1, got largest=0",
-    _report_on_no_batch: r"batch_size is at least 1, got 0",
-    _report_on_an_array: r"data is a tf.data.Dataset, its iterator, or tfprep.s keras_loader, got ndarray; leave it out",
-    _check_no_batch: r"batches is how many to look at, at least 1, got 0",
-    _check_a_number: r"dataset is a tf.data.Dataset or an iterable of batches, got int",
-    _profile_one_number: r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
-    _unknown_policy: r'policy is "auto", "mixed_bfloat16", "mixed_float16" or "float32", got \'float17\'',
-    _limit_in_words: r"memory_limit_mb is a number of MB, at least 1, got '8000'",
-    _one_gpu: r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
-    _gpus_in_words: r"visible is a list of GPU numbers, such as \[0, 2\], got \['0', ',', '1'\]",
+USES: dict[str, tuple[Any, str]] = {
+    "a list": (_watch_a_list, r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got list"),
+    "an array": (
+        lambda tf, folder: list(train.Watchdog(5).watch(np.ones([4, 8]))),
+        r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got ndarray",
+    ),
+    "outside of with": (lambda tf, folder: train.InputMonitor(folder).watch([]), "inside `with InputMonitor"),
+    "no seconds": (
+        lambda tf, folder: train.InputMonitor(folder, every_s=0),
+        r"every_s is a number of seconds above 0, got 0; for example 5",
+    ),
+    "seconds in words": (
+        lambda tf, folder: train.InputMonitor(folder, every_s="5"),  # type: ignore[arg-type]
+        r"every_s is a number of seconds above 0, got '5'; for example 5",
+    ),
+    "reader without counters": (
+        lambda tf, folder: train.InputMonitor(folder, reader=object()),  # type: ignore[arg-type]
+        r"reader is an object with `stats` or a function that returns a dict of numbers, got <object",
+    ),
+    "timeout of 0": (lambda tf, folder: train.Watchdog(0), "timeout_s is a number of seconds above 0, got 0"),
+    "no timeout": (
+        lambda tf, folder: train.Watchdog(None),  # type: ignore[arg-type]
+        r"timeout_s is a number of seconds above 0, got None; for example 300",
+    ),
+    "no warm-up": (lambda tf, folder: train.RetraceGuard(warmup_steps=0), "at least 1, got 0"),
+    "unknown action": (
+        lambda tf, folder: train.RetraceGuard(action="stop"),  # type: ignore[arg-type]
+        'action is "raise" or "warn", got',
+    ),
+    "no tf.function": (lambda tf, folder: train.RetraceGuard().watch(len), r"decorate it with @tf\.function"),
+    "one fold": (lambda tf, folder: train.cross_validate(dict, None, k=1), r"at least 2, got 1; k=5 is usual"),
+    "folds of a dataset": (
+        lambda tf, folder: train.cross_validate(dict, tf.data.Dataset.range(3)),
+        r"as tfprep.open\(folder\) gives it, got _RangeDataset; folds of anything else: a loop",
+    ),
+    "folds of one model": (
+        lambda tf, folder: train.cross_validate(tf.keras.Sequential(), SimpleNamespace(folds=None)),
+        r"build_model is a function that returns a new compiled model for each fold, got Sequential",
+    ),
+    "search with a lambda": (
+        lambda tf, folder: train.find_batch_size(lambda: 1, dict),
+        r"find_batch_size\(\) sends its functions .* define each function at the top of a module",
+    ),
+    "search for nothing": (
+        lambda tf, folder: train.find_batch_size(dict, dict, largest=0),
+        r"largest and steps are at least 1, got largest=0",
+    ),
+    "isolated lambda": (
+        lambda tf, folder: train.isolated(lambda: 1),
+        "isolated.* define each function at the top of a module",
+    ),
+    "report on no batch": (lambda tf, folder: train.memory_report(None, 0), r"batch_size is at least 1, got 0"),
+    "report on an array": (
+        lambda tf, folder: train.memory_report(None, 8, data=np.ones([3])),
+        r"data is a tf.data.Dataset, its iterator, or tfprep.s keras_loader, got ndarray; leave it out",
+    ),
+    "report on a model that is not compiled": (
+        lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8),
+        r"call model\.compile",
+    ),
+    "check no batch": (
+        lambda tf, folder: train.check_batches([], 0),
+        r"batches is how many to look at, at least 1, got 0",
+    ),
+    "check a number": (
+        lambda tf, folder: train.check_batches(3),
+        r"dataset is a tf.data.Dataset or an iterable of batches, got int",
+    ),
+    "check an empty dataset": (lambda tf, folder: train.check_batches(tf.data.Dataset.range(0)), "gave no batch"),
+    "profile one number": (
+        lambda tf, folder: train.profile(folder, steps=5),  # type: ignore[arg-type]
+        r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
+    ),
+    "profile backwards": (
+        lambda tf, folder: train.profile(folder, steps=(20, 10)),
+        r"1 <= first <= last, got \(20, 10\)",
+    ),
+    "unknown policy": (
+        lambda tf, folder: train.mixed_precision("float17"),
+        r'policy is "auto", "mixed_bfloat16", "mixed_float16" or "float32", got \'float17\'',
+    ),
+    "limit in words": (
+        lambda tf, folder: train.configure_gpu(memory_limit_mb="8000"),  # type: ignore[arg-type]
+        r"memory_limit_mb is a number of MB, at least 1, got '8000'",
+    ),
+    "one GPU": (
+        lambda tf, folder: train.configure_gpu(0),  # type: ignore[arg-type]
+        r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
+    ),
+    "GPUs in words": (
+        lambda tf, folder: train.configure_gpu("0,1"),  # type: ignore[arg-type]
+        r"visible is a list of GPU numbers, such as \[0, 2\], got \['0', ',', '1'\]",
+    ),
 }
 
 
-@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__[1:])
-def test_a_wrong_use_says_what_to_do(use: Any, tmp_path: Path) -> None:
-    with pytest.raises(TrainError, match=USES[use]):
-        use(tmp_path)
+@pytest.mark.parametrize("use", USES)
+def test_a_wrong_use_says_what_to_do(tf: Any, use: str, tmp_path: Path) -> None:
+    call, message = USES[use]
+    with pytest.raises(TrainError, match=message):
+        call(tf, tmp_path)

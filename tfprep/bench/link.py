@@ -118,18 +118,7 @@ def bench_link(
     fetching = report["fetching"]
     per_sample, requests = fetching["bytes_per_sample"], fetching["requests_per_sample"]
     request_bytes = max(1, min(REQUEST_BYTES, round(per_sample / max(requests, 1e-9))))
-    nbytes, count = _link_rate(data, split, request_bytes, seconds)
-    loader = numpy_candidate(data, split, batch_size, name="loader", **options)
-    return LinkBench(
-        dataset=str(data.path), split=split, samples=report["samples"], batch_size=batch_size, order=report["order"],
-        fetching=fetching, local=report["local"], request_bytes=request_bytes,
-        link_bytes_per_s=nbytes, link_requests_per_s=count, link_images_per_s=nbytes / max(per_sample, 1),
-        loader_images_per_s=measure(loader, Budget(1, seconds, seconds / 2, 1)).images_per_s,
-    )  # fmt: skip
-
-
-def _link_rate(data: Data, split: str, request_bytes: int, seconds: float) -> tuple[float, float]:
-    """Return bytes and requests per second of ranges at random places, as many at a time as the loader makes."""
+    # Ranges at random places, as many at a time as the loader makes.
     store, draws = open_store(data.shards_folder), np.random.default_rng(0)
     files = [file for file in data.split(split).files[0] if file.bytes]
     end = time.perf_counter() + seconds
@@ -147,4 +136,11 @@ def _link_rate(data: Data, split: str, request_bytes: int, seconds: float) -> tu
     with ThreadPoolExecutor(REQUESTS) as pool:
         nbytes, count = np.array(list(pool.map(fetch, range(REQUESTS)))).sum(axis=0).tolist()
     taken = time.perf_counter() - begin
-    return nbytes / taken, count / taken
+    loader = numpy_candidate(data, split, batch_size, name="loader", **options)
+    return LinkBench(
+        dataset=str(data.path), split=split, samples=report["samples"], batch_size=batch_size, order=report["order"],
+        fetching=fetching, local=report["local"], request_bytes=request_bytes,
+        link_bytes_per_s=nbytes / taken, link_requests_per_s=count / taken,
+        link_images_per_s=nbytes / taken / max(per_sample, 1),
+        loader_images_per_s=measure(loader, Budget(1, seconds, seconds / 2, 1)).images_per_s,
+    )  # fmt: skip

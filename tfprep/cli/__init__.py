@@ -96,7 +96,10 @@ def run() -> None:
         main()
     finally:
         gc.set_threshold(*threshold)  # With `runpy`, the process goes on.
-        _forget_lost_output()
+        try:  # Python would try again to write what is left at its end, and exit with status 120.
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(args: list[str] | None = None) -> Any:
@@ -118,7 +121,12 @@ def main(args: list[str] | None = None) -> Any:
         except BrokenPipeError:
             sys.exit(EXIT_ERROR)
         except ModuleNotFoundError as error:
-            _fail_without(error, as_json)
+            from tfprep.optional import missing_package
+
+            message = missing_package(error, "this command")
+            if message is None:
+                raise error
+            _fail(message, "MissingDependencyError", EXIT_ERROR, as_json)
         except (TfprepError, OSError) as error:
             _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
 
@@ -127,23 +135,6 @@ def _json_alone() -> AbstractContextManager[None]:
     from tfprep.cli.text import json_alone
 
     return json_alone()
-
-
-def _forget_lost_output() -> None:
-    """Send what cannot be written to standard output nowhere: Python would try again at its end, and exit with status 120."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail_without(error: ModuleNotFoundError, as_json: bool) -> NoReturn:
-    from tfprep.optional import missing_package
-
-    message = missing_package(error, "this command")
-    if message is None:
-        raise error
-    _fail(message, "MissingDependencyError", EXIT_ERROR, as_json)
 
 
 def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:

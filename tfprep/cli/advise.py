@@ -12,7 +12,7 @@ from tfprep.cli import text
 from tfprep.cli.values import PATH, POSITIVE, byte_count
 
 if TYPE_CHECKING:
-    from tfprep.bench.advise import Advice, Prediction
+    from tfprep.bench.advise import Prediction
 
 
 @click.command("advise")
@@ -56,23 +56,19 @@ def command(
     if as_json:
         text.print_json(found.as_json())
     else:
-        text.echo("\n".join(_lines(found)))
-
-
-def _lines(advice: Advice) -> list[str]:
-    lines = [
-        f"{text.number(advice.samples, 'sample')}, predicted from a sample of {advice.measured_on:,}:",
-        text.table([("strategy", "images/s", "disk", "build"), *map(_row, advice.predictions)]),
-        f"Recommended: {advice.chosen} ({advice.reason}).",
-        *(f"  {line}" for line in advice.lines),
-        *(f"  {loss.words}" for loss in advice.lost),
-    ]
-    if advice.variants:
-        lines += ["With more variants:", text.table([_row(one) for one in advice.variants])]
-    lines += [f"left out: {name}: {why}" for name, why in advice.left_out.items()]
-    if any(one.estimated for one in advice.predictions):
-        lines.append("* estimated from the CPU time of the inputs that would be computed during training")
-    return [*lines, f"note: {advice.busy}"] if advice.busy else lines
+        lines = [
+            f"{text.number(found.samples, 'sample')}, predicted from a sample of {found.measured_on:,}:",
+            text.table([("strategy", "images/s", "disk", "build"), *map(_row, found.predictions)]),
+            f"Recommended: {found.chosen} ({found.reason}).",
+            *(f"  {line}" for line in found.lines),
+            *(f"  {loss.words}" for loss in found.lost),
+        ]
+        if found.variants:
+            lines += ["With more variants:", text.table([_row(one) for one in found.variants])]
+        lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
+        if any(one.estimated for one in found.predictions):
+            lines.append("* estimated from the CPU time of the inputs that would be computed during training")
+        text.echo("\n".join([*lines, f"note: {found.busy}"] if found.busy else lines))
 
 
 def _row(one: Prediction) -> tuple[object, ...]:

@@ -82,7 +82,11 @@ def command(folder: Path, as_json: bool, fail_if_waiting: float | None, **given:
     from tfprep.storage.urls import is_remote
 
     step_s = _step_s(given)
-    _check_usage(given, fail_if_waiting)
+    step = given["step_ms"] or given["images_per_second"] or given["model_name"]
+    if fail_if_waiting is not None and not step:
+        raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
+    if given["report"]:
+        given["report"].parent.mkdir(parents=True, exist_ok=True)
     if is_remote(folder):
         return _at_url(folder, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
@@ -142,14 +146,6 @@ def _at_url(
     else:
         text.echo("\n".join(result.lines(None if step_s is None else given["batch_size"] / step_s)))
     return 0
-
-
-def _check_usage(given: dict[str, Any], fail_if_waiting: float | None) -> None:
-    step = given["step_ms"] or given["images_per_second"] or given["model_name"]
-    if fail_if_waiting is not None and not step:
-        raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
-    if given["report"]:
-        given["report"].parent.mkdir(parents=True, exist_ok=True)
 
 
 def _step_s(given: dict[str, Any]) -> float | None:

@@ -17,7 +17,6 @@ from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, NodeProgress, Part, PartSummary, WorkerProgress
-    from tfprep.engines import Ray
 
 _PLAIN_S = 30.0
 _QUIET_S = 2.0
@@ -124,11 +123,16 @@ def command(
     """
     from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
     from tfprep.cli.add_fields import fields_text
+    from tfprep.engines import Ray
     from tfprep.model_fields.both_stages import compute_fields
 
     data = data or None
     chosen = _chosen_part(part, finish, dry_run)
-    cluster = _cluster(engine, address, part is not None or finish or dry_run)
+    if engine == "local" and address is not None:
+        raise click.UsageError("--address belongs to --engine ray")
+    if engine == "ray" and (part is not None or finish or dry_run):
+        raise click.UsageError("--engine ray builds everything and publishes; --part, --finish and --dry-run do not")
+    cluster = None if engine == "local" else Ray(address or "auto")
     if dry_run:
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
@@ -150,7 +154,11 @@ def command(
                     recipe, out, data, options=options, engine=cluster, on_progress=bar.update, on_event=report
                 )
         except KeyboardInterrupt:
-            raise _interrupted(bar) from None
+            bar.close()
+            text.echo(
+                "The build was stopped. Finished shards are kept; the same command continues the build.", err=True
+            )
+            raise click.Abort() from None
     fields = None
     if not isinstance(summary, PartSummary):
         with text.progress("sample", quiet=quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
@@ -175,16 +183,6 @@ def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:
         raise click.UsageError(f"--part: {error}") from error
 
 
-def _cluster(engine: str, address: str | None, other_step: bool) -> Ray | None:
-    from tfprep.engines import Ray
-
-    if engine == "local" and address is not None:
-        raise click.UsageError("--address belongs to --engine ray")
-    if engine == "ray" and other_step:
-        raise click.UsageError("--engine ray builds everything and publishes; --part, --finish and --dry-run do not")
-    return None if engine == "local" else Ray(address or "auto")
-
-
 def _part_text(summary: Any) -> str:
     built = summary.built_samples
     rate = f" ({built / summary.seconds:,.0f} samples/s)" if built else ""
@@ -206,12 +204,6 @@ def _report_json(event: BuildEvent) -> None:
 def _report_warning(event: BuildEvent) -> None:
     if event.name in ("warning", "empty"):
         text.echo(f"Warning: {event.text}", err=True)
-
-
-def _interrupted(bar: BuildBar) -> click.Abort:
-    bar.close()
-    text.echo("The build was stopped. Finished shards are kept; the same command continues the build.", err=True)
-    return click.Abort()
 
 
 def _summary_text(summary: Any, finish: bool) -> str:
@@ -299,7 +291,13 @@ class BuildBar:
             self._draw(progress)
         elif progress.seconds - self._printed_s >= _PLAIN_S:
             self._printed_s = progress.seconds
-            text.echo(_line(progress), err=True)
+            rate = progress.samples_done / progress.seconds
+            left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
+            text.echo(
+                f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
+                f"shard {progress.shards_done} of {progress.shards}, {progress.rejects} rejected",
+                err=True,
+            )
             for detail in self._details(progress):
                 text.echo(detail, err=True)
 
@@ -314,9 +312,7 @@ class BuildBar:
             f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
-        self._draw_details(self._details(progress))
-
-    def _draw_details(self, details: list[str]) -> None:
+        details = self._details(progress)
         from tqdm import tqdm
 
         while len(self._lines) < len(details):
@@ -341,12 +337,3 @@ def _worker(worker: WorkerProgress) -> str:
         return f"  {process}: idle"
     item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
     return f"  {process}: {worker.split} {worker.shard}: {item}"
-
-
-def _line(progress: BuildProgress) -> str:
-    rate = progress.samples_done / progress.seconds
-    left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
-    return (
-        f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
-        f"shard {progress.shards_done} of {progress.shards}, {progress.rejects} rejected"
-    )

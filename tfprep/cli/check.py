@@ -63,7 +63,17 @@ def command(
     with text.progress(" images", desc="comparing pictures") as on_record:
         leaks = find_leaks(dataset, distance=distance, most_pairs=pairs, on_record=on_record)
     suspicions = suspected_groups(dataset, leaks.fingerprints, data)
-    written = _write_lists(leaks, exclude, groups)
+    written = []
+    if exclude:
+        count = leaks.write_excluded(exclude)
+        written.append(
+            f"{exclude}: {text.number(count, 'sample')} to leave out; sources.Without(..., {str(exclude)!r})"
+        )
+    if groups:
+        count = leaks.write_groups(groups)
+        written.append(
+            f"{groups}: {text.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
+        )
     if html:
         write_whole(html, leaks_page(dataset, leaks, suspicions))
         written.append(f"Pictures: {html}")
@@ -81,21 +91,6 @@ def command(
             )
         )
     return EXIT_LEAKS if leaks.straddle else 0
-
-
-def _write_lists(leaks: Leaks, exclude: Path | None, groups: Path | None) -> list[str]:
-    written = []
-    if exclude:
-        count = leaks.write_excluded(exclude)
-        written.append(
-            f"{exclude}: {text.number(count, 'sample')} to leave out; sources.Without(..., {str(exclude)!r})"
-        )
-    if groups:
-        count = leaks.write_groups(groups)
-        written.append(
-            f"{groups}: {text.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
-        )
-    return written
 
 
 def _lines(folder: str, leaks: Leaks) -> Iterator[str]:

@@ -68,7 +68,31 @@ def command(
     if as_json:
         text.print_json(_plain(report, seconds))
     elif not quiet:
-        text.echo(_summary(report, seconds))
+        from tfprep.dataset.imported.shards import root_of
+
+        manifest, left_out = report.manifest, _left_out(report.manifest)
+        root = root_of(report.out, manifest)
+        place = os.path.normpath(root) if isinstance(root, Path) else str(root)
+        rows = [("split", "samples", "shards", "size")]
+        parts = [
+            f"{report.out}: a dataset of the TFRecords in {place}",
+            text.table([*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in manifest.splits.items())]),
+            _fields(report),
+        ]
+        if left_out:
+            parts.append(text.table([("left out", "because"), *left_out.items()]))
+        parts += [f"Note on {field.name}: {field.note}." for field in report.fields if field.note]
+        parts += [f"Changed: {change}." for change in report.changed]
+        if report.missing:
+            names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
+            count = text.number(len(report.missing), "shard is", "shards are")
+            parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
+        if manifest.rejects:
+            count = text.number(manifest.rejects, "record was", "records were")
+            parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
+        parts.append(_read(report, seconds))
+        parts.append(f'Open it with tfprep.open("{report.out}").')
+        text.echo("\n".join(parts))
 
 
 def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
@@ -100,39 +124,11 @@ def _left_out(manifest: Manifest) -> Mapping[str, str]:
     return manifest.imported.left_out if manifest.imported else {}
 
 
-def _summary(report: IndexReport, seconds: float) -> str:
-    from tfprep.dataset.imported.shards import root_of
-
-    manifest, left_out = report.manifest, _left_out(report.manifest)
-    root = root_of(report.out, manifest)
-    place = os.path.normpath(root) if isinstance(root, Path) else str(root)
-    parts = [f"{report.out}: a dataset of the TFRecords in {place}", _splits(manifest), _fields(report)]
-    if left_out:
-        parts.append(text.table([("left out", "because"), *left_out.items()]))
-    parts += [f"Note on {field.name}: {field.note}." for field in report.fields if field.note]
-    parts += [f"Changed: {change}." for change in report.changed]
-    if report.missing:
-        names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
-        count = text.number(len(report.missing), "shard is", "shards are")
-        parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
-    if manifest.rejects:
-        count = text.number(manifest.rejects, "record was", "records were")
-        parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
-    parts.append(_read(report, seconds))
-    parts.append(f'Open it with tfprep.open("{report.out}").')
-    return "\n".join(parts)
-
-
 def _read(report: IndexReport, seconds: float) -> str:
     if not report.scanned:
         return f"Nothing to read: no shard is new or has changed ({text.duration(seconds)})."
     rate = f", {text.size(int(report.bytes / max(seconds, 1e-9)))}/s"
     return f"Read {text.number(len(report.scanned), 'shard')}, {text.size(report.bytes)}, in {text.duration(seconds)}{rate}."
-
-
-def _splits(manifest: Manifest) -> str:
-    rows = [("split", "samples", "shards", "size")]
-    return text.table([*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in manifest.splits.items())])
 
 
 def _fields(report: IndexReport) -> str:

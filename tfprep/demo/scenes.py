@@ -114,7 +114,10 @@ def draw_scene(
         The scene. Its size differs from scene to scene.
     """
     height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
-    canvas = _ground(height, width, draws)
+    # Noise of several octaves between two colours, float32 [H, W, 3].
+    texture = _noise((height, width), draws, octaves=5)[:, :, None]
+    dark, light = draws.uniform(30, 130, 3), draws.uniform(110, 230, 3)
+    canvas = np.asarray(dark * (1 - texture) + light * texture, np.float32)
     mask, numbers, classes = np.zeros((height, width), np.uint8), np.zeros((height, width), np.uint8), []
     count = len(kinds) or int(draws.integers(3, 7))
     for number in range(count):
@@ -126,7 +129,11 @@ def draw_scene(
         _paint(canvas, shape, colour, draws)
         classes.append(kind)
         mask[shape > 127], numbers[shape > 127] = kind, len(classes)
-    lit = canvas * _light((height, width), draws)[:, :, None]
+    # Brighter on one side than on the other, float32 [H, W] around 1.
+    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
+    angle = draws.uniform(0, 2 * np.pi)
+    slope = draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
+    lit = canvas * np.asarray(1 + slope, np.float32)[:, :, None]
     lit += draws.standard_normal(canvas.shape, np.float32) * 3
     boxes = [(kind, _box(numbers == number)) for number, kind in enumerate(classes, 1) if (numbers == number).any()]
     return Scene(np.clip(lit, 0, 255).astype(np.uint8), mask, boxes)
@@ -135,13 +142,6 @@ def draw_scene(
 def _box(pixels: Array) -> tuple[int, int, int, int]:
     x, y, width, height = cv2.boundingRect(pixels.astype(np.uint8))
     return x, y, width, height
-
-
-def _ground(height: int, width: int, draws: np.random.Generator) -> Array:
-    """Noise of several octaves between two colours, float32 [H, W, 3]."""
-    texture = _noise((height, width), draws, octaves=5)[:, :, None]
-    dark, light = draws.uniform(30, 130, 3), draws.uniform(110, 230, 3)
-    return np.asarray(dark * (1 - texture) + light * texture, np.float32)
 
 
 def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> Array:
@@ -200,11 +200,3 @@ def _paint(canvas: Array, shape: Array, colour: Array, draws: np.random.Generato
     body = 0.55 + 0.5 * np.sqrt(depth / max(float(depth.max()), 1)) + 0.25 * grain
     cover = cv2.GaussianBlur(shape[around], (0, 0), _SOFT_PX).astype(np.float32)[:, :, None] / 255
     canvas[around] += cover * (colour.astype(np.float32) * body[:, :, None] - canvas[around])
-
-
-def _light(size: tuple[int, int], draws: np.random.Generator) -> Array:
-    """Brighter on one side than on the other, float32 [H, W] around 1."""
-    y, x = np.mgrid[-1 : 1 : size[0] * 1j, -1 : 1 : size[1] * 1j]
-    angle = draws.uniform(0, 2 * np.pi)
-    slope = draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
-    return np.asarray(1 + slope, np.float32)

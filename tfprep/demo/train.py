@@ -47,7 +47,12 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
     losses = [
         after * (n + 1) - before * n for n, (before, after) in enumerate(zip([0.0, *losses], losses, strict=False))
     ]
-    iou = _iou(model, data.loader("val", **options).map(_leaf))
+    both = either = 0
+    for x, leaf in data.loader("val", **options).map(_leaf):
+        predicted, target = model(x, training=False).numpy() > 0, leaf.numpy() > 0
+        both += int((predicted & target).sum())
+        either += int((predicted | target).sum())
+    iou = both / either
     loader.close()
     return Learned(steps, sum(losses[:10]) / 10, sum(losses[-10:]) / 10, iou)
 
@@ -80,12 +85,3 @@ def _network(keras: Any) -> Any:
         x = convolution(layers.Concatenate()([layers.UpSampling2D()(x), skip]), skip.shape[-1])
     x = layers.UpSampling2D(interpolation="bilinear")(layers.Conv2D(1, 1)(x))
     return keras.Model(inputs, layers.Reshape((128, 128))(x))
-
-
-def _iou(model: Any, batches: Any) -> float:
-    both = either = 0
-    for x, leaf in batches:
-        predicted, target = model(x, training=False).numpy() > 0, leaf.numpy() > 0
-        both += int((predicted & target).sum())
-        either += int((predicted | target).sum())
-    return both / either

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,10 +48,6 @@ def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
         return str(np.asarray(value).item())
     content, suffix = sample.files.get(name, (None, "npy"))
     path = f"{name}/{checked_key(sample.key)}.{suffix}"
-    return _written(out, path, content if content is not None else npy(value))
-
-
-def _written(out: Path, path: str, content: Any) -> str:
     (out / path).parent.mkdir(parents=True, exist_ok=True)
-    (out / path).write_bytes(content)
+    (out / path).write_bytes(content if content is not None else npy(value))
     return path

@@ -28,17 +28,6 @@ _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split."""
     encoded = image_fields(data)
-    columns = _schema(data, encoded)
-    for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
-        with (
-            whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
-            pq.ParquetWriter(file, columns) as writer,
-        ):
-            while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
-                writer.write_table(pa.Table.from_pylist(rows, schema=columns))
-
-
-def _schema(data: Dataset, encoded: set[str]) -> pa.Schema:
     columns = [pa.field("key", pa.string())]
     for name, spec in data.fields.items():
         kind = pa.string() if spec.dtype == "string" else pa.from_numpy_dtype(np.dtype(spec.dtype))
@@ -48,7 +37,14 @@ def _schema(data: Dataset, encoded: set[str]) -> pa.Schema:
             columns.append(pa.field(name, kind))
         else:
             columns += [pa.field(name, pa.list_(kind)), pa.field(f"{name}_shape", pa.list_(pa.int64()))]
-    return pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, encoded)}})})
+    columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, encoded)}})})
+    for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
+        with (
+            whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
+            pq.ParquetWriter(file, columns) as writer,
+        ):
+            while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
+                writer.write_table(pa.Table.from_pylist(rows, schema=columns))
 
 
 def _features(data: Dataset, encoded: set[str]) -> dict[str, Any]:

@@ -91,7 +91,8 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
             "never equal. Two imported datasets can be compared, and so can two that were built"
         )
     a, b = _Samples(old), _Samples(new)
-    place = _positions(b.keys, a.keys)  # the row of `a` with the key of each row of `b`; -1 if there is none
+    # The row of `a` with the key of each row of `b`; -1 if there is none.
+    place = np.asarray(pc.fill_null(pc.index_in(b.keys, value_set=a.keys), -1).to_numpy(), np.int64)
     both = np.flatnonzero(place >= 0)
     added = np.flatnonzero(place < 0)
     removed = np.setdiff1d(np.arange(len(a.keys)), place[both])
@@ -162,10 +163,6 @@ def _records(data: Dataset, split: str) -> Array:
         # Multiplying by an odd number (2^64 / golden ratio, Knuth) loses nothing, and the order of variants counts.
         mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ (size << np.uint64(32) | crc)
     return mixed
-
-
-def _positions(keys: pa.ChunkedArray, among: pa.ChunkedArray) -> Array:
-    return np.asarray(pc.fill_null(pc.index_in(keys, value_set=among), -1).to_numpy(), np.int64)
 
 
 def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array) -> Array:

@@ -202,16 +202,12 @@ def near_pairs(hashes: Array, distance: int) -> tuple[Array, Array]:
             if sum(map(len, found)) > _MOST_PAIRS:
                 break
         if found:
-            codes = _merged(codes, np.sort(np.concatenate(found)))
+            # A stable sort merges two sorted arrays in linear time, while `np.unique` hashes all again.
+            both = np.sort(np.concatenate([codes, np.sort(np.concatenate(found))]), kind="stable")
+            codes = np.asarray(both[np.diff(both, prepend=-1) != 0])
         if len(codes) > _MOST_PAIRS:
             break
     return codes // max(count, 1), codes % max(count, 1)
-
-
-def _merged(codes: Array, more: Array) -> Array:
-    """Return the union of two sorted arrays. A stable sort merges them in linear time, while `np.unique` hashes all again."""
-    both = np.sort(np.concatenate([codes, more]), kind="stable")
-    return np.asarray(both[np.diff(both, prepend=-1) != 0])
 
 
 def _tables(hashes: Array, distance: int) -> Iterator[np.uint64]:

@@ -120,15 +120,11 @@ def _suspicion(
         groups=len(groups),
         straddling=len(straddling),
         samples=sum(map(len, straddling.values())),
-        examples={name: _by_split(straddling[name], prints) for name in largest},
+        examples={name: dict(Counter(prints.name_of_split(row) for row in straddling[name])) for name in largest},
         distance=_median_distance(prints, list(straddling.values())),
         distance_of_others=_median_distance(prints, [list(range(len(prints)))]),
         group_by=regex if fits else "",
     )
-
-
-def _by_split(rows: Sequence[int], prints: Fingerprints) -> dict[str, int]:
-    return dict(Counter(prints.name_of_split(row) for row in rows))
 
 
 def _median_distance(prints: Fingerprints, groups: Sequence[Sequence[int]]) -> float | None:

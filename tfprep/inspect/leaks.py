@@ -237,11 +237,21 @@ class _LeakSearch:
         near = self._near_splits()
         others = near.copy()
         others[np.arange(len(prints)), prints.split] = False
-        ranks = _ranks(prints.splits)
+        # Return which split gives way: train to all others, and the others to test. Of two samples, that of the lower rank goes.
+        order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
+        ranks = np.array([order.index(name) for name in prints.splits])
         highest = np.where(near, ranks, -1).max(axis=1, initial=-1)
         exact_across, exact_within = self._exact.pairs()
         alike_across, alike_within = self._alike.pairs()
         labelled, disputed = self._two_labels()
+        counts = {
+            name: dict(zip(prints.splits, others[prints.split == number].sum(axis=0).tolist(), strict=True))
+            for number, name in enumerate(prints.splits)
+        }
+        forest, first = Forest(len(self._prints)), self._alike.first
+        for grouping in (self._alike, self._exact):
+            forest.join(grouping.rows, grouping.first[grouping.of_row])
+        forest.join(first[self._links.first], first[self._links.second])
         return Leaks(
             samples={name: int((prints.split == number).sum()) for number, name in enumerate(prints.splits)},
             distance=self._distance,
@@ -251,21 +261,14 @@ class _LeakSearch:
             counts=PairCounts(
                 exact_across, exact_within, alike_across + int(across.sum()), alike_within + int(same.sum())
             ),
-            leaking=_leaking(others, prints),
+            leaking={name: {other: count for other, count in row.items() if count} for name, row in counts.items()},
             pairs=self._pairs(most_pairs, across > 0, same > 0),
             two_labels=[self._pair(*rows, link) for rows, link in list(labelled.items())[:most_pairs]],
             two_labels_count=len(disputed),
             excluded=np.flatnonzero(ranks[prints.split] < highest).tolist(),
-            groups=self._groups(),
+            groups=forest.groups(),
             fingerprints=prints,
         )
-
-    def _groups(self) -> Array:
-        forest, first = Forest(len(self._prints)), self._alike.first
-        for grouping in (self._alike, self._exact):
-            forest.join(grouping.rows, grouping.first[grouping.of_row])
-        forest.join(first[self._links.first], first[self._links.second])
-        return forest.groups()
 
     def _near_splits(self) -> Array:
         """Return for each sample the splits that hold the same or nearly the same picture, bool [N, splits]."""
@@ -306,15 +309,16 @@ class _LeakSearch:
         for straddling, chosen in ((True, across), (False, within)):
             links = nearest[chosen[nearest]][:most].tolist()
             equal = chain(self._exact.repeated(straddling), self._alike.repeated(straddling))
-            linked = ((rows, link) for link in links for rows in self._between(link, straddling))
+            linked = (
+                (rows, link)
+                for link in links
+                for rows in self._alike.between(int(self._links.first[link]), int(self._links.second[link]), straddling)
+            )
             for rows, link in chain(((rows, None) for rows in equal), linked):
                 if len(listed) >= most:
                     break
                 listed.setdefault(rows, link)
         return [self._pair(*rows, link) for rows, link in listed.items()]
-
-    def _between(self, link: int, straddling: bool) -> Iterator[tuple[int, int]]:
-        return self._alike.between(int(self._links.first[link]), int(self._links.second[link]), straddling)
 
     def _pair(self, first: int, second: int, link: int | None) -> Pair:
         prints = self._prints
@@ -447,20 +451,6 @@ class _Grouping:
     @cached_property
     def _edges(self) -> Array:
         return np.concatenate([[0], np.cumsum(self.members.sum(axis=1))])
-
-
-def _ranks(splits: Sequence[str]) -> Array:
-    """Return which split gives way: train to all others, and the others to test. Of two samples, that of the lower rank goes."""
-    order = sorted(splits, key=lambda name: (name != "train", name == "test", name))
-    return np.array([order.index(name) for name in splits])
-
-
-def _leaking(others: Array, prints: Fingerprints) -> dict[str, dict[str, int]]:
-    counts = {
-        name: dict(zip(prints.splits, others[prints.split == number].sum(axis=0).tolist(), strict=True))
-        for number, name in enumerate(prints.splits)
-    }
-    return {name: {other: count for other, count in row.items() if count} for name, row in counts.items()}
 
 
 def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from PIL import Image
 
 from tfprep.dataset import Dataset
@@ -112,7 +111,8 @@ def statistics_of(
     for split, rows in positions.items():
         index = data.index(split, 0, ["key", "height", "width"], first=MOST_INSPECTED)
         for name in ("width", "height"):
-            measured.values[name][split] = _known(index[name])
+            column = index[name]
+            measured.values[name][split] = numpy_column(column, 0)[present(column)]
         for position, sample in zip(rows, data.samples(split, positions=rows, fields=measured.fields), strict=True):
             measured.add(split, index["key"][position].as_py(), position, sample)
             done += 1
@@ -121,18 +121,19 @@ def statistics_of(
     return DatasetStats(
         samples={split: info.samples for split, info in data.splits.items()},
         measured={split: len(rows) for split, rows in positions.items()},
-        class_counts=_class_counts(data),
+        class_counts={
+            field: {
+                name: {split: counts[number] for split, counts in by_split.items()}
+                for number, name in enumerate(data.manifest.classes[field])
+            }
+            for field, by_split in data.manifest.class_counts.items()
+        },
         distributions=measured.distributions(),
         units=UNITS,
         hardest=measured.hardest(),
         largest_areas=measured.largest_areas(),
         rejects=reject_groups(data),
     )
-
-
-def _known(column: pa.ChunkedArray) -> Array:
-    """Return the values of a column that are not missing."""
-    return numpy_column(column, 0)[present(column)]
 
 
 class _Measured:
@@ -157,11 +158,11 @@ class _Measured:
         if self._mask and (mask := sample[self._mask]).size:
             for number, pixels in enumerate(np.bincount(mask[mask >= 0]).tolist()):
                 if pixels:
-                    self._note_area(number, Extreme(split, key, position, 100 * pixels / mask.size))
-
-    def _note_area(self, number: int, one: Extreme) -> None:
-        largest = sorted([*self._areas[number], one], key=lambda other: -other.value)
-        self._areas[number] = largest[:_MOST_EXAMPLES]
+                    largest = sorted(
+                        [*self._areas[number], Extreme(split, key, position, 100 * pixels / mask.size)],
+                        key=lambda other: -other.value,
+                    )
+                    self._areas[number] = largest[:_MOST_EXAMPLES]
 
     def distributions(self) -> dict[str, Mapping[str, Distribution]]:
         """Return the distributions by quantity and split, of quantities that occur."""
@@ -247,16 +248,6 @@ def _distribution(numbers: Array, edges: Array) -> Distribution:
     counts, _ = np.histogram(numbers, edges)
     quartiles = np.quantile(numbers, (0, 0.25, 0.5, 0.75, 1))
     return Distribution(len(numbers), tuple(quartiles.tolist()), tuple(edges.tolist()), tuple(counts.tolist()))
-
-
-def _class_counts(data: Dataset) -> dict[str, dict[str, dict[str, int]]]:
-    return {
-        field: {
-            name: {split: counts[number] for split, counts in by_split.items()}
-            for number, name in enumerate(data.manifest.classes[field])
-        }
-        for field, by_split in data.manifest.class_counts.items()
-    }
 
 
 # --- rejects -----------------------------------------------------------------------------------------------------------

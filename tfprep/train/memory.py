@@ -307,7 +307,13 @@ def _run_trials(
             del inputs, targets
             give_back()  # freed memory of the smaller batch would count against the next one
     except Exception as error:
-        if _is_of_memory(error):
+        name = type(error).__name__
+        if (
+            isinstance(error, MemoryError)
+            or name in ("ResourceExhaustedError", "OutOfMemoryError")
+            or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error))
+            or (isinstance(error, RuntimeError) and "not enough memory" in str(error))  # PyTorch on a CPU
+        ):
             sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
         else:
             sender.send(("", f"{type(error).__name__}: {error}"))
@@ -322,14 +328,3 @@ def _grow_memory() -> None:
 
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Return True for the errors of TensorFlow, PyTorch and JAX that say that memory was not enough."""
-    name = type(error).__name__
-    return (
-        isinstance(error, MemoryError)
-        or name in ("ResourceExhaustedError", "OutOfMemoryError")
-        or (name in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error))
-        or (isinstance(error, RuntimeError) and "not enough memory" in str(error))  # PyTorch on a CPU
-    )

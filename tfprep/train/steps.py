@@ -56,7 +56,9 @@ class TrainSteps:
         self.timed = self.cancellable = False
         self._listeners: list[Listener] = []
         self._steps_per_call = steps_per_call
-        self._clock = _trainer_clock()
+        # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
+        # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
+        self._clock = time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter
         self._returned_at: float | None = None
         self._fetches = keras.backend.backend() == "torch"
         self._waited_s = 0.0
@@ -211,9 +213,3 @@ def _steps_so_far(model: Any) -> int:
     # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
     iterations = int(model.optimizer.iterations.numpy())
     return iterations * (model.optimizer.gradient_accumulation_steps or 1)
-
-
-def _trainer_clock() -> Callable[[], float]:
-    # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
-    # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
-    return time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter

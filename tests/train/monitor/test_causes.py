@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tfprep import train
+
 IDLE_MACHINE = {"rss": 0, "available": 0, "swap_used": 0, "swapped_in": 0, "swapped_out": 0, "cpus": 2}
 READER = {"wait_s": 9.0, "read_s": 1.0, "decode_s": 1.0, "idle_s": 1.0, "records_read": 500.0, "records_cached": 0.0}
 CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
@@ -150,6 +152,7 @@ def test_what_limits_where_the_step_hardly_waits(tf: Any, times: dict[str, Any],
 SCRIPT = """
 import os, sys, time
 import tensorflow as tf, keras, tfprep
+from tfprep import train
 from tfprep.train import InputMonitor
 train = tfprep.open(sys.argv[1]).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
 
@@ -214,15 +217,11 @@ def test_only_the_functions_of_the_user_count_as_python(tf: Any, built: Path) ->
 def test_python_between_the_steps(tf: Any, dense: Any, tmp_path: Path) -> None:
     import time
 
-    import keras
-
-    from tfprep.train import InputMonitor
-
-    class SlowPython(keras.callbacks.Callback):  # type: ignore[misc]
+    class SlowPython(tf.keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             time.sleep(0.05)
 
-    monitor = InputMonitor(tmp_path, every_s=60)
+    monitor = train.InputMonitor(tmp_path, every_s=60)
     data = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(12).prefetch(4)
     dense.fit(data, verbose=0, shuffle=False, callbacks=[SlowPython(), monitor])
     assert "Python between the steps takes " in monitor.summary
@@ -234,7 +233,6 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, bu
 
     import tfprep
     from tfprep.errors import StalledPipelineError
-    from tfprep.train import Watchdog
 
     go_on = threading.Event()
 
@@ -242,13 +240,13 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, bu
         go_on.wait(60)
         return label
 
-    train = tfprep.open(built).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
-    stuck = train.map(lambda image, label: tf.numpy_function(wait, [label], label.dtype))
+    loader = tfprep.open(built).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
+    stuck = loader.map(lambda image, label: tf.numpy_function(wait, [label], label.dtype))
     try:
         with pytest.raises(
             StalledPipelineError, match=r"stopped behind the loader: \d+ batches are ready in its reader"
         ):
-            next(Watchdog(1.0).watch(stuck))
+            next(train.Watchdog(1.0).watch(stuck))
     finally:
         go_on.set()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfprep.errors import TrainError
+from tfprep import train
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
@@ -24,10 +24,8 @@ def _steady(monitor: Any) -> list[Any]:
 
 
 def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
-    from tfprep.train import InputMonitor
-
     dataset = pairs(160, lambda number: 0.005).shuffle(2).batch(4).prefetch(2)
-    monitor = InputMonitor(tmp_path, every_s=0.2)
+    monitor = train.InputMonitor(tmp_path, every_s=0.2)
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(dataset, verbose=0, shuffle=False, callbacks=[monitor])
     # Another warning may name the other programs of a busy machine, or what is slow while a window has no batch of the map.
@@ -46,16 +44,12 @@ def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tm
 
 
 def test_a_fast_input_gives_no_warning(tf: Any, dense: Any, tmp_path: Path) -> None:
-    import keras
-
-    from tfprep.train import InputMonitor, Thresholds
-
-    class SlowStep(keras.callbacks.Callback):  # type: ignore[misc]
+    class SlowStep(tf.keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             time.sleep(0.03)
 
     # On a busy machine threads wait for each other, but for far less than a slow input does.
-    monitor = InputMonitor(tmp_path, every_s=0.1, thresholds=Thresholds(wait_share=0.5))
+    monitor = train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(wait_share=0.5))
     batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(24).map(lambda x, y: (x + 1, y))
     dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
     assert monitor.warnings == []
@@ -67,10 +61,8 @@ def test_a_fast_input_gives_no_warning(tf: Any, dense: Any, tmp_path: Path) -> N
 
 
 def test_a_shuffle_buffer_that_fills_is_reported(pairs: Any, tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor, Thresholds
-
     dataset = pairs(200, lambda number: 0.005).shuffle(160).batch(4)
-    with InputMonitor(tmp_path, every_s=0.1, thresholds=Thresholds(fill_s=0.25)) as monitor:
+    with train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(fill_s=0.25)) as monitor:
         next(monitor.watch(dataset))
     (warned,) = (warned for warned in monitor.warnings if warned.kind == "shuffle")
     assert "/Shuffle) fills, " in warned.text
@@ -79,9 +71,7 @@ def test_a_shuffle_buffer_that_fills_is_reported(pairs: Any, tmp_path: Path) -> 
 
 
 def test_validation_time_does_not_count(dense: Any, pairs: Any, tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    monitor = InputMonitor(tmp_path, every_s=60.0)
+    monitor = train.InputMonitor(tmp_path, every_s=60.0)
     slow = pairs(4, lambda number: 0.1).batch(4)
     began = time.monotonic()
     dense.fit(pairs(8).batch(4), validation_data=slow, epochs=2, verbose=0, shuffle=False, callbacks=[monitor])
@@ -93,31 +83,16 @@ def test_validation_time_does_not_count(dense: Any, pairs: Any, tmp_path: Path) 
     assert sample.waits.window_s < took_s - 2 * 4 * 0.1
 
 
-def test_several_steps_in_one_call_are_counted_one_by_one(tf: Any, pairs: Any, tmp_path: Path) -> None:
-    import keras
-
-    from tfprep.train import InputMonitor
-
-    model = keras.Sequential([keras.layers.Dense(4)])
-    model.compile("sgd", "mse", steps_per_execution=5)
-    monitor = InputMonitor(tmp_path, every_s=60.0)
-    model.fit(pairs(80).batch(4), steps_per_epoch=20, verbose=0, shuffle=False, callbacks=[monitor])
-    (sample,) = monitor.samples
-    assert sample.step == 20
-    assert sample.waits is not None
-    assert sample.waits.images == 80
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at the end of each epoch of unknown length.
 def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
     """Such an epoch ends with an error inside the step, which must not end anything else."""
-    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
-
     scalar = tf.TensorSpec([], tf.int64)
     numbers = tf.data.Dataset.from_generator(lambda: iter(range(10)), output_signature=scalar)
     dataset = numbers.map(lambda number: (tf.ones([8]), tf.ones([4]))).batch(4)
-    monitor = InputMonitor(tmp_path, every_s=60)
-    dense.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    dense.fit(
+        dataset, epochs=3, verbose=0, shuffle=False, callbacks=[monitor, train.Watchdog(20), train.RetraceGuard()]
+    )
     assert monitor.samples[-1].step == 9
     assert monitor.samples[-1].waits is not None
     assert monitor.samples[-1].waits.images == 30
@@ -126,15 +101,12 @@ def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves weights.
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: bool) -> None:
-    import keras
     import numpy as np
 
-    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
-
-    class Model(keras.Model):  # type: ignore[misc]
+    class Model(tf.keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.dense = keras.layers.Dense(2)
+            self.dense = tf.keras.layers.Dense(2)
 
         def call(self, x: Any) -> Any:
             return self.dense(x)
@@ -149,10 +121,10 @@ def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: 
 
     model = Model()
     model.compile("sgd", run_eagerly=eagerly)
-    monitor = InputMonitor(tmp_path, every_s=60)
+    monitor = train.InputMonitor(tmp_path, every_s=60)
     x, y = np.ones([40, 8], "f"), np.zeros([40, 2], "f")
     before = float(tf.reduce_mean(model(x) ** 2))
-    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, Watchdog(20), RetraceGuard()])
+    model.fit(x, y, epochs=3, verbose=0, callbacks=[monitor, train.Watchdog(20), train.RetraceGuard()])
     assert float(tf.reduce_mean(model(x) ** 2)) < before
     assert monitor.samples[-1].step == 6
     model.save_weights(tmp_path / "model.weights.h5")
@@ -161,14 +133,13 @@ def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: 
 def test_the_model_is_restored_after_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
     import keras
 
-    from tfprep.train import InputMonitor
     from tfprep.train.steps import TrainSteps
 
     class Fails(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise RuntimeError("in the middle")
 
-    monitor = InputMonitor(tmp_path, every_s=0.2)
+    monitor = train.InputMonitor(tmp_path, every_s=0.2)
     dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
     assert not isinstance(dense.train_function, TrainSteps)
     with pytest.raises(RuntimeError, match="in the middle"):
@@ -179,50 +150,34 @@ def test_the_model_is_restored_after_training(dense: Any, pairs: Any, tmp_path: 
 
 
 def test_training_is_the_same_with_and_without_a_monitor(tf: Any, tmp_path: Path) -> None:
-    import keras
-
-    from tfprep.train import InputMonitor, RetraceGuard, Watchdog
-
     def losses(callbacks: list[Any]) -> list[float]:
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])
         model.compile("sgd", "mse")
         x = tf.random.stateless_normal([60, 8], [1, 2])
         dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :4])).shuffle(60, seed=5).batch(8)
         history = model.fit(dataset, epochs=3, verbose=0, shuffle=False, callbacks=callbacks)
         return [float(loss) for loss in history.history["loss"]]
 
-    watched = losses([InputMonitor(tmp_path, every_s=0.2), Watchdog(60), RetraceGuard()])
+    watched = losses([train.InputMonitor(tmp_path, every_s=0.2), train.Watchdog(60), train.RetraceGuard()])
     assert watched == losses([])
 
 
 def test_the_readers_counters_are_written_too(tf: Any, tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    with InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3}) as monitor:
+    with train.InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3}) as monitor:
         sample = monitor.sample()
     assert sample.readers == {"batches_ready": 3.0}
     assert _lines(tmp_path)[0]["readers"] == {"batches_ready": 3.0}
 
 
-def test_options_are_checked(tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor
-
-    with pytest.raises(TrainError, match=r"every_s is a number of seconds above 0, got 0; for example 5"):
-        InputMonitor(tmp_path, every_s=0)
-    with pytest.raises(TrainError, match="inside `with InputMonitor"):
-        InputMonitor(tmp_path).watch([])
-
-
 def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, monkeypatch: Any) -> None:
     """Ten samples of 5 s and 50 batches, 4 of which are kept: 5 % of the time was spent between the steps, in each of them."""
-    from tfprep.train import InputMonitor
     from tfprep.train.monitor import input_monitor
     from tfprep.train.monitor.clock import Waits
     from tfprep.train.monitor.samples import Sample, look
 
     monkeypatch.setattr(input_monitor, "_KEPT", 4)
-    monitor, machine = InputMonitor(tmp_path), look()
+    monitor, machine = train.InputMonitor(tmp_path), look()
     for number in range(10):
         waits = Waits(5.0, 50, 0.0, 400, 0.0, np.zeros(50))
         monitor.samples.append(Sample(5.0 * number, 50 * number, waits, machine, between_s=0.25 * (number + 1)))
@@ -235,10 +190,10 @@ def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, 
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
-    from tfprep.train import InputMonitor
-
     (tmp_path / "input.jsonl").symlink_to("/dev/full")  # every write fails: no space left on device
-    history = dense.fit(pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[InputMonitor(tmp_path, every_s=60)])
+    history = dense.fit(
+        pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[train.InputMonitor(tmp_path, every_s=60)]
+    )
     assert len(history.history["loss"]) == 1
 
 

@@ -1,5 +1,7 @@
 """The relay passes on exactly the elements of its source, and its clock reports how long each element took."""
 
+import gc
+import threading
 import time
 from typing import Any
 
@@ -7,6 +9,14 @@ import numpy as np
 import pytest
 
 CANCELLABLE = [False, True]
+
+
+@pytest.fixture
+def relayed(tf: Any) -> Any:
+    """`relayed(source, **options)` is a `Relay` of an iterator over the source."""
+    from tfprep.train.monitor.relay import Relay
+
+    return lambda source, **options: Relay(iter(source), **options)
 
 
 def quiet(dataset: Any) -> Any:
@@ -19,13 +29,11 @@ def quiet(dataset: Any) -> Any:
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_the_relay_passes_on_elements_of_any_structure(tf: Any, cancellable: bool) -> None:
-    from tfprep.train.monitor.relay import Relay
-
+def test_the_relay_passes_on_elements_of_any_structure(relayed: Any, tf: Any, cancellable: bool) -> None:
     lengths = tf.RaggedTensor.from_row_lengths(tf.range(10), [1, 2, 3, 4])
     parts = {"a": [1, 2, 3, 4], "b": (["x", "y", "z", "w"], lengths)}
     dataset = quiet(tf.data.Dataset.from_tensor_slices(parts).batch(3))
-    relay = Relay(iter(dataset), cancellable=cancellable)
+    relay = relayed(dataset, cancellable=cancellable)
     assert relay.iterator.element_spec == dataset.element_spec
     for got, expected in zip(relay.iterator, dataset, strict=True):
         tf.nest.map_structure(np.testing.assert_array_equal, _plain(tf, got), _plain(tf, expected))
@@ -37,22 +45,19 @@ def _plain(tf: Any, element: Any) -> Any:
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(tf: Any, cancellable: bool) -> None:
+def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(relayed: Any, tf: Any, cancellable: bool) -> None:
     """The relay must not open a second iterator, which would draw another seed."""
-    from tfprep.train.monitor.relay import Relay
 
     def epochs(through: Any) -> list[list[int]]:
         dataset = quiet(tf.data.Dataset.range(50).shuffle(50, seed=3))
         return [[int(number) for number in through(iter(dataset))] for _ in range(2)]
 
-    assert epochs(lambda it: Relay(it, cancellable=cancellable).iterator) == epochs(lambda it: it)
+    assert epochs(lambda it: relayed(it, cancellable=cancellable).iterator) == epochs(lambda it: it)
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_the_clock_reports_the_waits(pairs: Any, cancellable: bool) -> None:
-    from tfprep.train.monitor.relay import Relay
-
-    relay = Relay(iter(quiet(pairs(6, lambda n: 0.15 if n == 3 else 0.0).batch(1))), cancellable=cancellable)
+def test_the_clock_reports_the_waits(relayed: Any, pairs: Any, cancellable: bool) -> None:
+    relay = relayed(quiet(pairs(6, lambda n: 0.15 if n == 3 else 0.0).batch(1)), cancellable=cancellable)
     next(relay.iterator)
     before = relay.clock.read()
     for _ in range(4):
@@ -67,12 +72,8 @@ def test_the_clock_reports_the_waits(pairs: Any, cancellable: bool) -> None:
     assert reading.pending_s(time.time()) == 0.0
 
 
-def test_pending_grows_while_the_consumer_waits(tf: Any, pairs: Any) -> None:
-    import threading
-
-    from tfprep.train.monitor.relay import Relay
-
-    relay = Relay(iter(quiet(pairs(2, lambda number: 0.6).batch(1))))
+def test_pending_grows_while_the_consumer_waits(relayed: Any, tf: Any, pairs: Any) -> None:
+    relay = relayed(quiet(pairs(2, lambda number: 0.6).batch(1)))
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     time.sleep(0.35)
@@ -82,18 +83,16 @@ def test_pending_grows_while_the_consumer_waits(tf: Any, pairs: Any) -> None:
     assert relay.clock.read().pending_s(time.time()) == 0.0
 
 
-def test_an_error_of_the_source_is_raised(tf: Any) -> None:
-    from tfprep.train.monitor.relay import Relay
-
+def test_an_error_of_the_source_is_raised(relayed: Any, tf: Any) -> None:
     checked = tf.data.Dataset.range(3).map(
         lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, tf.float32), "here")
     )
     dataset = quiet(checked)
-    plain = Relay(iter(dataset))
+    plain = relayed(dataset)
     next(plain.iterator)
     with pytest.raises(tf.errors.InvalidArgumentError, match="here"):
         next(plain.iterator)
-    through_a_thread = Relay(iter(dataset), cancellable=True)
+    through_a_thread = relayed(dataset, cancellable=True)
     next(through_a_thread.iterator)
     with pytest.raises(tf.errors.OpError):
         next(through_a_thread.iterator)
@@ -113,12 +112,8 @@ def test_waits_that_leave_the_ring_count_with_their_mean() -> None:
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_a_request_is_noted_before_the_source_runs(tf: Any, cancellable: bool) -> None:
+def test_a_request_is_noted_before_the_source_runs(relayed: Any, tf: Any, cancellable: bool) -> None:
     """All ops of an element run in one thread, in one order: a source that never returns must not run first."""
-    import threading
-
-    from tfprep.train.monitor.relay import Relay
-
     asked, go_on = threading.Event(), threading.Event()
 
     def stuck(number: Any) -> Any:
@@ -127,7 +122,7 @@ def test_a_request_is_noted_before_the_source_runs(tf: Any, cancellable: bool) -
         return number
 
     numbers = tf.data.Dataset.range(1).map(lambda number: tf.numpy_function(stuck, [number], tf.int64))
-    relay = Relay(iter(quiet(numbers)), cancellable=cancellable)
+    relay = relayed(quiet(numbers), cancellable=cancellable)
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
     assert asked.wait(20)
@@ -138,13 +133,8 @@ def test_a_request_is_noted_before_the_source_runs(tf: Any, cancellable: bool) -
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_closing_the_relay_frees_the_source(tf: Any, cancellable: bool) -> None:
+def test_closing_the_relay_frees_the_source(relayed: Any, tf: Any, cancellable: bool) -> None:
     """It must not wait for the garbage collector, since a shuffle buffer may take most of the memory."""
-    import gc
-    import threading
-
-    from tfprep.train.monitor.relay import Relay
-
     gone = threading.Event()
 
     def numbers() -> Any:
@@ -157,7 +147,7 @@ def test_closing_the_relay_frees_the_source(tf: Any, cancellable: bool) -> None:
     gc.freeze()  # whatever other tests have left, which may wait for autotune
     gc.disable()
     try:
-        relay = Relay(iter(dataset), cancellable=cancellable)
+        relay = relayed(dataset, cancellable=cancellable)
         assert [int(next(relay.iterator)) for _ in range(3)] == [0, 1, 2]
         assert not gone.is_set()
         relay.close()

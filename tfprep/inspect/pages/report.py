@@ -20,7 +20,7 @@ from tfprep.fields import RASTER_KINDS, Array
 from tfprep.inspect.leaks import Leaks
 from tfprep.inspect.pages.leaks import pairs_with_pictures
 from tfprep.inspect.pages.pictures import Place, mask_field, pictures_of, small_jpeg
-from tfprep.inspect.stats import DatasetStats, Extreme
+from tfprep.inspect.stats import DatasetStats
 from tfprep.pages import prepare, render
 from tfprep.units import duration, size
 
@@ -60,7 +60,11 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         facts: What only its build knows.
     """
     examples = list(_examples(data, stats))
-    shown = [*(one for _, _, samples in examples for one in samples), *_places(stats.hardest)]
+    shown = [
+        *(one for _, _, samples in examples for one in samples),
+        *(Place(one.split, one.position) for of_one in stats.hardest.values() for one in of_one),
+    ]
+    splits = data.manifest.splits.values()
     return render(
         "inspect/pages/report.html.j2",
         title=f"{data.name}: report",
@@ -68,7 +72,11 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         duration=duration,
         figure=_figure,
         manifest=data.manifest,
-        totals=_totals(data.manifest),
+        totals={
+            "samples": sum(split.samples for split in splits),
+            "records": sum(split.samples * split.variants for split in splits),
+            "bytes": sum(split.bytes for split in splits),
+        },
         splits=list(_split_rows(data.manifest)),
         fields=[
             (name, info.spec.kind, info.spec.dtype, _shape(info.spec.shape), str(info.codec.get("codec", "")))
@@ -79,7 +87,9 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         facts=facts,
         classes=[_class_table(data, stats, name) for name in stats.class_counts],
         leaks=leaks,
-        pairs=pairs_with_pictures(data, leaks, _straddling(leaks), _PAIR_PX) if leaks else [],
+        pairs=pairs_with_pictures(data, leaks, [pair for pair in leaks.pairs if pair.straddles][:_MOST_PAIRS], _PAIR_PX)
+        if leaks
+        else [],
         pictures=pictures_of(data, shown, _PICTURE_PX),
         most_inspected=MOST_INSPECTED,
         examples=examples,
@@ -93,24 +103,7 @@ def prepare_report() -> None:
     prepare(*(f"inspect/pages/{name}.html.j2" for name in ("report", "page", "macros")))
 
 
-def _straddling(leaks: Leaks) -> list[Any]:
-    return [pair for pair in leaks.pairs if pair.straddles][:_MOST_PAIRS]
-
-
-def _places(samples: Mapping[str, Sequence[Extreme]]) -> Iterator[Place]:
-    return (Place(one.split, one.position) for of_one in samples.values() for one in of_one)
-
-
 # --- counts -----------------------------------------------------------------------------------------------------------
-
-
-def _totals(manifest: Manifest) -> dict[str, int]:
-    splits = manifest.splits.values()
-    return {
-        "samples": sum(split.samples for split in splits),
-        "records": sum(split.samples * split.variants for split in splits),
-        "bytes": sum(split.bytes for split in splits),
-    }
 
 
 def _split_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:

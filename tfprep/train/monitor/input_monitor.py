@@ -208,7 +208,11 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             before = self.samples[-1] if self.samples else None
             self._log.sample(sample, before)
             for warning in warnings_of(sample, before, self._thresholds):
-                self._warn(warning)
+                known = {(other.kind, other.cause) for other in self.warnings}
+                if self._log is not None and (warning.kind, warning.cause) not in known:
+                    self.warnings.append(warning)
+                    self._log.warning(warning)
+                    _LOG.warning("InputMonitor: %s", warning.text)
             self.samples = [*self.samples[1 - _KEPT :], sample]
             return sample
 
@@ -269,13 +273,6 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             compile_s=self._steps.compile_s if self._steps else compile_s,
             pipeline=pipeline_behind(source),
         )
-
-    def _warn(self, warning: InputWarning) -> None:
-        known = {(other.kind, other.cause) for other in self.warnings}
-        if self._log is not None and (warning.kind, warning.cause) not in known:
-            self.warnings.append(warning)
-            self._log.warning(warning)
-            _LOG.warning("InputMonitor: %s", warning.text)
 
 
 def _sample_often(monitor: weakref.ref[InputMonitor], stop: threading.Event, every_s: float) -> None:

@@ -177,7 +177,9 @@ class _Feeder:
     def take(self) -> Any:
         """Graph ops that ask and wait for the answer."""
         with tf.control_dependencies([self._questions.enqueue(0)]):
-            return _optional(self._spec, self._answers.dequeue()).get_value()
+            return tf.nest.pack_sequence_as(
+                tf.OptionalSpec(self._spec), [self._answers.dequeue()], expand_composites=True
+            ).get_value()
 
     def close(self) -> None:
         self._questions.close(cancel_pending_enqueues=True)
@@ -242,10 +244,6 @@ def _map_in_calling_thread(dataset: Any, function: Any, spec: Any) -> Any:
 
 def _components(structure: Any) -> Any:
     return tf.nest.flatten(structure, expand_composites=True)
-
-
-def _optional(element_spec: Any, variant: Any) -> Any:
-    return tf.nest.pack_sequence_as(tf.OptionalSpec(element_spec), [variant], expand_composites=True)
 
 
 def _no_optional() -> Any:
