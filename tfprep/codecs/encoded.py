@@ -41,7 +41,15 @@ class Encoded(OneBytes):
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         data, channels = bytes(feature), _channels(spec)
-        pixels = images.decode_stored_jpeg(data, channels=min(channels, 3)) if _checked_jpeg(data) else _png(data, spec)
+        if not images.is_jpeg(data) and not data.startswith(_PNG_START):
+            raise SampleError(f"neither a JPEG nor a PNG: {len(data)} bytes that begin with {data[:8]!r}")
+        images.stored_size(data)  # more pixels than are decoded are an error
+        if images.is_jpeg(data):
+            pixels = images.decode_stored_jpeg(data, channels=min(channels, 3))
+        else:
+            pixels = images.decode_png(data)
+            if pixels.dtype != spec.dtype:
+                raise SampleError(f"a PNG of {pixels.dtype}, expected {spec.dtype}")
         pixels = _with_channels(pixels, channels)
         return pixels[:, :, 0] if len(spec.shape) == 2 else pixels
 
@@ -54,7 +62,8 @@ class Encoded(OneBytes):
             return
         pixels = self.decode(feature, spec)
         if pixels.shape != out.shape:
-            raise SampleError(f"an image of {_size(pixels)} pixels, expected {_size(out)}")
+            size, expected = (f"{one.shape[1]} x {one.shape[0]}" for one in (pixels, out))
+            raise SampleError(f"an image of {size} pixels, expected {expected}")
         np.copyto(out, pixels)
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
@@ -79,21 +88,6 @@ def _channels(spec: FieldSpec) -> int:
     return 1 if len(spec.shape) == 2 else spec.shape[2] or 3
 
 
-def _checked_jpeg(data: bytes) -> bool:
-    """Tells if it is a JPEG; SampleError where its header, or a PNG's, gives more pixels than are decoded."""
-    if not images.is_jpeg(data) and not data.startswith(_PNG_START):
-        raise SampleError(f"neither a JPEG nor a PNG: {len(data)} bytes that begin with {data[:8]!r}")
-    images.stored_size(data)
-    return images.is_jpeg(data)
-
-
-def _png(data: bytes, spec: FieldSpec) -> Array:
-    pixels = images.decode_png(data)
-    if pixels.dtype != spec.dtype:
-        raise SampleError(f"a PNG of {pixels.dtype}, expected {spec.dtype}")
-    return pixels
-
-
 def _with_channels(pixels: Array, channels: int) -> Array:
     """The pixels [H, W, C] with another number of channels, where no value has to be computed."""
     stored = pixels.shape[2]
@@ -109,10 +103,6 @@ def _with_channels(pixels: Array, channels: int) -> Array:
         return np.concatenate([colour, opaque], axis=2)
     colour = np.repeat(colour, 3, axis=2) if colour.shape[2] == 1 else colour
     return colour if channels == 3 else np.concatenate([colour, opaque], axis=2)
-
-
-def _size(pixels: Array) -> str:
-    return f"{pixels.shape[1]} x {pixels.shape[0]}"
 
 
 @dataclass(frozen=True)

@@ -65,21 +65,21 @@ class Zstd:
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         raw = Raw(self.dtype).encode(value)
-        array = np.frombuffer(raw[""], little(self.spec("map", value).dtype))
-        return {**raw, "": self._packed(array.reshape(np.shape(value)))}
-
-    def _packed(self, array: Array) -> bytes:
+        array = np.frombuffer(raw[""], little(self.spec("map", value).dtype)).reshape(np.shape(value))
         if not array.size:
-            return bytes([_PLAIN])
+            return {**raw, "": bytes([_PLAIN])}
         forms = _FORMS.get(self.predict) or [form for forms in _FORMS.values() for form in forms]
-        contents = {rows: _differences(array) if rows else _words(array) for rows in {rows for rows, _ in forms}}
+        words = _words(array)
+        contents = {_PLAIN: words}
+        if any(rows for rows, _ in forms):  # differences modulo 2^bits, so that the sums are exact
+            contents[_ROWS] = np.diff(words, axis=0, prepend=np.zeros_like(words[:1]))
         if len(forms) > 1:
             sizes = [len(_compressed(contents[rows], _TRIAL_LEVEL, shuffle)) for rows, shuffle in forms]
             if self.predict == "auto":
                 sizes[0] = int(sizes[0] * _GAIN)
             forms = [forms[int(np.argmin(sizes))]]
         ((rows, shuffle),) = forms
-        return bytes([rows]) + _compressed(contents[rows], self.level, shuffle)
+        return {**raw, "": bytes([rows]) + _compressed(contents[rows], self.level, shuffle)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return Raw(self.dtype).spec(kind, value)
@@ -99,7 +99,12 @@ class Zstd:
         if not out.nbytes:
             return
         words = _words(out)
-        _decompress(content, words)
+        from numcodecs import blosc
+
+        try:
+            blosc.decompress(content[1:], words)
+        except (RuntimeError, ValueError) as error:
+            raise SampleError(f"a damaged array stored as Zstd ({error})") from error
         if content[0] == _ROWS:
             np.add.accumulate(words, axis=0, out=words)
         if sys.byteorder == "big":
@@ -130,11 +135,6 @@ def _words(array: Array) -> Array:
     return array.reshape(array.shape[0] if array.ndim else 1, -1).view(word)
 
 
-def _differences(array: Array) -> Array:
-    words = _words(array)
-    return np.diff(words, axis=0, prepend=np.zeros_like(words[:1]))  # modulo 2^bits, so that the sums are exact
-
-
 def _compressed(array: Array, level: int, shuffle: int) -> bytes:
     """The array as one block, whose bytes do not depend on the number of threads."""
     from numcodecs import blosc
@@ -157,12 +157,3 @@ def _check_size(content: memoryview, spec: FieldSpec, shape: tuple[int, ...]) ->
     size, expected = _array_bytes(content), prod(shape) * np.dtype(spec.dtype).itemsize
     if size != expected or min(shape, default=0) < 0:
         raise SampleError(f"an array of {size} bytes, expected {expected} of {spec.dtype} {list(shape)}")
-
-
-def _decompress(content: memoryview, out: Array) -> None:
-    from numcodecs import blosc
-
-    try:
-        blosc.decompress(content[1:], out)
-    except (RuntimeError, ValueError) as error:
-        raise SampleError(f"a damaged array stored as Zstd ({error})") from error

@@ -89,7 +89,13 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
             raise SampleError(f"a window is for gray DICOM (MONOCHROME1 and 2), this one is {kind}")
         array = np.asarray(pixel_array(header, index=page or 0))
         if kind in _GRAY:
-            return _gray(array, _of_frame(header, page or 0), window)
+            # The rescale and the window of one frame stand in groups of it, or in those of all frames.
+            shared = list(header.get("SharedFunctionalGroupsSequence") or ())[:1]
+            own = list(header.get("PerFrameFunctionalGroupsSequence") or ())[page or 0 : (page or 0) + 1]
+            for group in (*shared, *own):
+                for item in (one for name in _OF_FRAMES for one in list(group.get(name) or ())[:1]):
+                    header.update(item)
+            return _gray(array, header, window)
         if kind == "PALETTE COLOR":
             return Numbers(np.asarray(apply_color_lut(array, header)))
         return Numbers(
@@ -141,17 +147,6 @@ def _stored(header: Any, array: Array) -> tuple[float, float] | None:
         return None
     bits = int(header.get("BitsStored") or header.BitsAllocated)
     return (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if header.get("PixelRepresentation") else (0.0, 2.0**bits - 1)
-
-
-def _of_frame(header: Any, frame: int) -> Any:
-    """Return the header with the rescale and the window of one frame."""
-    shared = list(header.get("SharedFunctionalGroupsSequence") or ())[:1]
-    own = list(header.get("PerFrameFunctionalGroupsSequence") or ())[frame : frame + 1]
-    for group in (*shared, *own):
-        for name in _OF_FRAMES:
-            for item in list(group.get(name) or ())[:1]:
-                header.update(item)
-    return header
 
 
 def read_header(data: bytes) -> Any:

@@ -52,8 +52,13 @@ def read_headers(buffer: Array, at: Array, size: Array) -> Headers:
     for number, byte in enumerate(_PNG_START):
         png = png[buffer.take(at[png] + number) == byte]
     format_[png] = PNG
-    _read_pngs(buffer, at, png, numbers)
-    return Headers(format_, *numbers)
+    height, width, channels, bits = numbers
+    start = at[png]
+    width[png] = _two_bytes(buffer, start + 16) << 16 | _two_bytes(buffer, start + 18)
+    height[png] = _two_bytes(buffer, start + 20) << 16 | _two_bytes(buffer, start + 22)
+    channels[png] = _CHANNELS_OF_COLOUR_TYPE[buffer.take(start + 25) & 7]
+    bits[png] = np.where(buffer.take(start + 24) == 16, 16, 8)
+    return Headers(format_, height, width, channels, bits)
 
 
 def _read_jpegs(buffer: Array, start: Array, size: Array, files: Array, out: list[Array]) -> None:
@@ -75,15 +80,6 @@ def _read_jpegs(buffer: Array, start: Array, size: Array, files: Array, out: lis
         step = np.where(code == 0xFF, 1, 2 + np.where(code == 0xFF, 0, _two_bytes(buffer, at + 2)))  # a fill byte
         going = ~is_frame & (code != 0xDA) & (code != 0xD9) & (step > 0)
         files, at, end = files[going], (at + step)[going], end[going]
-
-
-def _read_pngs(buffer: Array, start: Array, files: Array, out: list[Array]) -> None:
-    height, width, channels, bits = out
-    at = start[files]
-    width[files] = _two_bytes(buffer, at + 16) << 16 | _two_bytes(buffer, at + 18)
-    height[files] = _two_bytes(buffer, at + 20) << 16 | _two_bytes(buffer, at + 22)
-    channels[files] = _CHANNELS_OF_COLOUR_TYPE[buffer.take(at + 25) & 7]
-    bits[files] = np.where(buffer.take(at + 24) == 16, 16, 8)
 
 
 def _two_bytes(buffer: Array, at: Array) -> Array:

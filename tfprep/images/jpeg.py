@@ -95,7 +95,8 @@ def certain_to_decode(data: bytes) -> bool:
 def _without_scan_data(data: bytes) -> bytes | None:
     """The segments of a sequential JPEG of one scan, from its first to its last byte; None for any other."""
     kept, codes, at = [data[:2]], [], 2
-    while (code := _marker(data, at)) != _END:
+    # The code of the marker here; 0, which is none, where no marker stands here.
+    while (code := data[at + 1] if data[at : at + 1] == b"\xff" and at + 1 < len(data) else 0) != _END:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if code not in _PLAIN_SEGMENTS | _COMMENTS or not at + 4 <= end <= len(data):
             return None
@@ -108,11 +109,6 @@ def _without_scan_data(data: bytes) -> bytes | None:
             at = after.end() - 2 if after else len(data)
     plain = codes.count(_SCAN) == 1 and sum(code in _SEQUENTIAL for code in codes) == 1
     return b"".join([*kept, data[at:]]) if plain and at + 2 == len(data) else None
-
-
-def _marker(data: bytes, at: int) -> int:
-    """The code of the marker at a position; 0, which is none, where no marker stands there."""
-    return data[at + 1] if data[at : at + 1] == b"\xff" and at + 1 < len(data) else 0
 
 
 def decode_stored_jpeg(
@@ -141,7 +137,10 @@ def decode_stored_jpeg(
             buffer=out,
         )
     except (ValueError, KeyError):
-        pixels = _by_pillow(bytes(data), channels)
+        with opened(bytes(data)) as image:
+            if channels == 1:
+                image.draft("L", image.size)  # libjpeg's own gray, the luma channel, instead of a conversion from RGB
+            pixels = np.asarray(image.convert("L"))[:, :, None] if channels == 1 else rgb_pixels(image)
         if reduced > 1:
             return pixels
         if out is not None and pixels.shape == out.shape:
@@ -170,14 +169,6 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
             f"JPEG cannot hold {list(image.shape[:2])} pixels: 65,500 a side at most; use Zstd(), Png() or Raw()"
         )
     return bytes(data)
-
-
-def _by_pillow(data: bytes, channels: int | None) -> ImageArray:
-    with opened(data) as image:
-        if channels != 1:
-            return rgb_pixels(image)
-        image.draft("L", image.size)  # libjpeg's own gray, the luma channel, instead of a conversion from RGB
-        return np.asarray(image.convert("L"))[:, :, None]
 
 
 _EXIF, _ICC = b"Exif\0\0", b"ICC_PROFILE\0"
@@ -253,27 +244,23 @@ def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
     last, known = _LAST[0]
     if last is data:
         return known
-    segments = _read_segments(data)
-    if type(data) is bytes and len(data) <= _MOST_KEPT_BYTES:
-        _LAST[0] = data, segments
-    return segments
-
-
-_MOST_KEPT_BYTES = 4 << 20
-_LAST: list[tuple[bytes, list[tuple[int, int, int]] | None]] = [(b"", None)]
-"""The last file that was asked about, and its segments: a build asks for size, orientation and colour profile in turn."""
-
-
-def _read_segments(data: bytes) -> list[tuple[int, int, int]] | None:
-    position = 2
+    position, whole = 2, False
     segments: list[tuple[int, int, int]] = []
     while data[position : position + 1] == b"\xff" and position + 4 <= len(data):
         marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
-        if marker == _SCAN:
-            return segments
+        if whole := marker == _SCAN:
+            break
         if marker == _FILL:
             position += 1
             continue
         segments.append((marker, position + 4, position + 2 + size))
         position += 2 + size
-    return None
+    found = segments if whole else None
+    if type(data) is bytes and len(data) <= _MOST_KEPT_BYTES:
+        _LAST[0] = data, found
+    return found
+
+
+_MOST_KEPT_BYTES = 4 << 20
+_LAST: list[tuple[bytes, list[tuple[int, int, int]] | None]] = [(b"", None)]
+"""The last file that was asked about, and its segments: a build asks for size, orientation and colour profile in turn."""

@@ -180,7 +180,14 @@ def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:
     """Return [H, W] or [H, W, C] with the numbers of the file. Raises SampleError."""
     with _page(data, page) as found:
         array = _checked(_array(found, data, page or 0), found)
-        return upright(_without_nodata(array, found, nodata), _orientation(found))
+        if (tag := found.tags.get(_NODATA)) is not None:
+            number = float(str(tag.value).strip("\0 "))
+            missing = np.isnan(array) if np.isnan(number) else array == number
+            if missing.any() and nodata is None:
+                rule = f"{missing.mean():.1%} of the numbers are {number:g}, which means no data"
+                raise SampleError(f"{rule}; say what they become (nodata=0)")
+            array = np.where(missing, np.asarray(nodata, array.dtype), array) if missing.any() else array
+        return upright(array, _orientation(found))
 
 
 @contextmanager
@@ -250,22 +257,6 @@ def _checked(array: Array, found: Any) -> Array:
         colours = (np.asarray(found.colormap)[:, index] >> 8).astype(np.uint8)
         return np.stack([*colours, *others], axis=-1)
     return array
-
-
-def _without_nodata(array: Array, found: Any, nodata: float | None) -> Array:
-    tag = found.tags.get(_NODATA)
-    if tag is None:
-        return array
-    number = float(str(tag.value).strip("\0 "))
-    missing = np.isnan(array) if np.isnan(number) else array == number
-    if not missing.any():
-        return array
-    if nodata is None:
-        share = missing.mean()
-        raise SampleError(
-            f"{share:.1%} of the numbers are {number:g}, which means no data; say what they become (nodata=0)"
-        )
-    return np.where(missing, np.asarray(nodata, array.dtype), array)
 
 
 def _orientation(found: Any) -> int:

@@ -8,6 +8,8 @@ has one hash and not that of its rounding errors. On a picture of 32 x 32 gray p
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tfprep.fields import Array
@@ -36,7 +38,11 @@ def perceptual_hash(image: Array | bytes) -> int:
     Raises:
         SampleError: The bytes are no image that can be read.
     """
-    pixels = decode_image(image, reduced=_reduction(image)) if isinstance(image, bytes) else image
+    if isinstance(image, bytes):
+        header = jpeg_header(image) if is_jpeg(image) else None
+        side = min(header[:2]) if header else 0
+        image = decode_image(image, reduced=next((k for k in (8, 4, 2) if side // k >= _LEAST_SIDE), 1))
+    pixels: Any = image
     # Only the order of the frequencies counts, so 16 bits and floats need no scale.
     plain = pixels if pixels.dtype in (np.uint8, np.uint16) else np.nan_to_num(pixels.astype(np.float32))
     gray = cv2.cvtColor(plain, cv2.COLOR_RGB2GRAY) if plain.shape[2] == 3 else np.ascontiguousarray(plain[:, :, 0])
@@ -50,17 +56,4 @@ def perceptual_hash(image: Array | bytes) -> int:
     return int.from_bytes(np.packbits(low > median).tobytes(), "big")
 
 
-def _unscaled() -> Array:
-    one = np.ones(_FREQUENCIES)
-    one[0] = np.sqrt(2)
-    return np.outer(one, one)
-
-
-_SCALE = _unscaled()
-
-
-def _reduction(data: bytes) -> int:
-    """Return at which part of its size a file is decoded."""
-    header = jpeg_header(data) if is_jpeg(data) else None
-    side = min(header[:2]) if header else 0
-    return next((k for k in (8, 4, 2) if side // k >= _LEAST_SIDE), 1)
+_SCALE = np.outer(*[np.array([np.sqrt(2), *[1.0] * (_FREQUENCIES - 1)])] * 2)

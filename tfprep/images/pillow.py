@@ -27,19 +27,7 @@ PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _EXIF_ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS = 256, 257, 258
-_CHANNELS = {
-    "RGB": 4,
-    "RGBA": 4,
-    "RGBX": 4,
-    "CMYK": 4,
-    "YCbCr": 4,
-    "LAB": 4,
-    "LA": 4,
-    "PA": 4,
-    "I": 4,
-    "F": 4,
-    "I;16": 2,
-}
+_CHANNELS = dict.fromkeys(("RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "LA", "PA", "I", "F"), 4) | {"I;16": 2}
 """Bytes a pixel in Pillow's memory, which keeps four channels for three."""
 _OPAQUE = 255
 _STRIP_PIXELS = 1 << 20
@@ -60,10 +48,18 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                check_pixels(image.height, image.width, _bytes_per_pixel(image, data))
-                if not is_jpeg(data) and not frames:
-                    _check_frames(image)
-                _check_end(image, data)
+                # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
+                deep = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
+                held = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
+                check_pixels(image.height, image.width, max(deep, held))
+                count = 1 if frames or is_jpeg(data) else getattr(image, "n_frames", 1)
+                if count > 1:
+                    rule = f"{image.format} holds {count} frames, expected one image"
+                    raise SampleError(f"{rule}; choose one with sources.Pixels(page=0)")
+                # Pillow shows a PNG without its last chunk, which TensorFlow refuses, and the coarse part of a JPEG 2000.
+                ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
+                if not ends.get(image.format or "", True):
+                    raise SampleError(f"not a whole image: the end of the {image.format} is missing")
                 yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
@@ -157,30 +153,6 @@ def _rgb_strip(image: Image.Image, transparent: bool, background: Colour | None)
             )
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, background or WHITE), rgba)
     return np.asarray(image.convert("RGB"))
-
-
-def _bytes_per_pixel(image: Image.Image, data: bytes) -> int:
-    """The larger of what the pixels take in the file's depth and what they take as Pillow holds them."""
-    if is_jpeg(data):
-        return 3
-    deep = len(image.getbands()) * bits_per_channel(image, data) // 8
-    return max(deep, _CHANNELS.get(image.mode, 1) if image.mode != "RGB" else 3)
-
-
-def _check_frames(image: Image.Image) -> None:
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1:
-        raise SampleError(
-            f"{image.format} holds {frames} frames, expected one image; choose one with sources.Pixels(page=0)"
-        )
-
-
-def _check_end(image: Image.Image, data: bytes) -> None:
-    """Refuses what Pillow would show although it is cut short: a PNG without its last chunk (which TensorFlow refuses), a JPEG
-    2000 with the coarse part of its data alone."""
-    ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
-    if not ends.get(image.format or "", True):
-        raise SampleError(f"not a whole image: the end of the {image.format} is missing")
 
 
 MAX_PIXELS = 178_956_970

@@ -20,7 +20,12 @@ def encode_png(array: Array, level: int) -> bytes:
     """uint8 [H, W] or [H, W, C] with 1 to 4 channels, or uint16 with 1, 3 or 4, as a PNG. Two channels are stored as gray and
     alpha. `level` is zlib's, 0 to 9. Raises SampleError for any other array."""
     if array.ndim == 3 and array.shape[2] == 2:
-        return _encode_pair(array, level)
+        if array.dtype != np.uint8:
+            rule = f"PNG holds two channels as uint8 only, not {array.dtype}"
+            raise SampleError(f"{rule}; use Raw, or one field a channel")
+        file = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
+        return file.getvalue()
     try:
         written, data = cv2.imencode(
             ".png", np.ascontiguousarray(_swap_rgb(array)), [cv2.IMWRITE_PNG_COMPRESSION, level]
@@ -36,8 +41,16 @@ def encode_png(array: Array, level: int) -> bytes:
 
 def decode_png(data: bytes) -> Array:
     """uint8 or uint16 [H, W, C] of what `encode_png` wrote. Raises SampleError."""
-    if not HAS_OPENCV:
-        return _by_pillow(data)
+    if not HAS_OPENCV:  # Pillow has no form for several channels of 16 bits
+        if len(data) > 25 and data[24] == 16 and data[25] != 0:
+            rule = "a PNG of several channels of 16 bits needs OpenCV"
+            raise MissingDependencyError(f"{rule}: pip install 'tfprep[opencv]'")
+        try:
+            with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+                pixels = np.array(image)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise SampleError("not a whole PNG image") from error
+        return pixels if pixels.ndim == 3 else pixels[:, :, None]
     pair = len(data) > 25 and data[25] == _GRAY_ALPHA
     array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if data else None
     if array is None:
@@ -45,18 +58,6 @@ def decode_png(data: bytes) -> Array:
     if pair:
         return array[:, :, [0, 3]]
     return _swap_rgb(array if array.ndim == 3 else array[:, :, None])
-
-
-def _by_pillow(data: bytes) -> Array:
-    """The same by Pillow, which has no form for several channels of 16 bits."""
-    if len(data) > 25 and data[24] == 16 and data[25] != 0:
-        raise MissingDependencyError("a PNG of several channels of 16 bits needs OpenCV: pip install 'tfprep[opencv]'")
-    try:
-        with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
-            array = np.array(image)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise SampleError("not a whole PNG image") from error
-    return array if array.ndim == 3 else array[:, :, None]
 
 
 def has_right_checksums(data: bytes) -> bool:
@@ -70,14 +71,6 @@ def has_right_checksums(data: bytes) -> bool:
             return True
         at = end + 4
     return False
-
-
-def _encode_pair(array: Array, level: int) -> bytes:
-    if array.dtype != np.uint8:
-        raise SampleError(f"PNG holds two channels as uint8 only, not {array.dtype}; use Raw, or one field a channel")
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(array), "LA").save(file, "PNG", compress_level=level)
-    return file.getvalue()
 
 
 def _swap_rgb(array: Array) -> Array:

@@ -29,26 +29,23 @@ def foreign_profile(data: bytes) -> tuple[str, bytes] | None:
 
     A profile for another number of channels than the image has says nothing about it, and counts as none.
     """
+    profile: Any = icc_profile(data) if is_jpeg(data) else None
+    if _SIGNATURE not in (data if profile is None else profile) and not (
+        data.startswith(PNG_START) and b"iCCP" in data
+    ):
+        return None
     try:
-        profile, mode = _profile_and_mode(data)
+        if profile is not None and (header := jpeg_header(data)):
+            mode = _MODE_OF_JPEG[header[2]]
+        else:
+            with opened(data, frames=True) as image:
+                profile, mode = image.info.get("icc_profile"), _plain_mode(image)
     except SampleError:
         return None
     if not isinstance(profile, bytes) or not profile:
         return None
     name = _foreign_name(profile, mode)
     return (name, profile) if name else None
-
-
-def _profile_and_mode(data: bytes) -> tuple[Any, str]:
-    if is_jpeg(data) and (profile := icc_profile(data)) is not None:
-        if _SIGNATURE not in profile:
-            return None, ""
-        if header := jpeg_header(data):
-            return profile, _MODE_OF_JPEG[header[2]]
-    if _SIGNATURE not in data and not (data.startswith(PNG_START) and b"iCCP" in data):
-        return None, ""
-    with opened(data, frames=True) as image:
-        return image.info.get("icc_profile"), _plain_mode(image)
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
@@ -85,7 +82,10 @@ def _foreign_name(profile: bytes, mode: str) -> str:
         name = ImageCms.getProfileDescription(opened_profile).strip() or "without a name"
         if mode == "CMYK":
             return name
-        probe = _probe(mode)
+        # All levels of gray, or colours all over the cube.
+        levels = np.arange(256) if mode == "L" else np.linspace(0, 255, 9).round()
+        colours = levels[np.newaxis] if mode == "L" else np.stack(np.meshgrid(*[levels] * 3), -1).reshape(1, -1, 3)
+        probe = Image.fromarray(colours.astype(np.uint8))
         moved = np.asarray(_transform(profile, mode).apply(probe), np.int16) - np.asarray(
             probe.convert("RGB"), np.int16
         )
@@ -98,11 +98,3 @@ def _foreign_name(profile: bytes, mode: str) -> str:
 def _transform(profile: bytes, mode: str) -> Any:
     source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
     return ImageCms.buildTransform(source, target, mode, "RGB", ImageCms.Intent.PERCEPTUAL)
-
-
-def _probe(mode: str) -> Image.Image:
-    """Colours all over the cube, or all levels of gray."""
-    if mode == "L":
-        return Image.fromarray(np.arange(256, dtype=np.uint8)[np.newaxis])
-    levels = np.linspace(0, 255, 9).round().astype(np.uint8)
-    return Image.fromarray(np.stack(np.meshgrid(levels, levels, levels), -1).reshape(1, -1, 3))

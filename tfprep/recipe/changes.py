@@ -7,6 +7,8 @@ from typing import Any
 
 _SHOWN = 60
 """Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
+_BY_NAME = "derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards", "files"
+"""Options that are mappings from names of the user."""
 
 
 def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -28,24 +30,19 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _options(path: str, old: Any, new: Any) -> Iterator[str]:
-    """The options that differ below `path`."""
+    """Yield the options that differ below `path`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("type") == new.get("type"):
-        for name in (*old, *(name for name in new if name not in old)):
-            yield from _entry(_below(path, name), name, old, new)
+        for name in dict.fromkeys((*old, *new)):
+            below = f"{path}['{name}']" if path in _BY_NAME else f"{path}.{name}" if path else name
+            if name in old and name in new:
+                yield from _options(below, old[name], new[name])
+            else:
+                yield f"{below} {'removed' if name in old else 'added'}"
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _options(f"{path}[{number}]", before, after)
     elif _differ(old, new):
         yield _change(path, old, new)
-
-
-def _entry(path: str, name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    if name not in new:
-        yield f"{path} removed"
-    elif name not in old:
-        yield f"{path} added"
-    else:
-        yield from _options(path, old[name], new[name])
 
 
 def _code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -64,13 +61,9 @@ def _code_change(name: str, old: Any, new: Any) -> str:
         old, new = ({**entry, **entry.get("captured", {}), **entry.get("attributes", {})} for entry in (old, new))
         old, new = ({k: v for k, v in entry.items() if k not in ("captured", "attributes")} for entry in (old, new))
     differing = [part for part in sorted({*old, *new}) if _differ(old.get(part), new.get(part))]
-    if (
-        len(differing) == 1
-        and differing[0] not in ("code", "uses", "bases")
-        and {*differing} <= old.keys() & new.keys()
-    ):
-        return _change(f"{name}: {differing[0]}", old[differing[0]], new[differing[0]])
-    return f"{name} changed"
+    if len(differing) != 1 or differing[0] in ("code", "uses", "bases") or not {*differing} <= old.keys() & new.keys():
+        return f"{name} changed"
+    return _change(f"{name}: {differing[0]}", old[differing[0]], new[differing[0]])
 
 
 def _change(path: str, old: Any, new: Any) -> str:
@@ -88,18 +81,8 @@ def _short(value: Any) -> str:
 
 
 def _differ(old: Any, new: Any) -> bool:
-    """Python holds 1, 1.0 and True for equal; a description does not."""
-    return repr(old) != repr(new) if not isinstance(old, Mapping | list) else _differ_inside(old, new)
-
-
-def _differ_inside(old: Any, new: Any) -> bool:
-    if isinstance(old, list):
-        return not isinstance(new, list) or len(old) != len(new) or any(map(_differ, old, new))
-    return (
-        not isinstance(new, Mapping) or old.keys() != new.keys() or any(_differ(old[name], new[name]) for name in old)
-    )
-
-
-def _below(path: str, name: str) -> str:
-    by_name = path in ("derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards", "files")
-    return f"{path}['{name}']" if by_name else f"{path}.{name}" if path else name
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) != len(new) or any(map(_differ, old, new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() != new.keys() or any(_differ(old[name], new[name]) for name in old)
+    return repr(old) != repr(new)  # Python holds 1, 1.0 and True for equal; a description does not

@@ -47,7 +47,10 @@ _OBJECTS = InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, One
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise RecipeError at the first option of a recipe that is wrong by itself, whatever the data."""
-    _check_name(options["name"])
+    try:
+        check_name("Recipe(name=...)", options["name"] if isinstance(options["name"], str) else repr(options["name"]))
+    except DatasetError as error:
+        wrong(("name",), str(error))
     if inspect.isclass(options["source"]) or not callable(getattr(options["source"], "scan", None)):
         source = options["source"]
         wrong(("source",), f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
@@ -78,10 +81,10 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     for name, derived in options["derive"].items():
         if name in kinds:
             wrong(("derive", name), f"derive: the source already has a field '{name}'; choose another name")
-        _check_inputs(name, derived, kinds, options["derive"])
-        _check_void(name, derived, options)
+        _check_inputs(name, derived, kinds, options)
         kinds[name] = derived_kind(derived)
-    kinds |= _stacks(options["stack"], kinds)
+    _check_stacks(options["stack"], kinds)
+    kinds |= dict.fromkeys(options["stack"], "map")
     for name, codec in options["store"].items():
         _check_known("store", name, kinds)
         try:
@@ -133,13 +136,6 @@ def wrong(where: tuple[str, ...], message: str) -> NoReturn:
     raise error
 
 
-def _check_name(name: Any) -> None:
-    try:
-        check_name("Recipe(name=...)", name if isinstance(name, str) else repr(name))
-    except DatasetError as error:
-        wrong(("name",), str(error))
-
-
 def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any], bool]) -> None:
     if not isinstance(value, Mapping):
         wrong((option,), f"{option}: expected a dict from name to {expected}, not {value!r}")
@@ -187,41 +183,30 @@ def _sides(op: Any) -> set[str]:
     return sides
 
 
-def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], all_derived: Mapping[str, Any]) -> None:
-    """The fields that one of tfprep's derived inputs is computed from are there, and of a kind that it takes."""
-    if not type(derived).__module__.startswith("tfprep.derive."):
-        return
-    for option, allowed in _INPUTS.items():
+def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: Mapping[str, Any]) -> None:
+    """Check that the fields of one of tfprep's derived inputs are there, of a kind that it takes, and void is no object."""
+    for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
         field = getattr(derived, option, None)
         if not isinstance(field, str):
             continue
         asks = f"derive['{name}']: {type(derived).__name__}({option}={field!r})"
         if field not in kinds:
-            way_out = "derive it first" if field in all_derived else f"there are {', '.join(sorted(kinds))}"
+            way_out = "derive it first" if field in options["derive"] else f"there are {', '.join(sorted(kinds))}"
             wrong(("derive", name), f"{asks} names no field that is there; {way_out}")
         if kinds[field] not in allowed:
             wrong(
                 ("derive", name),
                 f"{asks} needs a field of the kind {' or '.join(sorted(allowed))}; '{field}' is a {kinds[field]}",
             )
-
-
-def _check_void(name: str, derived: Any, options: Mapping[str, Any]) -> None:
-    """Raise RecipeError if a derived input that looks for objects takes a mask's number for void for one."""
     mask = getattr(derived, "mask", None)
-    fill = options["fill"].get(
-        mask, getattr(options["source"], "void", None) if mask not in options["derive"] else None
-    )
-    if isinstance(derived, _OBJECTS) and fill and fill not in (derived.void, getattr(derived, "background", 0)):
-        wrong(
-            ("derive", name),
-            f"derive['{name}']: '{mask}' has {fill} for void, and {type(derived).__name__} without void= takes it for an object; "
-            f"write void={fill}",
-        )
+    own = getattr(options["source"], "void", None) if mask not in options["derive"] else None
+    void = options["fill"].get(mask, own)
+    if isinstance(derived, _OBJECTS) and void and void not in (derived.void, getattr(derived, "background", 0)):
+        rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
+        wrong(("derive", name), f"derive['{name}']: {rule}; write void={void}")
 
 
-def _stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> dict[str, Kind]:
-    """The kinds of the stacks, whose fields are images, masks and maps."""
+def _check_stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> None:
     for name, parts in stack.items():
         if name in kinds:
             wrong(("stack", name), f"stack: there is a field '{name}' already; choose another name")
@@ -229,7 +214,6 @@ def _stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> di
             _check_known("stack", field, kinds)
             if kinds[field] not in RASTER_KINDS:
                 wrong(("stack", name), f"stack: '{field}' is a {kinds[field]}; images, masks and maps have channels")
-    return dict.fromkeys(stack, "map")
 
 
 def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
@@ -259,8 +243,13 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
             others = f"; there are {', '.join(points)}" if points else ""
             wrong(("flip_indices", name), f"flip_indices: the source has no points named '{name}'{others}")
     mirror = next((op for op in options["geometry"] if _may_mirror(op)), None)
-    for name in points:
-        if mirror is not None and name not in options["flip_indices"] and _rows_matter(name, options):
+    for name in points if mirror is not None else ():
+        ordered = any(  # as a channel for each point, or by a function of the user
+            (isinstance(derived, Heatmaps) and derived.points == name and derived.channels != 1)
+            or not type(derived).__module__.startswith("tfprep.derive.")
+            for derived in options["derive"].values()
+        )
+        if name not in options["flip_indices"] and (name in options["store"] or ordered):
             wrong(
                 ("geometry",),
                 f"flip_indices: {mirror!r} may mirror '{name}', and a left hand becomes a right hand; write "
@@ -273,16 +262,6 @@ def _may_mirror(op: Any) -> bool:
     """Return whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
     foreign = not type(op).__module__.startswith("tfprep.augment.")
     return foreign or isinstance(op, Flip) or any(map(_may_mirror, _inside(op)))
-
-
-def _rows_matter(name: str, options: Mapping[str, Any]) -> bool:
-    """Return whether the order of points comes into the dataset: stored, as a channel for each, or by a function of the user."""
-    ordered = (
-        (isinstance(derived, Heatmaps) and derived.points == name and derived.channels != 1)
-        or not type(derived).__module__.startswith("tfprep.derive.")
-        for derived in options["derive"].values()
-    )
-    return name in options["store"] or any(ordered)
 
 
 def _check_original(options: Mapping[str, Any]) -> None:
@@ -309,16 +288,8 @@ def _called(item: Any) -> str:
     return f"; call it: {item.__name__}()" if inspect.isclass(item) else ""
 
 
-def _is_codec(value: Any) -> bool:
-    return all(callable(getattr(value, name, None)) for name in ("encode", "check", "spec"))  # a str has encode too
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _is_fill(value: Any) -> bool:
-    return all(map(_is_number, value if isinstance(value, tuple) else (value,)))
 
 
 def _is_whole(value: Any, least: int | None = None) -> bool:
@@ -337,11 +308,17 @@ def _is_flip(value: Any) -> bool:
 
 _COUNT = "a whole number from 1", functools.partial(_is_whole, least=1)
 _MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "store": ("a codec such as codecs.Jpeg()", _is_codec),
+    "store": (
+        "a codec such as codecs.Jpeg()",
+        lambda codec: all(callable(getattr(codec, name, None)) for name in ("encode", "check", "spec")),
+    ),
     "derive": ("a derived input or a function", callable),
     "variants": _COUNT,
     "shards": _COUNT,
-    "fill": ("a number, or a tuple of one a channel", _is_fill),
+    "fill": (
+        "a number, or a tuple of one a channel",
+        lambda fill: all(map(_is_number, fill if isinstance(fill, tuple) else (fill,))),
+    ),
     "row_fields": ("a list of field names", _is_names),
     "stack": ("a list of two or more field names", lambda names: _is_names(names) and len(names) > 1),
     "flip_indices": ("for each row the one that it changes places with, such as (0, 2, 1)", _is_flip),

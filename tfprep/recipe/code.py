@@ -18,6 +18,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -60,7 +61,8 @@ def code_uses(code: CodeType) -> CodeUses:
         steps = [step for step in dis.get_instructions(part) if step.opname != "EXTENDED_ARG"]
         for position, step in enumerate(steps):
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                names.add((step.argval, *_attributes(steps, position + 1)))
+                attributes = takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[position + 1 :])
+                names.add((step.argval, *(one.argval for one in attributes)))
             elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 stored.add(step.argval)
             elif step.opname == "IMPORT_NAME":
@@ -69,23 +71,23 @@ def code_uses(code: CodeType) -> CodeUses:
     return CodeUses(frozenset(names), frozenset(imports), frozenset(stored))
 
 
-def assignments(source: str, variable: str) -> list[ast.stmt]:
-    """The statements at the top level of a module's source that may assign a variable.
-
-    Statements that hold others, such as `if` and `with`, count whole.
-    """
-    return [statement for statement in _parsed(source).body if variable in _assigned(statement)]
-
-
 @cache
 def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def _assigned(statement: ast.stmt) -> set[str]:
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return set()
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+def assignments(source: str, variable: str) -> list[ast.stmt]:
+    """Return the statements at the top level of a module's source that may assign a variable.
+
+    Statements that hold others, such as `if` and `with`, count whole.
+    """
+    found = []
+    for statement in _parsed(source).body:
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            if any(node.id == variable and isinstance(node.ctx, ast.Store) for node in stored):
+                found.append(statement)
+    return found
 
 
 def _canonical(code: CodeType) -> list[Any]:
@@ -130,14 +132,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
             yield from _nested(constant)
 
 
-def _attributes(steps: list[dis.Instruction], start: int) -> Iterator[str]:
-    """The attributes that are read one after the other from `start` on."""
-    for step in steps[start:]:
-        if step.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            return
-        yield step.argval
-
-
 # --- whose code it is -----------------------------------------------------------------------------------------------
 
 
@@ -173,11 +167,6 @@ def _is_installed(file: str) -> bool:
     path = os.path.realpath(file)
     if {"site-packages", "dist-packages"} & set(path.split(os.sep)):
         return True
-    return any(path.startswith(folder) for folder in _installed_folders())
-
-
-@cache
-def _installed_folders() -> tuple[str, ...]:
     named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     named += [site.getusersitepackages(), os.path.dirname(os.path.dirname(__file__))]
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in named if folder)
+    return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in named if folder)

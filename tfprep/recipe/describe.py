@@ -98,15 +98,12 @@ class Description:
         if not is_users(type(value)) and (plain := _plain(value)) is not None:
             return plain
         if isinstance(value, types.FunctionType | types.ModuleType | type):
-            return self._code(value)
+            if isinstance(value, types.FunctionType):
+                return self._function(value)
+            return self._class(value) if isinstance(value, type) else self._module(value)
         if isinstance(value, Enum):
             return {"enum": self._class(type(value)), "member": value.name}
         return self._once(value)
-
-    def _code(self, value: types.FunctionType | types.ModuleType | type) -> Any:
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        return self._class(value) if isinstance(value, type) else self._module(value)
 
     def option(self, value: Any) -> Any:
         """An option of a recipe or of its parts: as `describe`, with mappings by name as JSON objects and tuples as lists."""
@@ -134,9 +131,11 @@ class Description:
             return items if kind is list else {"tuple": items}
         if isinstance(value, set | frozenset):
             items = sorted((self.describe(item) for item in value), key=_text)
-            return (
-                {"set" if kind is set else "frozenset": items} if kind in (set, frozenset) else self._set(value, items)
-            )
+            if kind in (set, frozenset):
+                return {"set" if kind is set else "frozenset": items}
+            # Pickling a set of a subclass would list its items in the order of their hashes.
+            attributes = {"attributes": self._named(vars(value))} if getattr(value, "__dict__", None) else {}
+            return {"type": self.describe(kind), "items": items, **attributes}
         if is_dataclass(value) and not is_users(kind):
             options = {field.name: self.option(getattr(value, field.name)) for field in fields(value)}
             return {"type": public_name(kind), **options}
@@ -144,20 +143,24 @@ class Description:
             return {"dict": [[self.describe(key), self.describe(item)] for key, item in value.items()]}
         return self._callable(value) if callable(value) or kind is classmethod else self._instance(value)
 
-    def _set(self, value: Any, items: list[Any]) -> Any:
-        """A set of a subclass: pickling it would list its items in the order of their hashes."""
-        attributes = {"attributes": self._named(vars(value))} if getattr(value, "__dict__", None) else {}
-        return {"type": self.describe(type(value)), "items": items, **attributes}
-
     def _callable(self, value: Any) -> Any:
         """A callable object that is no plain function of the user."""
         if isinstance(value, types.FunctionType):
             return {"function": public_name(value), **self._captured(value)}
         if isinstance(value, functools.partial):
             described = {"function": self.describe(value.func), "args": [self.describe(arg) for arg in value.args]}
-            order = {"order": list(value.keywords)} if _reads_keywords(value.func) else {}
+            try:  # a function that takes keywords by any name sees their order
+                parameters = inspect.signature(value.func).parameters.values()
+                ordered = any(one.kind is one.VAR_KEYWORD for one in parameters)
+            except (TypeError, ValueError):  # a built-in one
+                ordered = True
+            order = {"order": list(value.keywords)} if ordered else {}
             return {**described, "keywords": self._named(value.keywords), **order}
-        if isinstance(value, staticmethod | classmethod | types.MethodType) or _is_method_of_value(value):
+        # `[].append` belongs to an object, `math.sin` to a module.
+        of_value = isinstance(value, types.BuiltinFunctionType) and not isinstance(
+            value.__self__, types.ModuleType | None
+        )
+        if isinstance(value, staticmethod | classmethod | types.MethodType) or of_value:
             return self._method(value)
         if isinstance(value, _BUILT_IN):
             return {"function": public_name(value)}
@@ -223,9 +226,12 @@ class Description:
 
     def _opaque(self, value: Any) -> Any:
         if self._strict:
-            raise RecipeError(
-                f"a recipe holds plain values, arrays, dataclasses and functions; {_shown(value)} cannot be described in JSON"
-            )
+            try:
+                text = repr(value)
+            except Exception:
+                text = f"a {type(value).__name__} whose __repr__ fails"
+            rule = "a recipe holds plain values, arrays, dataclasses and functions"
+            raise RecipeError(f"{rule}; {text} cannot be described in JSON")
         self._opaque_count += 1
         return {"opaque": self.describe(type(value)) if is_users(type(value)) else public_name(type(value))}
 
@@ -243,10 +249,16 @@ class Description:
 
     def _captured(self, function: types.FunctionType) -> dict[str, Any]:
         """The values of a function besides its code: defaults, captured variables and attributes."""
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                cells.append(cell.cell_contents)
+            except ValueError:  # a variable that is assigned later
+                cells.append(None)
         held = {
             "defaults": list(function.__defaults__ or ()),
             "keyword defaults": function.__kwdefaults__ or {},
-            "captured": dict(zip(function.__code__.co_freevars, _cells(function), strict=True)),
+            "captured": dict(zip(function.__code__.co_freevars, cells, strict=True)),
             "attributes": vars(function),
         }
         with self._lenient():
@@ -285,7 +297,10 @@ class Description:
         if (name := self._names.get(key)) is None:
             self._scopes[key] = scope
             name, opaque = self._name(key, f"constant {variable}"), self._opaque_count
-            described = self.describe(_below_module(scope, value) if isinstance(value, PurePath) else value)
+            if isinstance(value, PurePath):  # below its module: the code may lie elsewhere, as on a node of a cluster
+                folder = PurePath(scope.get("__file__") or "/dev/null").parent
+                value = value.relative_to(folder) if value.is_relative_to(folder) else value
+            described = self.describe(value)
             if self._opaque_count > opaque:
                 described = {"value": described, **self._assigned(scope, variable)}
             self._entries[name] = described if len(_text(described)) < _LONG else {"sha256": _digest(_text(described))}
@@ -293,8 +308,9 @@ class Description:
 
     def _assigned(self, scope: Mapping[str, Any], variable: str) -> dict[str, Any]:
         """The statements that assign a constant, and what they use."""
-        source = _source(scope)
-        if source is None:
+        try:
+            source = Path(scope["__file__"]).read_text(encoding="utf-8")
+        except (KeyError, OSError, UnicodeError):
             return {}
         statements = assignments(source, variable)
         named = {node.id for one in statements for node in ast.walk(one) if isinstance(node, ast.Name)}
@@ -307,7 +323,10 @@ class Description:
         try:
             full = importlib.util.resolve_name(full, scope.get("__package__"))
             spec = importlib.util.find_spec(full)
-            if spec is None or not is_users(types.ModuleType(full) if spec.origin is None else _at(full, spec.origin)):
+            module = types.ModuleType(full)  # a stand-in: name and file are what tells whose it is
+            if spec is not None and spec.origin is not None:
+                module.__file__ = spec.origin
+            if spec is None or not is_users(module):
                 return {"module": full}
             module = importlib.import_module(full)
             for one in names if "__path__" in vars(module) else ():  # only packages have submodules
@@ -420,34 +439,6 @@ def _(value: PurePath) -> Any:
     return {"path": str(value)}
 
 
-def _cells(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # a variable that is assigned later
-            yield None
-
-
-def _source(scope: Mapping[str, Any]) -> str | None:
-    try:
-        return Path(scope["__file__"]).read_text(encoding="utf-8")
-    except (KeyError, OSError, UnicodeError):
-        return None
-
-
-def _below_module(scope: Mapping[str, Any], path: PurePath) -> PurePath:
-    """Return a path below the folder of its module relative to that: the code may lie elsewhere, as on a node of a cluster."""
-    folder = PurePath(scope.get("__file__") or "/dev/null").parent
-    return path.relative_to(folder) if path.is_relative_to(folder) else path
-
-
-def _at(name: str, file: str) -> types.ModuleType:
-    """A stand-in for a module that is not imported: name and file are what tells whose it is."""
-    module = types.ModuleType(name)
-    module.__file__ = file
-    return module
-
-
 def _is_reduced(value: Any) -> bool:
     """Return whether a method `__reduce_ex__` returned what pickle takes: a function, its arguments, a state, items and pairs."""
     if not isinstance(value, tuple) or not 2 <= len(value) <= 6:
@@ -456,26 +447,6 @@ def _is_reduced(value: Any) -> bool:
     return (
         callable(function) and isinstance(args, tuple) and all(p is None or isinstance(p, Iterator) for p in rest[1:3])
     )
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:
-        return f"a {type(value).__name__} whose __repr__ fails"
-
-
-def _reads_keywords(function: Any) -> bool:
-    """Return whether a function takes keywords by any name, and so sees their order."""
-    try:
-        return any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a built-in one
-        return True
-
-
-def _is_method_of_value(value: Any) -> bool:
-    """Return whether a built-in function belongs to an object, as `[].append` does, and not to a module, as `math.sin` does."""
-    return isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | None)
 
 
 def _of_enum(name: str, value: Any) -> bool:

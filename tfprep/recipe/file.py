@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from tfprep.errors import RecipeError, summary_of
 from tfprep.python_file import import_file
@@ -52,30 +51,20 @@ def load_recipe(path: Path) -> Recipe:
         raise _located(path, error) from error
     recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
-        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {_defined(vars(module))}")
-    _check_kinds(path, recipe)
-    return recipe
-
-
-def _check_kinds(path: Path, recipe: Recipe) -> None:
-    """Check the fields that the recipe names, as far as the source's options say which there are."""
-    kinds = getattr(recipe.source, "kinds", None)
-    if callable(kinds):
+        recipes = [name for name, value in vars(module).items() if isinstance(value, Recipe)]
+        found = f"found {', '.join(recipes)}; call the one to build RECIPE" if recipes else "found no RECIPE"
+        if isinstance(recipe, list | tuple | Mapping):
+            rule = f"found a {type(recipe).__name__} of {len(recipe)}"
+            found = f"{rule}; a file holds one recipe, put each into a file of its own"
+        elif hasattr(module, "RECIPE"):
+            found = f"found RECIPE = {recipe!r}"
+        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {found}")
+    if callable(kinds := getattr(recipe.source, "kinds", None)):
         try:
             recipe.check_kinds(kinds())
         except RecipeError as error:
             raise locate(path, error) from error
-
-
-def _defined(names: Mapping[str, Any]) -> str:
-    """Return in words the names that a file defines instead of one RECIPE."""
-    if "RECIPE" in names:
-        value = names["RECIPE"]
-        if isinstance(value, list | tuple | Mapping):
-            return f"found a {type(value).__name__} of {len(value)}; a file holds one recipe, put each into a file of its own"
-        return f"found RECIPE = {value!r}"
-    recipes = [name for name, value in names.items() if isinstance(value, Recipe)]
-    return f"found {', '.join(recipes)}; call the one to build RECIPE" if recipes else "found no RECIPE"
+    return recipe
 
 
 def data_root(path: Path) -> Path:
@@ -118,21 +107,18 @@ def _suggestion(error: BaseException) -> str:
     unknown = re.match(
         r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", summary_of(error).partition(": ")[2]
     )
-    if isinstance(error, TypeError) and unknown and (part := _public(unknown[1])):
-        options = [one.name for one in fields(part) if one.init]
-        return f"; its options are {', '.join(options)}{_nearest(unknown[2], options)}"
+    if isinstance(error, TypeError) and unknown:
+        homes = [Recipe, *(getattr(importlib.import_module(f"tfprep.{part}"), unknown[1], None) for part in _PARTS)]
+        for home in homes:
+            if is_dataclass(home) and getattr(home, "__name__", "") == unknown[1]:
+                options = [one.name for one in fields(home) if one.init]
+                return f"; its options are {', '.join(options)}{_nearest(unknown[2], options)}"
     return ""
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
     return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _public(name: str) -> Any:
-    """The public dataclass of that name in the packages that recipes use."""
-    homes = [Recipe, *(getattr(importlib.import_module(f"tfprep.{part}"), name, None) for part in _PARTS)]
-    return next((home for home in homes if is_dataclass(home) and getattr(home, "__name__", "") == name), None)
 
 
 def _same(filename: str | None, path: Path) -> bool:
@@ -147,20 +133,14 @@ def _with_line(path: Path, line: int, what: str) -> RecipeError:
 
 
 def _line_of(path: Path, where: tuple[str, ...]) -> int:
-    """The line of `Recipe(option={key: ...})` in the file; 0 if it does not stand there literally."""
-    if not where:
-        return 0
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))):
-        if isinstance(node, ast.keyword) and node.arg == where[0]:
-            return _line_of_key(node.value, where[1:]) or node.value.lineno
-    return 0
-
-
-def _line_of_key(node: ast.expr, keys: tuple[str, ...]) -> int:
-    if keys and isinstance(node, ast.List | ast.Tuple) and keys[0].isdigit() and int(keys[0]) < len(node.elts):
-        return node.elts[int(keys[0])].lineno
-    if keys and isinstance(node, ast.Dict):
-        for key in node.keys:
-            if isinstance(key, ast.Constant) and key.value == keys[0]:
-                return key.lineno
+    """Return the line of `Recipe(option={key: ...})` in the file; 0 if it does not stand there literally."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="replace"))) if where else ():
+        if not isinstance(node, ast.keyword) or node.arg != where[0]:
+            continue
+        value, key = node.value, where[1] if where[1:] else ""
+        if isinstance(value, ast.List | ast.Tuple) and key.isdigit() and int(key) < len(value.elts):
+            return value.elts[int(key)].lineno
+        keys = value.keys if isinstance(value, ast.Dict) and where[1:] else []
+        lines = [one.lineno for one in keys if isinstance(one, ast.Constant) and one.value == key]
+        return (lines or [value.lineno])[0]
     return 0

@@ -79,7 +79,10 @@ class ModelFields:
     def __post_init__(self) -> None:
         self._check()
         object.__setattr__(self, "name", self.name or next(iter(self.store)))
-        self._check_name()
+        try:
+            check_name("name, by default the first of store,", self.name)
+        except DatasetError as error:
+            raise RecipeError(f"{error}; give name=") from None
         object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
 
     def _check(self) -> None:
@@ -106,12 +109,6 @@ class ModelFields:
             raise RecipeError(f"variants is 'all' or a whole number from 1 on, not {self.variants!r}")
         if self.not_finite not in ("raise", "keep"):
             raise RecipeError(f"not_finite is 'raise' or 'keep', not {self.not_finite!r}")
-
-    def _check_name(self) -> None:
-        try:
-            check_name("name, by default the first of store,", self.name)
-        except DatasetError as error:
-            raise RecipeError(f"{error}; give name=") from None
 
     def kind(self, name: str) -> Kind:
         """Return the kind of a field."""

@@ -53,20 +53,33 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         folder: The folder of raw data.
         path: Where the file will be written; paths inside it are relative to this.
     """
-    name = dataset_name(folder)
+    name, facts = dataset_name(folder), detected.facts
+    masks = [field for field, kind in facts.kinds.items() if kind == "mask"]
+    store = {field: _STORE[kind] for field, kind in facts.kinds.items()}
+    if facts.deep:  # JPEG holds 8 bits
+        store |= {field: "codecs.Zstd()" for field, kind in facts.kinds.items() if kind == "image"}
     options = [
         f"name={name!r},",
         f"source={detected.source!r},",
         f"geometry=[{', '.join(_geometry(detected))}],",
-        *_about_boxes(detected),
-        *_fill(detected),
-        *(() if detected.facts.deep else ("colour=[augment.Brightness(0.2), augment.Contrast(0.2)],",)),
-        *_derive(detected),
-        *_variants(detected),
-        f"store={{{', '.join(f'{field!r}: {_codec(detected, kind)}' for field, kind in detected.facts.kinds.items())}}},",
-        "seed=0,",
     ]
-    derived = "derive, " if "mask" in detected.facts.kinds.values() else ""
+    if "points" in facts.kinds.values():
+        flips = "flip_indices={'points': (0, 2, 1, ...)}"
+        options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")
+    void = getattr(detected.source, "void", None)  # a number that is no class, where masks may hold it
+    if voids := [field for field, numbers in facts.mask_numbers.items() if void is not None or 255 in numbers]:
+        options.append(f"fill={{{', '.join(f'{field!r}: {void or 255}' for field in voids)}}},")
+    options += [] if facts.deep else ["colour=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
+    if "instances" in masks:
+        clicks = "'clicks': derive.Clicks(mask='object', target=1, void=255)"
+        options.append(f"# derive={{'object': derive.OneInstance(void=255), {clicks}}},")
+    elif masks:
+        distance = f"derive.Distance(mask={masks[0]!r}, target=1)"
+        options.append(f"# derive={{'distance': {distance}}},  # then name it in store as well")
+    training = [split for split in facts.splits if split.lower().startswith("train")]  # `train`, `Train`, `training`
+    options += [f"variants={{{split!r}: 2}}," for split in training[:1]]
+    options += [f"store={{{', '.join(f'{field!r}: {codec}' for field, codec in store.items())}}},", "seed=0,"]
+    derived = "derive, " if masks else ""
     of_dataset = isinstance(detected.source, Records)
     modules = f"augment, codecs, {derived}sources" if not of_dataset else f"augment, codecs, {derived}".strip(", ")
     if of_dataset:
@@ -79,11 +92,6 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
         name=name,
         options=_double_quoted("\n".join(f"    {option}" for option in options)),
     )
-
-
-def _codec(detected: Detected, kind: Kind) -> str:
-    """JPEG holds 8 bits."""
-    return "codecs.Zstd()" if kind == "image" and detected.facts.deep else _STORE[kind]
 
 
 def dataset_name(folder: Path) -> str:
@@ -113,39 +121,6 @@ def _geometry(detected: Detected) -> list[str]:
             f"augment.Resize(shorter={side})", f"augment.Crop({side}, {side})", "augment.Flip(p=0.5)"
         ]  # fmt: skip
     return [f"augment.RandomResizedCrop({side}, {side})", "augment.Flip(p=0.5)"]
-
-
-def _about_boxes(detected: Detected) -> list[str]:
-    kinds = detected.facts.kinds
-    if "points" not in kinds.values():
-        return []
-    return [
-        "# augment.Flip(p=0.5) needs flip_indices={'points': (0, 2, 1, ...)}: the row that takes the place of each row"
-    ]
-
-
-def _fill(detected: Detected) -> list[str]:
-    """The number of void pixels, which is no class, where masks may hold it."""
-    void = getattr(detected.source, "void", None)
-    numbers = detected.facts.mask_numbers
-    masks = [name for name in numbers if void is not None or 255 in numbers[name]]
-    return [f"fill={{{', '.join(f'{name!r}: {void or 255}' for name in masks)}}},"] if masks else []
-
-
-def _derive(detected: Detected) -> list[str]:
-    masks = [name for name, kind in detected.facts.kinds.items() if kind == "mask"]
-    if not masks:
-        return []
-    if "instances" in masks:
-        return [
-            "# derive={'object': derive.OneInstance(void=255), 'clicks': derive.Clicks(mask='object', target=1, void=255)},"
-        ]
-    return [f"# derive={{'distance': derive.Distance(mask={masks[0]!r}, target=1)}},  # then name it in store as well"]
-
-
-def _variants(detected: Detected) -> list[str]:
-    """Two variants of the training split, whatever its spelling: `train`, `Train`, `training`."""
-    return [f"variants={{{split!r}: 2}}," for split in detected.facts.splits if split.lower().startswith("train")][:1]
 
 
 _TEMPLATE = '''"""{facts}
