@@ -2,9 +2,12 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -148,6 +151,14 @@ def test_an_opencv_that_rounds_warps_is_named(monkeypatch, number, warns):
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
     monkeypatch.setattr(plan.cv2, "__version__", number)
     assert plan.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") is warns
+
+
+def test_the_version_of_opencv_is_known_without_its_import():
+    """Where PyPI's wheel names it; elsewhere OpenCV is imported."""
+    script = "import sys; from tfprep.builder.planning.plan import maker_versions as versions\n"
+    script += "print(versions()['opencv'], 'cv2' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    assert said == [cv2.__version__, str(not Path(cv2.__file__).with_name("version.py").exists())]
 
 
 def test_a_build_with_such_an_opencv_warns_once(monkeypatch, site):

@@ -5,6 +5,7 @@ What publishes and reports, and Arrow for it, is imported in a thread while work
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import secrets
@@ -348,6 +349,12 @@ def _importing_the_rest() -> Iterator[None]:
 
     def prepare() -> None:
         with suppress(Exception):  # The caller will meet it again, and say so.
+            for name in (
+                "importlib.metadata",
+                "numpy.ma",
+                "pyarrow.compute",
+            ):  # NumPy and Arrow import them when they are used
+                importlib.import_module(name)
             import tfprep.builder.publish
             import tfprep.builder.report  # noqa: F401
             from tfprep.inspect.pages.report import prepare_report

@@ -169,7 +169,7 @@ def _check_split(name: str) -> None:
 
 def _check_unique(table: SampleTable) -> None:
     hashes = table.hashes()
-    repeated = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+    repeated = hashes[1:][hashes[1:] == hashes[:-1]]
     if not len(repeated):
         return
     first: dict[str, str] = {}
