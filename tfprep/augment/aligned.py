@@ -128,18 +128,15 @@ def plan_aligned(transform: Transform, size: Size, windowed: bool = False) -> Al
     if rows is None or columns is None:
         return None
     if windowed:
-        cuts = [_cut(axis, length) if axis.grows else axis for axis, length in ((rows, height), (columns, width))]
-        if all(axis is not None for axis in cuts):
-            rows, columns = (axis or rows for axis in cuts)
+        cuts = []
+        for axis, own in ((rows, height), (columns, width)):
+            start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
+            if not axis.grows:
+                cuts.append(axis)
+            elif axis.scale != 1 and not start % 1 and not stop % 1 and start >= 0 and stop <= own:
+                cuts.append(replace(axis, from_=int(start), to=int(stop), cut=True))
+        rows, columns = cuts if len(cuts) == 2 else (rows, columns)
     return Aligned(rows, columns, transposed)
-
-
-def _cut(axis: Axis, size: int) -> Axis | None:
-    """An axis that grows, cut to its window; None where that is not of whole pixels of the source, all inside."""
-    start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
-    if axis.scale == 1 or start % 1 or stop % 1 or start < 0 or stop > size:
-        return None
-    return replace(axis, from_=int(start), to=int(stop), cut=True)
 
 
 def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduced: int = 1) -> Array:
@@ -167,25 +164,18 @@ def _axis(slope: float, shift: float, size: int, length: int) -> Axis | None:
     flip = bool(slope < 0)
     scale, shift = abs(slope), length - shift if flip else shift
     if abs(scale - 1) * size < _TINY_PX:
-        whole = abs(shift - _round(shift)) < _TINY_PX
-        return _copied(_round(shift), size, length, flip) if whole else _linear(1.0, shift, size, length, flip)
-    return _snapped(scale, shift, size, length, flip) if scale < 1 else _linear(scale, shift, size, length, flip)
-
-
-def _copied(shift: int, size: int, length: int, flip: bool) -> Axis | None:
-    out_from, out_to = max(0, shift), min(length, size + shift)
-    if out_from >= out_to:
-        return None
-    return Axis(out_from - shift, out_to - shift, out_from, out_to, length, 1.0, float(shift), flip, grows=False)
-
-
-def _snapped(scale: float, shift: float, size: int, length: int, flip: bool) -> Axis | None:
+        start = _round(shift)
+        if abs(shift - start) >= _TINY_PX:
+            return _linear(1.0, shift, size, length, flip)
+        out_from, out_to = max(0, start), min(length, size + start)
+        if out_from >= out_to:
+            return None
+        return Axis(out_from - start, out_to - start, out_from, out_to, length, 1.0, float(start), flip, grows=False)
+    if scale > 1:
+        return _linear(scale, shift, size, length, flip)
     out_from, out_to = max(0, _round(shift)), min(length, _round(size * scale + shift))
-    if out_from >= out_to:
-        return None
-    from_ = max(0, _round((out_from - shift) / scale))
-    to = min(size, _round((out_to - shift) / scale))
-    if to <= from_:
+    from_, to = max(0, _round((out_from - shift) / scale)), min(size, _round((out_to - shift) / scale))
+    if out_from >= out_to or to <= from_:
         return None
     out_to = min(out_to, out_from + to - from_)
     scale = (out_to - out_from) / (to - from_)

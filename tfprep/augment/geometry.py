@@ -53,29 +53,17 @@ class Resize:
             raise RecipeError(f"pad needs a size to pad to, got {self}; give longer, or height and width")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        content = self._content(size)
-        height, width = self._output(content)
+        if self.shorter is not None:
+            scale = self.shorter / min(size)
+            content = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+            height, width = content
+        else:
+            height, width = self.height or self.longer or 1, self.width or self.longer or 1
+            content = _fit(size, (height, width)) if self.pad or self.longer is not None else (height, width)
+            height, width = (height, width) if self.pad else content
         left, top = (width - content[1]) // 2, (height - content[0]) // 2
         matrix = translation(left, top) @ scaling(content[1] / size[1], content[0] / size[0])
         return Transform(matrix, (height, width))
-
-    def _content(self, size: Size) -> Size:
-        """The size of the image itself, without padding."""
-        if self.height is not None and self.width is not None:
-            return _fit(size, (self.height, self.width)) if self.pad else (self.height, self.width)
-        if self.longer is not None:
-            return _fit(size, (self.longer, self.longer))
-        assert self.shorter is not None
-        scale = self.shorter / min(size)
-        return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
-
-    def _output(self, content: Size) -> Size:
-        if not self.pad:
-            return content
-        if self.height is not None and self.width is not None:
-            return self.height, self.width
-        assert self.longer is not None
-        return self.longer, self.longer
 
 
 @dataclass(frozen=True)
@@ -151,7 +139,12 @@ class RandomResizedCrop:
         require(0 < self.eval_fraction <= 1, rule, self.eval_fraction, "for example 0.875, or 1 for the whole")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        top, left, height, width = self._evaluation(size) if generator is None else self._draw(size, generator)
+        if generator is None:
+            unit = self.eval_fraction * min(size[0] / self.height, size[1] / self.width)
+            height, width = max(1, round(unit * self.height)), max(1, round(unit * self.width))
+            top, left = (size[0] - height) // 2, (size[1] - width) // 2
+        else:
+            top, left, height, width = self._draw(size, generator)
         matrix = scaling(self.width / width, self.height / height) @ translation(-left, -top)
         return Transform(matrix, (self.height, self.width))
 
@@ -163,16 +156,8 @@ class RandomResizedCrop:
             width, height = round(sqrt(pixels * ratio)), round(sqrt(pixels / ratio))
             if 0 < width <= size[1] and 0 < height <= size[0]:
                 return _window_start(size[0], height, down), _window_start(size[1], width, right), height, width
-        return self._fallback(size)
-
-    def _fallback(self, size: Size) -> tuple[int, int, int, int]:
         ratio = min(max(size[1] / size[0], self.ratio[0]), self.ratio[1])
         height, width = min(size[0], max(1, round(size[1] / ratio))), min(size[1], max(1, round(size[0] * ratio)))
-        return (size[0] - height) // 2, (size[1] - width) // 2, height, width
-
-    def _evaluation(self, size: Size) -> tuple[int, int, int, int]:
-        unit = self.eval_fraction * min(size[0] / self.height, size[1] / self.width)
-        height, width = max(1, round(unit * self.height)), max(1, round(unit * self.width))
         return (size[0] - height) // 2, (size[1] - width) // 2, height, width
 
 

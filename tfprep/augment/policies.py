@@ -309,14 +309,11 @@ class AugMix:
         share = np.float32(generator.beta(self.alpha, self.alpha))
         mixture = np.zeros(image.shape, np.float32)
         for weight, inner in zip(weights, children(generator, self.width), strict=True):
-            mixture += weight * self._chain(image, inner)
+            mixed = image
+            for _ in range(int(inner.integers(1, 4)) if self.depth == "random" else self.depth):
+                mixed = _augmix_op(mixed, self.severity, inner)
+            mixture += weight * mixed
         return np.asarray(np.rint((1 - share) * image + share * mixture).astype(np.uint8))
-
-    def _chain(self, image: ImageArray, generator: np.random.Generator) -> ImageArray:
-        depth = int(generator.integers(1, 4)) if self.depth == "random" else self.depth
-        for _ in range(depth):
-            image = _augmix_op(image, self.severity, generator)
-        return image
 
 
 _AUGMIX_OPS = (

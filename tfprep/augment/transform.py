@@ -172,31 +172,23 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     refitted to points along them, too.
     """
     table = _table(boxes, (4,), "boxes are [N, 4]: x0, y0, x1, y1")
-    outline = transform.push(_outline(table, _ALONG_BENT_SIDES if transform.bends else 1))
+    count = _ALONG_BENT_SIDES if transform.bends else 1  # points evenly along each side, from its corner on
+    corners, share = table[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 1, 2), (np.arange(count) / count)[:, None]
+    sides = corners * (1 - share) + np.roll(corners, -1, axis=1) * share
+    outline = transform.push(sides.reshape(len(table), 4 * count, 2))
     behind = np.isnan(outline)
     low, high = np.where(behind, np.inf, outline).min(1), np.where(behind, -np.inf, outline).max(1)
     height, width = transform.size
     cut = np.clip(np.concatenate([low, high], 1), 0, [width, height, width, height])
     with np.errstate(invalid="ignore", divide="ignore"):
-        visible = np.nan_to_num(_area(cut) / np.prod(high - low, axis=1))
+        area = (cut[:, 2] - cut[:, 0]) * (cut[:, 3] - cut[:, 1])
+        visible = np.nan_to_num(area / np.prod(high - low, axis=1))
     cut[visible <= 0, 2:] = cut[visible <= 0, :2]
     return cut.astype(np.float32), visible
 
 
 _ALONG_BENT_SIDES = 8
 """Points along each side of a box to which it is refitted after a bend."""
-
-
-def _outline(boxes: Array, count: int) -> Array:
-    """[N, 4 · count, 2]: the corners of each box, and further points evenly along its sides."""
-    corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 1, 2)
-    ahead = np.roll(corners, -1, axis=1)
-    share = (np.arange(count) / count)[:, None]
-    return np.asarray((corners * (1 - share) + ahead * share).reshape(len(boxes), 4 * count, 2))
-
-
-def _area(boxes: Array) -> Array:
-    return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
 
 
 def _table(value: Array, columns: tuple[int, ...], rule: str) -> Array:

@@ -96,14 +96,28 @@ def warp_sample(
     if size is None:
         warp = _Warp(transform, transform.size, border, reduced, windowed, None)
     else:
-        warp = (_kept_snapped if _is_fixed(transform) else _snapped)(
-            transform, size, _coarsest(sample, kinds, size, reduced), border, reduced, windowed
-        )
+        # The raster with the fewest pixels: what is snapped to its grid lies on that of the finer ones, or near.
+        shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
+        own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
+        height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
+        snapped = _kept_snapped if _is_fixed(transform) else _snapped
+        warp = snapped(transform, size, (int(height), int(width)), border, reduced, windowed)
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
-    warped = {
-        name: _field(name, value, kinds.get(name), warp, fills.get(name, 0), flips.get(name, ()))
-        for name, value in sample.items()
-    }
+    warped = dict(sample)
+    for name, value in sample.items():
+        kind = kinds.get(name)
+        try:
+            if kind in RASTER_KINDS:
+                warped[name] = _raster(np.asarray(value), kind == "mask", warp, fills.get(name, 0))
+            elif kind == "points":
+                warped[name] = exchange_rows(warp_points(value, warp.transform), flips.get(name, ()))
+            elif kind == "boxes":
+                warped[name] = warp_boxes(value, warp.transform)[0]
+        except SampleError as error:
+            raise error.located(stage="geometry", field=name) from error
+        except (cv2.error, ValueError, MemoryError) as error:
+            rule = f"cannot warp an array of shape {np.shape(value)}"
+            raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
     if min_visible > 0:
         warped |= _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
     return warped
@@ -206,22 +220,16 @@ _kept_snapped = lru_cache(_MOST_KEPT)(_snapped)
 
 
 def _view(transform: Transform, size: Size, own: Size, border: Border, windowed: bool, reduced: int = 1) -> _View:
-    if own != size and own == _reduced_size(size, reduced):
-        return _reduced_view(transform, size, own, border, reduced)
+    if own != size and own == _reduced_size(size, reduced):  # planned on the pixels of the whole picture
+        local, plan = _before(scaling(reduced, reduced), transform), plan_aligned(transform, size)
+        if plan is None or not plan.mirrors_right(border) or not (plan.rows.shrinks and plan.columns.shrinks):
+            return _View(own, local, None)
+        return _View(own, local, plan, reduced)
     local = transform if own == size else _before(scaling(size[1] / own[1], size[0] / own[0]), transform)
     plan = plan_aligned(local, own, windowed)
     if plan is None or not plan.mirrors_right(border):
         return _View(own, local, None)
     return _View(own, plan.transform(), plan)
-
-
-def _reduced_view(transform: Transform, size: Size, own: Size, border: Border, reduced: int) -> _View:
-    """The view of a raster decoded at 1 / `reduced`, planned on the pixels of the whole picture."""
-    local = _before(scaling(reduced, reduced), transform)
-    plan = plan_aligned(transform, size)
-    if plan is None or not plan.mirrors_right(border) or not (plan.rows.shrinks and plan.columns.shrinks):
-        return _View(own, local, None)
-    return _View(own, local, plan, reduced)
 
 
 def _reduced_size(size: Size, reduced: int) -> Size:
@@ -230,28 +238,6 @@ def _reduced_size(size: Size, reduced: int) -> Size:
 
 def _before(matrix: Array, transform: Transform) -> Transform:
     return Transform(matrix, transform.size).then(transform)
-
-
-def _coarsest(sample: Sample, kinds: Mapping[str, Kind], size: Size, reduced: int) -> Size:
-    """The size of the raster with the fewest pixels: what is snapped to its grid lies on that of the finer ones, or near."""
-    shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
-    own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
-    height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
-    return int(height), int(width)
-
-
-def _field(name: str, value: Any, kind: Kind | None, warp: _Warp, fill: Fill, flip_indices: Sequence[int]) -> Any:
-    try:
-        if kind in RASTER_KINDS:
-            return _raster(np.asarray(value), kind == "mask", warp, fill)
-        if kind == "points":
-            return exchange_rows(warp_points(value, warp.transform), flip_indices)
-        return warp_boxes(value, warp.transform)[0] if kind == "boxes" else value
-    except SampleError as error:
-        raise error.located(stage="geometry", field=name) from error
-    except (cv2.error, ValueError, MemoryError) as error:
-        shape = np.shape(value)
-        raise SampleError(f"cannot warp an array of shape {shape}: {error}", stage="geometry", field=name) from error
 
 
 def _only_visible(
@@ -288,25 +274,17 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
     view = view or _view(warp.transform, warp.size, own, warp.border, warp.windowed, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
-    return (_mask if mask else _smooth)(array, view, warp.border, _fill(fill, array))
-
-
-def _fill(fill: Fill, array: Array) -> Array:
-    """The fill as an array of the raster's dtype: one value, or one a channel."""
-    values = np.asarray(fill, array.dtype)
+    values = np.asarray(fill, array.dtype)  # one value, or one a channel
     if values.ndim and values.shape != array.shape[2:]:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"
         raise SampleError(f"{rule}; give one value, or one a channel")
-    return values
-
-
-def _mask(array: Array, view: _View, border: Border, fill: Array) -> Array:
+    if not mask:
+        return _smooth(array, view, warp.border, values)
     if view.plan is not None:
-        return warp_nearest(array, view.plan, border, fill)  # a mask is never reduced: it is no JPEG
+        return warp_nearest(array, view.plan, warp.border, values)  # a mask is never reduced: it is no JPEG
     narrow = array if array.dtype in _MASK_DTYPES else array.astype(np.float64)
-    drawn = draw(
-        narrow, view.transform, view.mask_maps if view.transform.bends else None, cv2.INTER_NEAREST, border, fill
-    )
+    maps = view.mask_maps if view.transform.bends else None
+    drawn = draw(narrow, view.transform, maps, cv2.INTER_NEAREST, warp.border, values)
     return drawn.astype(array.dtype, copy=False)
 
 
@@ -364,8 +342,11 @@ def draw(
     value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
     options: dict[str, Any] = {"borderMode": cv_border(border), "borderValue": value}
     array = np.ascontiguousarray(array)
-    if maps is None and _looks_back(transform):
-        maps = source_maps(transform)
+    if maps is None and not is_affine(transform.matrix):
+        corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
+        if ((corners @ np.linalg.inv(transform.matrix).T)[:, 2] <= 0).any():
+            # Part of the output lies behind the eye of the perspective, where OpenCV would draw the image upside down.
+            maps = source_maps(transform)
     if maps is not None:
         return same_depth(cv2.remap(array, *maps, interpolation, **options), array)
     if is_affine(matrix):
@@ -389,32 +370,17 @@ _NOWHERE_PX = -1e4
 """A coordinate far outside every image, for output pixels that show nothing."""
 
 
-def _looks_back(transform: Transform) -> bool:
-    """Tells if part of the output lies behind the eye of a perspective, where OpenCV would draw the image upside down."""
-    if is_affine(transform.matrix):
-        return False
-    height, width = transform.size
-    corners = (
-        np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]]) @ np.linalg.inv(transform.matrix).T
-    )
-    return bool((corners[:, 2] <= 0).any())
-
-
 def singular_values(transform: Transform) -> tuple[Array, Array]:
     """The largest and smallest scale, at one point of an affine transform, on a grid of output points of any other."""
     if not transform.bends and is_affine(transform.matrix):
         (a, b), (c, d) = (transform.matrix[:2, :2] / transform.matrix[2, 2]).tolist()
         half, rest = hypot(a + d, c - b) / 2, hypot(a - d, b + c) / 2  # a tenth of the time of a general SVD
         return np.array([half + rest]), np.array([abs(half - rest)])
-    values = 1 / np.linalg.svd(_pull_slopes(transform), compute_uv=False)
-    return values[:, 1], values[:, 0]
-
-
-def _pull_slopes(transform: Transform) -> Array:
-    """The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel."""
+    # The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel.
     height, width = transform.size
     x, y = np.meshgrid(np.linspace(0.5, width - 0.5, _PROBES), np.linspace(0.5, height - 0.5, _PROBES))
     points = np.stack([x.ravel(), y.ravel()], 1)
     steps = [np.array([0.5, 0.0]), np.array([0.0, 0.5])]
     slopes = np.stack([transform.pull(points + step) - transform.pull(points - step) for step in steps], 2)
-    return np.asarray(slopes[np.isfinite(slopes).all((1, 2))])
+    values = 1 / np.linalg.svd(slopes[np.isfinite(slopes).all((1, 2))], compute_uv=False)
+    return values[:, 1], values[:, 0]

@@ -77,7 +77,10 @@ class ClickPoints:
     def __post_init__(self) -> None:
         require_class("Clicks.target", self.target)
         for name in ("n_pos", "n_neg1", "n_neg2"):
-            _require_counts(f"Clicks.{name}", getattr(self, name))
+            value = getattr(self, name)
+            pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int) for end in value)
+            rule = f"Clicks.{name} is a range (from, to) of counts"
+            require(pair and 0 <= value[0] <= value[1], rule, value, "for example (1, 5)")
         require_count("Clicks.n_neg3", self.n_neg3)
         require_count("Clicks.sets", self.sets, 1)
         for name in ("step_px", "margin_px", "band_px"):
@@ -105,20 +108,15 @@ class ClickPoints:
         positive = _spread(_deep(inside, self.margin_px), count, self.step_px, generator, _NONE)
         strategy = generator.choice(self.strategies) if self.strategies else 0
         if strategy == 1:
-            return positive, self._in_band(inside, mask, generator)
+            count, window = _count(self.n_neg1, generator), box_of(inside, ceil(self.band_px))
+            if window is None:
+                return positive, _NONE
+            band, distance = self._band(inside[window], mask[window])
+            clicks = _spread(band & (distance > self.margin_px - ERROR_PX), count, self.step_px, generator, _NONE)
+            return positive, clicks + _corner(window)
         if strategy == 2:
             return positive, self._on_others(mask, generator)
         return positive, self._around(inside, mask, generator) if strategy == 3 else _NONE
-
-    def _in_band(self, inside: Array, mask: Array, generator: np.random.Generator) -> Array:
-        """Strategy 1."""
-        count = _count(self.n_neg1, generator)
-        window = box_of(inside, ceil(self.band_px))
-        if window is None:
-            return _NONE
-        band, distance = self._band(inside[window], mask[window])
-        clicks = _spread(band & (distance > self.margin_px - ERROR_PX), count, self.step_px, generator, _NONE)
-        return clicks + _corner(window)
 
     def _on_others(self, mask: Array, generator: np.random.Generator) -> Array:
         """Strategy 2."""
@@ -298,11 +296,6 @@ def _apart(free: Array, width: int, clicks: Array, step_px: float, generator: np
 
 _TRIES = 8
 """Most pixels are far enough from the few clicks: only after this number of failures are all pixels tested."""
-
-
-def _require_counts(name: str, value: tuple[int, int]) -> None:
-    pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int) for end in value)
-    require(pair and 0 <= value[0] <= value[1], f"{name} is a range (from, to) of counts", value, "for example (1, 5)")
 
 
 def _check_maps(name: str, options: Clicks | ClickMaps) -> None:

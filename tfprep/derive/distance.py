@@ -65,7 +65,8 @@ class Distance:
     void: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.to in _REGIONS, "Distance.to is 'class', 'inside' or 'boundary'", self.to, "choose one")
+        known = self.to in ("class", "inside", "boundary")
+        require(known, "Distance.to is 'class', 'inside' or 'boundary'", self.to, "choose one")
         _check("Distance", self)
         if self.dtype in _HIGHEST and not self.normalise:
             fits = self.truncate_px is not None and self.truncate_px <= _HIGHEST[self.dtype]
@@ -77,7 +78,18 @@ class Distance:
         return _channels(self.target, lambda target: self._one(mask, target))
 
     def _one(self, mask: Array, target: int) -> Array:
-        distance = _REGIONS[self.to](mask == target, _void(mask, self.void), self.truncate_px)
+        inside = mask == target
+        whole = inside if self.void is None else inside | (mask == self.void)
+        if self.to == "class":
+            distance = distance_to(inside, within_px=self.truncate_px)
+        elif self.to == "boundary":
+            distance = distance_to(inner_boundary(whole) & inside, within_px=self.truncate_px)
+        else:
+            distance = depth_in(whole, self.truncate_px)
+            if self.void is not None:
+                distance[mask == self.void] = 0
+            if self.truncate_px is not None:
+                distance = np.minimum(distance, np.float32(self.truncate_px))
         if self.normalise and self.truncate_px is not None:
             distance *= np.float32(_HIGHEST.get(self.dtype, 1) / self.truncate_px)
         return _as(distance, self.dtype)
@@ -128,7 +140,21 @@ class SignedDistance:
         return _channels(self.target, lambda target: self._one(mask, target))
 
     def _one(self, mask: Array, target: int) -> Array:
-        signed = self._signed(mask == target, _void(mask, self.void))
+        inside = mask == target
+        outside = ~inside if self.void is None else ~(inside | (mask == self.void))
+        if inside.any() and outside.any():
+            # Cut a pixel later than asked, so that the outline's half pixel does not shorten what is cut.
+            cut = None if self.truncate_px is None else self.truncate_px + 1
+            to_inside = distance_to(inside, within_px=cut)
+            to_outside = depth_in(inside) if self.void is None else distance_to(outside, within_px=cut)
+            out_by, in_by = (0.5, 0.5) if self.outline == "edge" else (0.0, 1.0)
+            signed = np.where(inside, in_by - to_outside, to_inside - out_by)
+        else:
+            far = hypot(*mask.shape) if self.truncate_px is None else self.truncate_px
+            level = -far if inside.any() else far if self.outline == "edge" else 0
+            signed = np.full(mask.shape, level, np.float32)
+        if self.void is not None:
+            signed[mask == self.void] = 0
         if self.truncate_px is None:
             return _as(signed, self.dtype)
         np.clip(signed, -self.truncate_px, self.truncate_px, out=signed)
@@ -136,47 +162,6 @@ class SignedDistance:
             half = _HIGHEST[self.dtype] // 2
             return _as(signed * np.float32(half / self.truncate_px) + np.float32(half + 1), self.dtype)
         return _as(signed / np.float32(self.truncate_px) if self.normalise else signed, self.dtype)
-
-    def _signed(self, inside: Array, void: Array | None) -> Array:
-        outside = ~inside if void is None else ~(inside | void)
-        if not inside.any() or not outside.any():
-            return self._one_sided(inside, void)
-        # Cut a pixel later than asked, so that the outline's half pixel does not shorten what is cut.
-        cut = None if self.truncate_px is None else self.truncate_px + 1
-        to_inside = distance_to(inside, within_px=cut)
-        to_outside = depth_in(inside) if void is None else distance_to(outside, within_px=cut)
-        out_by, in_by = (0.5, 0.5) if self.outline == "edge" else (0.0, 1.0)
-        signed = np.where(inside, in_by - to_outside, to_inside - out_by)
-        return signed if void is None else np.where(void, np.float32(0), signed)
-
-    def _one_sided(self, inside: Array, void: Array | None) -> Array:
-        """The class is absent or covers all that is not void."""
-        far = hypot(*inside.shape) if self.truncate_px is None else self.truncate_px
-        level = -far if inside.any() else far if self.outline == "edge" else 0
-        signed = np.full(inside.shape, level, np.float32)
-        if void is not None:
-            signed[void] = 0
-        return signed
-
-
-def _to_class(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
-    return distance_to(inside, within_px=truncate_px)
-
-
-def _to_outside(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
-    outside_only = inside if void is None else inside | void
-    depth = depth_in(outside_only, truncate_px)
-    if void is not None:
-        depth[void] = 0
-    return depth if truncate_px is None else np.minimum(depth, np.float32(truncate_px))
-
-
-def _to_boundary(inside: Array, void: Array | None, truncate_px: float | None) -> Array:
-    whole = inside if void is None else inside | void
-    return distance_to(inner_boundary(whole) & inside, within_px=truncate_px)
-
-
-_REGIONS = {"class": _to_class, "inside": _to_outside, "boundary": _to_boundary}
 
 
 def _check(name: str, options: Distance | SignedDistance) -> None:
@@ -202,10 +187,6 @@ def _channels(target: Targets, one: Callable[[int], Array]) -> Array:
     return np.stack([one(each) for each in target], axis=2) if isinstance(target, tuple) else one(target)
 
 
-def _void(mask: Array, void: int | None) -> Array | None:
-    return None if void is None else np.asarray(mask == void)
-
-
 def _as(distance: Array, dtype: DistanceDtype) -> Array:
     return distance.astype(dtype) if dtype.startswith("float") else np.rint(distance).astype(dtype)
 
@@ -226,7 +207,11 @@ def distance_to(region: Array, absent_px: float | None = None, *, within_px: flo
     if box is None:
         far = within_px if absent_px is None else absent_px
         return np.full(region.shape, hypot(*region.shape) if far is None else far, np.float32)
-    distance = _transform(region[box])
+    others = np.logical_not(region[box]).view(np.uint8)
+    distance = np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    np.multiply(distance, distance, out=distance)
+    np.rint(distance, out=distance)
+    np.sqrt(distance, out=distance)
     if within_px is not None:
         np.minimum(distance, np.float32(within_px), out=distance)
     if distance.shape == region.shape:
@@ -257,14 +242,6 @@ def box_of(region: Array, widened: int = 0) -> Box | None:
         return None
     rows = slice(max(0, top - widened), min(region.shape[0], top + height + widened))
     return rows, slice(max(0, left - widened), min(region.shape[1], left + width + widened))
-
-
-def _transform(region: Array) -> Array:
-    others = np.logical_not(region).view(np.uint8)
-    distance = np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
-    np.multiply(distance, distance, out=distance)
-    np.rint(distance, out=distance)
-    return np.sqrt(distance, out=distance)
 
 
 def inner_boundary(region: Array) -> Array:
@@ -323,7 +300,12 @@ class UNetWeights:
         weights = np.float32(self.w0) * np.asarray(gaps)
         if not self.inside:
             weights[cells > 0] = 0
-        weights += _balance(cells > 0, ~void) if self.balance else np.float32(1)
+        inside, total = int((cells > 0).sum()), int((~void).sum())
+        if self.balance and 0 < inside < total:
+            shares = np.array([total / (2 * (total - inside)), total / (2 * inside)], np.float32)
+            weights += shares[(cells > 0).view(np.uint8)]
+        else:
+            weights += np.float32(1)
         weights[void] = 0
         return np.asarray(weights)
 
@@ -337,7 +319,10 @@ def two_nearest(cells: Array, reach_px: float) -> tuple[Array, Array]:
     nearest = np.full(cells.shape, np.inf, np.float32)
     second = nearest.copy()
     for number, box in _boxes(cells):
-        window = _widened(box, ceil(reach_px), cells.shape)
+        window = tuple(
+            slice(max(0, side.start - ceil(reach_px)), min(length, side.stop + ceil(reach_px)))
+            for side, length in zip(box, cells.shape, strict=True)
+        )
         distance = distance_to(cells[window] == number)
         distance[distance > reach_px] = np.inf
         first, other = nearest[window], second[window]
@@ -366,19 +351,3 @@ def _boxes(cells: Array) -> list[tuple[int, tuple[slice, slice]]]:
         (int(number), (slice(int(a[0]), int(b[0])), slice(int(a[1]), int(b[1]))))
         for number, a, b in zip(numbers, low, high, strict=True)
     ]
-
-
-def _widened(box: tuple[slice, slice], by: int, shape: tuple[int, ...]) -> tuple[slice, slice]:
-    rows, columns = (
-        slice(max(0, side.start - by), min(length, side.stop + by)) for side, length in zip(box, shape, strict=True)
-    )
-    return rows, columns
-
-
-def _balance(foreground: Array, counted: Array) -> Array:
-    inside, total = int(foreground.sum()), int(counted.sum())
-    outside = total - inside
-    if not inside or not outside:
-        return np.ones(foreground.shape, np.float32)
-    shares = np.array([total / (2 * outside), total / (2 * inside)], np.float32)
-    return np.asarray(shares[foreground.view(np.uint8)])

@@ -53,15 +53,13 @@ class GeodesicDistance:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         image = image_of(sample, self.image)
         seeds = self._seeds(points_of(sample, self.points), image.shape[:2])
-        most = self._longest(image) if self.truncate_px is None else self.truncate_px
+        most = self.truncate_px
+        if most is None:  # a path of as few steps as possible, with black next to white at each: none shorter is longer
+            long, short = int(max(image.shape[:2])), int(min(image.shape[:2]))
+            edge = self.edge_weight_px * sqrt(float(image.shape[2]))
+            most = (long - short) * hypot(1, edge) + (short - 1) * hypot(sqrt(2), edge)
         distance = geodesic_distance(image, seeds, self.edge_weight_px, self.scans) if seeds.any() else np.inf
         return np.broadcast_to(np.minimum(distance, most), image.shape[:2]).astype(np.float32)
-
-    def _longest(self, image: Array) -> float:
-        """A path of as few steps as possible, with black next to white at each: no shortest path is longer."""
-        long, short = int(max(image.shape[:2])), int(min(image.shape[:2]))
-        edge = self.edge_weight_px * sqrt(float(image.shape[2]))
-        return (long - short) * hypot(1, edge) + (short - 1) * hypot(sqrt(2), edge)
 
     def _seeds(self, points: Array, shape: tuple[int, ...]) -> Array:
         counted = np.isfinite(points[:, :2]).all(1)
@@ -122,14 +120,11 @@ def _scan(distance: Array, costs: _Costs) -> None:
             np.minimum(line, above + costs.down[row - 1], out=line)
             np.minimum(line[1:], above[:-1] + costs.slant_right[row - 1], out=line[1:])
             np.minimum(line[:-1], above[1:] + costs.slant_left[row - 1], out=line[:-1])
-        _along(line, costs.along[row])
-
-
-def _along(line: Array, along: Array) -> None:
-    """Steps within a row: with A the sum of costs up to a pixel, the least of line[k] + |A[j] - A[k]| is a running minimum
-    of line - A from the left and of line + A from the right."""
-    from_left = np.minimum.accumulate(line - along) + along
-    from_right = np.minimum.accumulate((line + along)[::-1])[::-1] - along
-    # Only where a path is really shorter: adding and subtracting A changes the last bits, and those would change for ever.
-    shorter = np.minimum(from_left, from_right)
-    np.copyto(line, shorter, where=shorter < line - 1e-9)
+        # Within a row, with A the sum of costs up to a pixel, the least of line[k] + |A[j] - A[k]| is a running minimum of
+        # line - A from the left and of line + A from the right.
+        along = costs.along[row]
+        from_left = np.minimum.accumulate(line - along) + along
+        from_right = np.minimum.accumulate((line + along)[::-1])[::-1] - along
+        # Only where a path is really shorter: adding and subtracting A changes the last bits, and those would change for ever.
+        shorter = np.minimum(from_left, from_right)
+        np.copyto(line, shorter, where=shorter < line - 1e-9)

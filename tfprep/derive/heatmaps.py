@@ -91,12 +91,9 @@ class ExtremePoints:
             return np.zeros((4, 3), np.float32)
         # Along x, y forwards for the left and top end, backwards for the right and bottom end.
         ends = [pixels[:, 0], pixels[:, 1], -pixels[:, 0], -pixels[:, 1]]
-        chosen = [self._near(pixels, along, generator) for along in ends]
+        near = [pixels[along <= along.min() + self.jitter_px] for along in ends]
+        chosen = [pixels[generator.integers(len(pixels))] for pixels in near]
         return np.column_stack([np.array(chosen) + 0.5, np.ones(4)]).astype(np.float32)
-
-    def _near(self, pixels: Array, along: Array, generator: np.random.Generator) -> Array:
-        near = pixels[along <= along.min() + self.jitter_px]
-        return np.asarray(near[generator.integers(len(near))])
 
 
 def stamp_gaussian(heatmap: Array, x: float, y: float, sigma_px: float) -> None:

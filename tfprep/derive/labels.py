@@ -54,7 +54,13 @@ class Boundaries:
         if self.mode == "inner":
             edge &= mask != self.background
         if self.mode == "outer":
-            edge &= (mask == self.background) | _touching_others(mask, self.background, self.void)
+            # Also pixels of an object with two different objects among themselves and their 8 neighbours. float32 holds every
+            # class, and numbers below and above all of them.
+            none = (mask == self.background) | (mask == self.background if self.void is None else mask == self.void)
+            numbers, square = mask.astype(np.float32), np.ones((3, 3), np.uint8)
+            highest = cv2.dilate(np.where(none, np.float32(-1), numbers), square)
+            lowest = cv2.erode(np.where(none, np.float32(1 << 16), numbers), square)
+            edge &= (mask == self.background) | (~none & (highest != lowest))
         if self.width_px > 0 and edge.any():
             edge = distance_to(edge) < self.width_px + ERROR_PX
         return edge.astype(np.uint8)
@@ -135,7 +141,13 @@ class OneObject:
             count += len(sizes)
         if candidates:
             numbered[numbered == candidates[generator.integers(len(candidates))]] = 1
-        return _narrow(numbered, mask == self.void if self.void is not None else None)
+        dtype = np.uint8 if numbered.max(initial=0) < 255 else np.uint16
+        if dtype is np.uint16:
+            numbered = numbered + (numbered >= 255)
+        narrow = numbered.astype(dtype)
+        if self.void is not None:
+            narrow[mask == self.void] = 255
+        return narrow
 
 
 def thick_boundaries(mask: Array, void: int | None = None) -> Array:
@@ -152,26 +164,6 @@ def thick_boundaries(mask: Array, void: int | None = None) -> Array:
         view[:-1] |= differ
         view[1:] |= differ
     return edge
-
-
-def _touching_others(mask: Array, background: int, void: int | None) -> Array:
-    """bool [H, W]: pixels of an object with two different objects among themselves and their 8 neighbours."""
-    none = mask == background if void is None else (mask == background) | (mask == void)
-    # float32 holds every class, and numbers below and above all of them.
-    numbers, square = mask.astype(np.float32), np.ones((3, 3), np.uint8)
-    highest = cv2.dilate(np.where(none, np.float32(-1), numbers), square)
-    lowest = cv2.erode(np.where(none, np.float32(1 << 16), numbers), square)
-    return np.asarray(~none & (highest != lowest))
-
-
-def _narrow(numbered: Array, void: Array | None) -> Array:
-    dtype = np.uint8 if numbered.max(initial=0) < 255 else np.uint16
-    if dtype is np.uint16:
-        numbered = numbered + (numbered >= 255)
-    narrow = numbered.astype(dtype)
-    if void is not None:
-        narrow[void] = 255
-    return narrow
 
 
 @dataclass(frozen=True)
