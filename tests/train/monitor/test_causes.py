@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ def test_other_programs_stand_beside_what_they_slow_down(
     ],
 )
 def test_what_limits_where_the_step_hardly_waits(tf: Any, times: dict[str, Any], kinds: list[str]) -> None:
-    from tfprep.train.monitor.causes import StepTimes, step_causes
+    from tfprep.train.monitor.causes import step_causes
 
-    causes = step_causes(0.01, 10.0, StepTimes(**times))
+    causes = step_causes(0.01, 10.0, times.pop("steps", 0), replace(_sample(10.0, {}), **times))
     assert [cause.kind for cause in causes] == kinds
     assert all("a faster input would save at most 1%" in cause.text for cause in causes)
 
@@ -256,8 +257,6 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, bu
     [(0.5, 0.1, ["step"]), (3.0, 1.0, ["decode"]), (3.0, 5.0, ["python", "decode"]), (3.0, 2.6, ["decode"])],
 )
 def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, between_s: float, kinds: list[str]) -> None:
-    from dataclasses import replace
-
     import numpy as np
 
     from tfprep.train.monitor.causes import summary
@@ -275,8 +274,6 @@ def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, betw
 
 
 def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf: Any) -> None:
-    from dataclasses import replace
-
     import numpy as np
 
     from tfprep.train.monitor.causes import summary

@@ -7,15 +7,15 @@ waited, something behind the loader limits. What was not measured is not said, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import keras
 
 from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.train.monitor.clock import Waits, added
-from tfprep.train.monitor.samples import MB, Sample, swap_rates
-from tfprep.train.monitor.stages import Pipeline, Stage, slowest
+from tfprep.train.monitor.samples import MB, Sample
+from tfprep.train.monitor.stages import Stage, slowest
 
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
@@ -52,25 +52,6 @@ class Cause:
     share: float = 0.0
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """The time of a `fit` outside of waits for input; seconds of wall time.
-
-    Attributes:
-        between_s: Between steps, in callbacks and in Keras's loop; None where it is not known.
-        validation_s: In validation.
-        steps: Steps of the time.
-        traces: Traces or compilations of the train step in it, the first one left out.
-        compile_s: Seconds of tracing and compiling, where the backend counts them (JAX).
-    """
-
-    between_s: float | None = None
-    validation_s: float = 0.0
-    steps: int = 0
-    traces: int = 0
-    compile_s: float = 0.0
-
-
 def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Cause]:
     """Find why the step waited for its input; the first is what limits most.
 
@@ -79,8 +60,9 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
         before: The sample at its beginning; None counts from the start of the process.
         waited_s: Seconds that the step waited between the two.
     """
-    staged = _reader(now, before, waited_s) or _stage(now, before)
-    taken = _others_cause(now, before, _lost_by_input(now, before), "the input")
+    spent = now.since(before)
+    staged = _reader(now, before, spent, waited_s) or _stage(now, before, spent)
+    taken = _others_cause(spent, _lost_by_input(spent), "the input")
     found = [taken, staged] if taken and taken.share > OTHERS_FIRST else [staged, taken]
     if staged is None and now.pipeline.kinds:
         text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
@@ -93,30 +75,31 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
     return [cause for cause in found if cause is not None]
 
 
-def step_causes(share: float, window_s: float, times: StepTimes, others: Cause | None = None) -> list[Cause]:
+def step_causes(share: float, window_s: float, steps: int, spent: Sample, others: Cause | None = None) -> list[Cause]:
     """Say what limits where the step hardly waits for input; the first is what limits most.
 
     Args:
         share: Share of the time that the step waited for input.
         window_s: Seconds of training, validation left out.
-        times: Where the rest of the time went.
+        steps: Steps of the time.
+        spent: Where the rest of the time went (see `Sample.since`).
         others: Other programs, where they take processors.
     """
     saved = f"a faster input would save at most {share:.0%} of the time"
     causes = []
-    validation = times.validation_s / max(window_s + times.validation_s, 1e-9)
+    validation = spent.validation_s / max(window_s + spent.validation_s, 1e-9)
     if validation > _PYTHON:
         text = f"validation takes {validation:.0%} of the time; {saved} of training"
         advice = "Validate less often (validation_freq=) or on fewer steps"
         causes.append(Cause("validation", text, advice, validation))
-    compiling = times.compile_s / window_s if window_s else 0.0
+    compiling = spent.compile_s / window_s if window_s else 0.0
     # JAX compiles small functions of its own in the first steps, and counts the time.
-    if times.traces > _RETRACED * times.steps > 0 and (compiling > _COMPILING or not times.compile_s):
-        text = f"the step was traced or compiled {times.traces} times again in {times.steps} steps"
-        text += f", which took {compiling:.0%} of the time" if times.compile_s else ""
+    if spent.traces > _RETRACED * steps > 0 and (compiling > _COMPILING or not spent.compile_s):
+        text = f"the step was traced or compiled {spent.traces} times again in {steps} steps"
+        text += f", which took {compiling:.0%} of the time" if spent.compile_s else ""
         advice = "Give it batches of one shape and tensors in place of Python values; RetraceGuard names what changed"
         causes.append(Cause("retracing", f"{text}; {saved}", advice, compiling or 0.5))
-    between = times.between_s / window_s if times.between_s is not None and window_s else 0.0
+    between = (spent.between_s or 0.0) / window_s if window_s else 0.0
     if between > _PYTHON:
         advice = "Do less in callbacks"
         if keras.backend.backend() != "torch":  # where steps_per_execution is always 1
@@ -127,10 +110,10 @@ def step_causes(share: float, window_s: float, times: StepTimes, others: Cause |
     return [*ranked, *([others] if others else [])]
 
 
-def _others_cause(now: Sample, before: Sample | None, lost: float, waiting: str) -> Cause | None:
+def _others_cause(spent: Sample, lost: float, waiting: str) -> Cause | None:
     """Return other programs as a cause where they cost the share `lost` of the time of what `waiting` names; else None."""
-    others, own = _taken(now, before)
-    cpus = now.machine.cpus
+    cpus, seconds = spent.machine.cpus, max(spent.time, 1e-9)
+    others, own = spent.machine.cpu_others_s / seconds, spent.machine.cpu_s / seconds
     if others < OTHERS_COUNT * cpus or lost < OTHERS_COUNT:
         return None
     text = f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}"
@@ -141,97 +124,80 @@ def _others_cause(now: Sample, before: Sample | None, lost: float, waiting: str)
     return Cause("processors", text, advice, lost)
 
 
-def _taken(now: Sample, before: Sample | None) -> tuple[float, float]:
-    """Return the processors that other programs and that this one took."""
-    if before is None:
-        return 0.0, 0.0
-    seconds = max(now.time - before.time, 1e-9)
-    others = (now.machine.cpu_others_s - before.machine.cpu_others_s) / seconds
-    return others, (now.machine.cpu_s - before.machine.cpu_s) / seconds
-
-
-def _lost(now: Sample, before: Sample | None) -> float:
+def _lost(spent: Sample) -> float:
     """Return the share of this program's time that processors which others took could have saved."""
-    others, own = _taken(now, before)
-    if before is None or others <= 0:
+    machine, seconds = spent.machine, max(spent.time, 1e-9)
+    if machine.cpu_others_s <= 0:
         return 0.0
-    seconds = max(now.time - before.time, 1e-9)
-    return lost_to_others(own, (now.machine.cpu_wait_s - before.machine.cpu_wait_s) / seconds, others, now.machine.cpus)
+    own, waiting, others = machine.cpu_s / seconds, machine.cpu_wait_s / seconds, machine.cpu_others_s / seconds
+    return lost_to_others(own, waiting, others, machine.cpus)
 
 
-def _lost_by_input(now: Sample, before: Sample | None) -> float:
+def _lost_by_input(spent: Sample) -> float:
     """Return the share of the input's time that processors which others took could have saved: an upper bound.
 
     No more was lost than all threads of this process waited for a processor, beside the time that the input's threads worked; and
     threads of the loader that wait for room do not lack a processor.
     """
-    if before is None:
-        return 0.0
-    starved_s = now.machine.cpu_wait_s - before.machine.cpu_wait_s
-    spent = _since_then(now.readers, before.readers)
-    worked_s, idle_s = spent.get("read_s", 0.0) + spent.get("decode_s", 0.0), spent.get("idle_s", 0.0)
+    of_reader = spent.readers
+    worked_s, idle_s = of_reader.get("read_s", 0.0) + of_reader.get("decode_s", 0.0), of_reader.get("idle_s", 0.0)
     busy = worked_s / (worked_s + idle_s) if worked_s else 1.0
-    earlier = {stage.name: stage.busy_s for stage in before.stages}
-    worked_s = worked_s or sum(stage.busy_s - earlier.get(stage.name, 0.0) for stage in now.stages)
-    return busy * min(_lost(now, before), starved_s / worked_s if worked_s > 0 else 1.0)
+    worked_s = worked_s or sum(stage.busy_s for stage in spent.stages)
+    return busy * min(_lost(spent), spent.machine.cpu_wait_s / worked_s if worked_s > 0 else 1.0)
 
 
-def _since_then(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    return {name: value - before.get(name, 0.0) for name, value in now.items()}
-
-
-def _reader(now: Sample, before: Sample | None, waited_s: float) -> Cause | None:
+def _reader(now: Sample, before: Sample | None, spent: Sample, waited_s: float) -> Cause | None:
     """Tell the causes behind tfprep's loader apart by the seconds that its threads spent on each kind of work."""
-    spent = _since_then(now.readers, before.readers if before else {})
-    if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(spent):
+    counted = spent.readers
+    if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(counted):
         return None
-    read_s, decode_s, idle_s = spent["read_s"], spent["decode_s"], spent["idle_s"]
-    from_cache, read = spent.get("records_cached", 0.0), spent.get("records_read", 0.0)
+    read_s, decode_s, idle_s = counted["read_s"], counted["decode_s"], counted["idle_s"]
+    from_cache, read = counted.get("records_cached", 0.0), counted.get("records_read", 0.0)
     prefetch, threads = now.readers.get("prefetch", 0.0), now.readers.get("threads", 0.0)
     records, capacity = now.readers.get("cache_records", 0.0), now.readers.get("cache_capacity", 0.0)
-    if spent["wait_s"] < _BEHIND * waited_s:
-        return _behind(now, before)
+    if counted["wait_s"] < _BEHIND * waited_s:
+        return _behind(now, before, spent)
     if from_cache > _CACHED * (from_cache + read):
-        return _copying(now.pipeline, threads)
+        advice, floats = (
+            "drop fields that are not used (inputs=, targets=), or store smaller images",
+            now.pipeline.floats,
+        )
+        if floats:
+            advice = f"deliver uint8 and cast in the model (dtype=), for {floats} of the arrays are floats; {advice}"
+        text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
+        return Cause("copy", text, advice.capitalize())
     if 0 < now.readers.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
         text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
         text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
         return Cause("filling", text, "")
     if not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
-        return Cause(
-            "memory",
-            f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
-            f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time",
-            "Raise memory_budget (or prefetch) of the loader, or make batches smaller",
-        )
-    return _working(spent, threads, now.machine.cpus, has_cache=capacity > 0)
+        text = f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
+        text += f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time"
+        return Cause("memory", text, "Raise memory_budget (or prefetch) of the loader, or make batches smaller")
+    return _working(now, spent)
 
 
-def _working(spent: Mapping[str, float], threads: float, cpus: int, *, has_cache: bool) -> Cause:
+def _working(now: Sample, spent: Sample) -> Cause:
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
-    busy = f"{{}} limits: the loader's threads spent {spent['read_s']:.1f} s reading and {spent['decode_s']:.1f} s decoding"
-    busy += f" on {threads:.0f} threads"
-    if spent["read_s"] <= spent["decode_s"]:
+    counted, threads = spent.readers, now.readers.get("threads", 0.0)
+    read_s, decode_s = counted["read_s"], counted["decode_s"]
+    busy = f"limits: the loader's threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding on {threads:.0f} threads"
+    if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep advise measures them)"
         advice += ", or give the job more processors"
-        return Cause(
-            "decode",
-            busy.format("decoding"),
-            f"Raise threads: {threads:.0f} of {cpus} processors decode" if threads < cpus else advice,
-        )
-    if requests := spent.get("requests", 0.0):
-        text = (
-            busy.format("fetching")
-            + f"; {requests:,.0f} requests brought {spent.get('bytes_fetched', 0.0) / MB:,.0f} MB"
-        )
+        if threads < now.machine.cpus:
+            advice = f"Raise threads: {threads:.0f} of {now.machine.cpus} processors decode"
+        return Cause("decode", f"decoding {busy}", advice)
+    if requests := counted.get("requests", 0.0):
+        text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
         advice = "Keep the shards on a local disk (local=), or raise memory_budget, so that more is fetched in advance"
         return Cause("fetch", text, advice)
+    has_cache = now.readers.get("cache_capacity", 0.0) > 0
     more = "raise memory_budget, so that the cache holds more" if has_cache else "keep decoded images (cache=)"
-    advice = f"Copy the dataset to a faster disk, or {more}"
-    return Cause("read", busy.format("reading"), advice)
+    return Cause("read", f"reading {busy}", f"Copy the dataset to a faster disk, or {more}")
 
 
-def _behind(now: Sample, before: Sample | None) -> Cause:
+def _behind(now: Sample, before: Sample | None, spent: Sample) -> Cause:
     worst = slowest(now.stages, before.stages if before else ())
     where = f", most of all stage {worst.in_words()}" if worst else ""
     python = ", and it calls Python for each element" if now.pipeline.python else ""
@@ -245,18 +211,11 @@ def _behind(now: Sample, before: Sample | None) -> Cause:
         "python map" if python else "map",
         f"what comes after the loader limits{where}{python}: {now.readers.get('batches_ready', 0.0):.0f} of "
         f"{now.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
-        _map_advice(advice, worst, now, before),
+        _map_advice(advice, worst, spent),
     )
 
 
-def _copying(pipeline: Pipeline, threads: float) -> Cause:
-    advice = "Drop fields that are not used (inputs=, targets=), or store smaller images"
-    if pipeline.floats:
-        advice = f"Deliver uint8 and cast in the model (dtype=), for {pipeline.floats} of the arrays are floats; d{advice[1:]}"
-    return Cause("copy", f"the loader limits while it copies rows from its cache on {threads:.0f} threads", advice)
-
-
-def _stage(now: Sample, before: Sample | None) -> Cause | None:
+def _stage(now: Sample, before: Sample | None, spent: Sample) -> Cause | None:
     """Name the slowest stage of a pipeline of tf.data."""
     worst = slowest(now.stages, before.stages if before else ())
     if worst is None:
@@ -274,15 +233,14 @@ def _stage(now: Sample, before: Sample | None) -> Cause | None:
     return Cause(
         kind,
         f"the input limits, most of all its stage {worst.in_words()}{why}",
-        _map_advice(_PLAIN, worst, now, before),
+        _map_advice(_PLAIN, worst, spent),
     )
 
 
-def _map_advice(first: str, worst: Stage | None, now: Sample, before: Sample | None) -> str:
+def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
     """Add to `first` what the pipeline does not do yet."""
-    kinds, python, advice = now.pipeline.kinds, now.pipeline.python, [first]
-    seconds = max(now.time - before.time, 1e-9) if before else 0.0
-    own = (now.machine.cpu_s - before.machine.cpu_s) / seconds if before else 0.0
+    kinds, python, advice = spent.pipeline.kinds, spent.pipeline.python, [first]
+    own = spent.machine.cpu_s / max(spent.time, 1e-9)
     parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds) or (
         worst is not None and worst.parallelism > 1
     )
@@ -293,7 +251,7 @@ def _map_advice(first: str, worst: Stage | None, now: Sample, before: Sample | N
         )
     elif python:
         advice.append("write it with TensorFlow ops")
-    elif now.pipeline.maps and not parallel:
+    elif spent.pipeline.maps and not parallel:
         advice.append("give `map` num_parallel_calls=tf.data.AUTOTUNE")
     if kinds and kinds[0] not in ("Prefetch", "Options", "Model") and not kinds[0].endswith("Loader"):
         advice.append("end the pipeline with prefetch")
@@ -358,7 +316,8 @@ def warnings_of(sample: Sample, before: Sample | None, limits: Thresholds) -> It
             f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {in_words([cause, *others])}",
             cause.kind,
         )
-    swapped_mb = sum(swap_rates(sample, before))
+    spent = sample.since(before)
+    swapped_mb = (spent.machine.swapped_in + spent.machine.swapped_out) / MB / spent.time
     if swapped_mb > limits.swap_mb_per_s:
         largest = max(sample.stages, key=lambda stage: stage.bytes, default=None)
         buffer = f"; the largest buffer is {largest.name} with {largest.bytes / MB:,.0f} MB" if largest else ""
@@ -422,11 +381,12 @@ def summary(
     if waits.window_s <= 0 or waits.each_s.size < 2:
         return None
     last, share = measured[-1], waits.share or 0.0
-    times = _since(last, baseline, waits.batches)
+    spent = last.since(baseline)
+    others = _others_cause(spent, _lost(spent), "it") if share <= wait_share else None
+    of_step = step_causes(share, waits.window_s, waits.batches, spent, others)
     if share <= wait_share:
-        others = _others_cause(last, baseline, _lost(last, baseline), "it")
-        return TrainingSummary(waits, tuple(step_causes(share, waits.window_s, times, others)))
-    larger = [cause for cause in step_causes(share, waits.window_s, times) if cause.share > share]
+        return TrainingSummary(waits, tuple(of_step))
+    larger = [cause for cause in of_step if cause.share > share]
     summed = replace(last, stages=_summed_stages(measured, baseline))
     of_input = input_causes(summed, baseline and replace(baseline, stages=()), waits.waited_s)
     return TrainingSummary(waits, (*larger, *of_input))
@@ -448,19 +408,3 @@ def _summed_stages(samples: Sequence[Sample], baseline: Sample | None) -> tuple[
             )
             before[stage.name] = stage
     return tuple(total.values())
-
-
-def _since(last: Sample, baseline: Sample | None, steps: int) -> StepTimes:
-    """Return the times of a training since its first step."""
-    between_s, validation_s, traces, compile_s = (
-        (baseline.between_s or 0.0, baseline.validation_s, baseline.traces, baseline.compile_s)
-        if baseline
-        else (0.0, 0.0, 0, 0.0)
-    )
-    return StepTimes(
-        between_s=None if last.between_s is None else last.between_s - between_s,
-        validation_s=last.validation_s - validation_s,
-        steps=steps,
-        traces=max(0, last.traces - traces),
-        compile_s=last.compile_s - compile_s,
-    )

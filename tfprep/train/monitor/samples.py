@@ -102,6 +102,29 @@ class Sample:
         """The share of the training time that was spent waiting for input, from 0 to 1."""
         return self.waits.share if self.waits else None
 
+    def since(self, before: Sample | None) -> Sample:
+        """Return what has passed since an earlier sample in place of every total; `time` is then the seconds between the two.
+
+        Without an earlier one, totals count from the start of the process, and those of the whole machine are 0.
+        """
+        of_machine = ("cpu_s", "cpu_wait_s", "cpu_others_s", "swapped_in", "swapped_out")
+        if before is None:
+            nothing: dict[str, Any] = dict.fromkeys(of_machine, 0)
+            return replace(self, time=0.0, machine=replace(self.machine, **nothing))
+        passed = {name: getattr(self.machine, name) - getattr(before.machine, name) for name in of_machine}
+        busy_s = {stage.name: stage.busy_s for stage in before.stages}
+        return replace(
+            self,
+            time=max(self.time - before.time, 1e-9),
+            machine=replace(self.machine, **passed),
+            stages=tuple(replace(one, busy_s=one.busy_s - busy_s.get(one.name, 0.0)) for one in self.stages),
+            readers={name: value - before.readers.get(name, 0.0) for name, value in self.readers.items()},
+            between_s=None if self.between_s is None else self.between_s - (before.between_s or 0.0),
+            validation_s=self.validation_s - before.validation_s,
+            traces=max(0, self.traces - before.traces),
+            compile_s=self.compile_s - before.compile_s,
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return what is written to `input.jsonl`."""
         return {**asdict(replace(self, waits=None)), "waits": self._waits()}
@@ -135,13 +158,6 @@ class Sample:
         )
 
 
-def swap_rates(sample: Sample, before: Sample) -> tuple[float, float]:
-    """Return the MB a second that were read from swap and written to it between two samples, on the whole machine."""
-    seconds = MB * max(sample.time - before.time, 1e-9)
-    now, then = sample.machine, before.machine
-    return (now.swapped_in - then.swapped_in) / seconds, (now.swapped_out - then.swapped_out) / seconds
-
-
 # --- the log
 
 LINES = "input.jsonl"
@@ -171,8 +187,9 @@ class InputLog:
     def sample(self, sample: Sample, before: Sample | None) -> None:
         """Write a sample; `before` is the sample before it, for rates."""
         self._write_line(sample.as_json())
-        swapped_in, swapped_out = swap_rates(sample, before) if before else (0.0, 0.0)
-        swap = {"machine/swap_in_mb_per_s": swapped_in, "machine/swap_out_mb_per_s": swapped_out}
+        spent = sample.since(before)
+        swapped = {"in": spent.machine.swapped_in, "out": spent.machine.swapped_out}
+        swap = {f"machine/swap_{way}_mb_per_s": size / MB / max(spent.time, 1e-9) for way, size in swapped.items()}
         if not self._has_layout:
             self._has_layout = True
             charts = [*_LAYOUT, *[_READER] * bool(sample.readers), *[_GPU] * bool(sample.machine.gpus)]
