@@ -1,7 +1,7 @@
 """`tfprep build` compared with the limit of the machine, and with the script that most people write.
 
     python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2]
-        [--only NAME,...] [--megapixels 12] [--cold] [--json FILE]
+        [--only NAME,...] [--megapixels 12] [--json FILE]
 
 Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the centre, encoded as JPEG of quality 95
 (4:2:0) and written to TFRecords. The candidates are
@@ -11,21 +11,20 @@ Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 
   the writer of TensorFlow. A large part of its time is the import of TensorFlow; `rest` is the time after the first record;
 - `lean pil pool`: the same pixels without TensorFlow: no Examples, framed by tfprep's writer;
 - `copy`: the bytes of the files are read and written, in processes like those of `limit`, and synced at the end;
-- `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics; also with 3 augmented variants
-  per sample (`Crop`, `Flip`, `Brightness`) in addition to the unaugmented one, and with `Original`, to compare with `copy`.
+- `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics; also with `Original`, to compare
+  with `copy`.
 
 The photos are linked `--repeat` times into one folder, so that a run takes seconds. With `--megapixels`, the first 16 of them are
-enlarged to that size before, with a camera's noise, as JPEG of quality 90. The files come from a warm page cache; with
-`--cold` they are copied instead, and dropped from the page cache before each run (Linux). In each round every candidate runs
-once, in alternating order and in new processes, with compiled bytecode as after an installation by pip. The time includes
-start-up. Ratios are taken within a round; figures are medians. Memory is the sampled sum over the process tree. `cpu` is the
-processor time of the process tree, which varies less than wall time on a machine that runs other programs.
+enlarged to that size before, with a camera's noise, as JPEG of quality 90. The files come from a warm page cache. In each round
+every candidate runs once, in alternating order and in new processes, with compiled bytecode as after an installation by pip. The
+time includes start-up. Ratios are taken within a round; figures are medians. `cpu` is the processor time of the process tree,
+which varies less than wall time on a machine that runs other programs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 import multiprocessing
 import os
 import shutil
@@ -39,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+import harness
 
 RECIPE = """
 from tfprep import Recipe, augment, codecs, sources
@@ -50,28 +49,21 @@ RECIPE = Recipe(
     store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
 )
 """
-VARIANTS = (
-    RECIPE.replace("augment.CenterCrop(224, 224)", "augment.Crop(224, 224), augment.Flip(p=0.5)")
-    .replace("    store=", "    colour=[augment.Brightness(0.2)],\n    variants={'train': 4},\n    store=")
-)  # fmt: skip
 ORIGINAL = """
 from tfprep import Recipe, codecs, sources
 RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Original(), "label": codecs.Scalar()})
 """
 POLL_S = 0.01
 """Interval of the checks for the first record: 1 % of the second that a start takes."""
-MEMORY_S = 0.1
-"""Interval of the memory samples."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a candidate: seconds to the end and to the first bytes of a record, CPU seconds and peak memory of the tree."""
+    """A run of a candidate: seconds to the end and to the first bytes of a record, and CPU seconds of the process tree."""
 
     seconds: float
     first_s: float
     cpu_s: float
-    rss_mb: float
 
     @property
     def rest_s(self) -> float:
@@ -86,23 +78,20 @@ class Candidate:
     name: str
     command: Callable[[Path], list[str]]
     first: str
-    records: int = 1
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--megapixels", type=float, help="Size to which 16 photos are enlarged")
+    parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data/photos"), help="Folder of class folders")
-    parser.add_argument("--repeat", type=int, default=12, help="Number of links to each photo")
-    parser.add_argument("--rounds", type=int, default=5, help="Measured rounds")
-    parser.add_argument("--workers", default="1,2", help="Numbers of worker processes, comma-separated")
-    parser.add_argument("--only", default="", help="Prefixes of the candidates' names, comma-separated")
-    parser.add_argument(
-        "--cold", action="store_true", help="Drop the photos from the page cache before each run (Linux)"
-    )
-    parser.add_argument("--megapixels", type=float, help="Size to which 16 photos are enlarged")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__ or "", _more,
+        data=(Path("data/photos"), "Folder of class folders"), repeat=(12, "Number of links to each photo"),
+        rounds=(5, "Measured rounds"), workers=("1,2", "Numbers of worker processes, comma-separated"),
+        only=("", "Prefixes of the candidates' names, comma-separated"),
+    )  # fmt: skip
     if options.part:
         PARTS[options.part[0]](*options.part[1:])
         return
@@ -110,17 +99,17 @@ def main() -> None:
         folder = Path(temporary)
         if options.megapixels:
             options.data = enlarged(options.data, folder / "large", options.megapixels)
-        images = gather(options.data, folder / "data", options.repeat, copies=options.cold)
+        images = gather(options.data, folder / "data", options.repeat)
         workers = [int(number) for number in options.workers.split(",")]
         chosen = candidates(folder, workers, tuple(options.only.split(",")))
-        runs = measure(chosen, folder, options.rounds, options.cold)
+        turns = {one.name: functools.partial(run_once, one, folder) for one in chosen}
+        runs = harness.in_turns(turns, options.rounds, warm_up=1)
     result = summary(runs, images, workers)
     print_results(result, runs, images)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    harness.finish(options, result)
 
 
-def gather(data: Path, into: Path, repeat: int, *, copies: bool) -> int:
+def gather(data: Path, into: Path, repeat: int) -> int:
     files = sorted(path for path in data.rglob("*") if path.is_file())
     if not files:
         sys.exit(f"{data} contains no photos; give a folder of class folders (see data/README.md)")
@@ -128,10 +117,7 @@ def gather(data: Path, into: Path, repeat: int, *, copies: bool) -> int:
         for number in range(repeat):
             link = into / path.parent.name / f"{number}_{path.name}"
             link.parent.mkdir(parents=True, exist_ok=True)
-            if copies:
-                shutil.copyfile(path, link)
-            else:
-                link.symlink_to(path.resolve())
+            link.symlink_to(path.resolve())
     return len(files) * repeat
 
 
@@ -157,7 +143,7 @@ def enlarged(data: Path, into: Path, megapixels: float) -> Path:
 
 
 def candidates(folder: Path, workers: list[int], only: tuple[str, ...]) -> list[Candidate]:
-    recipes = {"plain": RECIPE, "variants": VARIANTS, "original": ORIGINAL}
+    recipes = {"plain": RECIPE, "original": ORIGINAL}
     for name, text in recipes.items():
         (folder / f"{name}.py").write_text(text)
     all_candidates = []
@@ -168,7 +154,6 @@ def candidates(folder: Path, workers: list[int], only: tuple[str, ...]) -> list[
             Candidate(f"lean pil pool {count}", part("pil", folder, count), "*.tfrecord"),
             Candidate(f"copy {count}", part("copy", folder, count), "*.tfrecord"),
             Candidate(f"tfprep {count}", tfprep("plain", folder, count), ".tfprep/new/*"),
-            Candidate(f"tfprep 3 variants {count}", tfprep("variants", folder, count), ".tfprep/new/*", 4),
             Candidate(f"tfprep original {count}", tfprep("original", folder, count), ".tfprep/new/*"),
         ]
     return [candidate for candidate in all_candidates if candidate.name.startswith(only)]
@@ -180,17 +165,8 @@ def tfprep(recipe: str, folder: Path, workers: int) -> Callable[[Path], list[str
 
 
 def part(name: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
-    return lambda out: [
-        sys.executable,
-        __file__,
-        "--part",
-        name,
-        str(folder / "data"),
-        str(out),
-        str(workers),
-        "-1",
-        "",
-    ]
+    command = [sys.executable, __file__, "--part", name, str(folder / "data")]
+    return lambda out: [*command, str(out), str(workers), "-1", ""]
 
 
 def usual(folder: Path, workers: int) -> Callable[[Path], list[str]]:
@@ -276,51 +252,26 @@ PARTS: dict[str, Callable[[str, str, str, str, str], None]] = {"limit": limit, "
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure(all_candidates: list[Candidate], folder: Path, rounds: int, cold: bool) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {candidate.name: [] for candidate in all_candidates}
-    for number in range(rounds + 1):
-        order = all_candidates if number % 2 else all_candidates[::-1]
-        for candidate in order:
-            run = run_once(candidate, folder, cold)
-            if number:  # the first round warms up
-                runs[candidate.name].append(run)
-    return runs
-
-
-def run_once(candidate: Candidate, folder: Path, cold: bool) -> Run:
+def run_once(candidate: Candidate, folder: Path) -> Run:
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
     command = candidate.command(out)
-    if cold:
-        drop_cached([path for path in (folder / "data").rglob("*") if path.is_file()])
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(folder))
-    peak, first = _Peak(process.pid), _First(out, candidate.first, started)
+    first = _First(out, candidate.first, started)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
     process.returncode = status
     if status:
         sys.exit(f"{candidate.name} failed")
-    return Run(seconds, first.stop() or seconds, usage.ru_utime + usage.ru_stime, peak.stop())
+    return Run(seconds, first.stop() or seconds, usage.ru_utime + usage.ru_stime)
 
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a run: bytecode is kept, as after an installation by pip; the first round compiles it."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
-def drop_cached(files: list[Path]) -> None:
-    """Drops the files from the page cache; Python and its libraries stay in it."""
-    from tfprep.bench.machine import cached_share, drop_cache  # not in the processes that are measured
-
-    drop_cache(files)
-    still = cached_share(files)
-    if still is None or still > 0.5:
-        sys.exit(
-            f"--cold: a share of {still} of the files stayed in the page cache; this file system does not drop them"
-        )
 
 
 class _First:
@@ -346,32 +297,6 @@ class _First:
         self._ended.set()
         self._thread.join()
         return self._seconds
-
-
-class _Peak:
-    """A thread that samples the largest sum of resident memory over a process and its children."""
-
-    def __init__(self, pid: int) -> None:
-        self._tree = psutil.Process(pid)
-        self._largest = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(MEMORY_S):
-            total = 0
-            try:
-                for process in (self._tree, *self._tree.children(recursive=True)):
-                    total += process.memory_info().rss
-            except psutil.Error:
-                continue
-            self._largest = max(self._largest, total)
-
-    def stop(self) -> float:
-        self._ended.set()
-        self._thread.join()
-        return self._largest / 2**20
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -410,7 +335,6 @@ def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict
         "cpu_ms": {name: 1000 * median_of(all_runs, "cpu_s") / images for name, all_runs in runs.items()},
         "first_s": {name: median_of(all_runs, "first_s") for name, all_runs in runs.items()},
         "seconds": {name: [round(run.seconds, 3) for run in all_runs] for name, all_runs in runs.items()},
-        "rss_mb": {name: round(max(run.rss_mb for run in all_runs)) for name, all_runs in runs.items()},
     }
 
 
@@ -418,12 +342,10 @@ def print_results(result: dict[str, object], runs: dict[str, list[Run]], images:
     print(f"{images} images, {result['rounds']} rounds, medians")
     for name, all_runs in runs.items():
         seconds = median_of(all_runs, "seconds")
-        records = 4 if "variants" in name else 1
         print(
-            f"{name:22} {images / seconds:7.0f} images/s {images * records / seconds:7.0f} records/s  {seconds:6.2f} s  "
+            f"{name:22} {images / seconds:7.0f} images/s  {seconds:6.2f} s  "
             f"cpu {median_of(all_runs, 'cpu_s'):6.2f} s  first after {median_of(all_runs, 'first_s'):5.2f} s  "
-            f"rest {median_of(all_runs, 'rest_s'):6.2f} s  "
-            f"{max(run.rss_mb for run in all_runs):6.0f} MB"
+            f"rest {median_of(all_runs, 'rest_s'):6.2f} s"
         )
     for name, value in result.items():
         if isinstance(value, float):

@@ -1,6 +1,5 @@
 """Causes of slow training, each staged on purpose: which of them `InputMonitor` and `tfprep bench` name, and what they advise.
 
-    python benchmarks/causes.py --predictions [--times 3] [--data DIR] [--json FILE]
     python benchmarks/causes.py [--times 1] [--burners 0] [--tool monitor] [--input tfprep] [--backend jax] [--cause decode ...]
                                 [--jax PYTHON] [--data DIR] [--json causes.json]
 
@@ -12,11 +11,6 @@ They are staged behind tfprep's loader and behind plain tf.data, on TensorFlow a
 plain tf.data on JAX needs both). A process for each input and backend answers one cause after the other, on 600 images of
 224 x 224 pixels; `bench` is asked for the causes that it can see. An answer is right if its first cause is the staged one and it
 advises nothing that is done already. --burners runs programs beside everything that take a processor each.
-
-`--predictions` follows each piece of advice that predicts a figure, and prints what was predicted and what it brought: the speed
-(5 stands for that or more) and disk of other storage forms (`tfprep bench`) against datasets built so, loaded in turns; the
-epochs before and after the cache is full, and more threads; at a URL what an epoch fetches, the rate where the link limits, and
-what `local=` holds; rate, disk and build time of `tfprep advise`, from 150 of the images, against whole builds.
 """
 
 from __future__ import annotations
@@ -25,7 +19,6 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,9 +28,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import harness
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
 
 BATCH = 32
 IMAGES = 600
@@ -81,7 +75,6 @@ def main() -> None:
     parser.add_argument("--jax", default=sys.executable, help="Interpreter with JAX")
     parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
     parser.add_argument("--json", type=Path, help="File for the answers")
-    parser.add_argument("--predictions", action="store_true", help="Follow advice that predicts a figure instead")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
@@ -96,16 +89,6 @@ def main() -> None:
         folder = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_datasets(folder)
         stack.enter_context(burning(options.burners))
-        if options.predictions:
-            found = [
-                *forms(folder, options.times),
-                *caches(folder, options.times),
-                *links(folder),
-                *strategies(folder, options.times),
-            ]
-            if options.json:
-                options.json.write_text(json.dumps(found, indent=1))
-            return
         began = time.perf_counter()
         for (tool, source, backend), cells_of_one in itertools.groupby(cells(options), key=lambda cell: cell[:3]):
             causes = [cause for *_, cause in cells_of_one]
@@ -175,7 +158,7 @@ class Trainer:
         self._command = [python, __file__, "--run", tool, source, str(folder)]
         self._environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parent)}
         with ExitStack() as stack:
-            self._environment |= stack.enter_context(store(folder))
+            self._environment |= dict(stack.enter_context(harness.store(folder, LATENCY_MS))[1])
             self._errors = stack.enter_context(tempfile.TemporaryFile("w+"))
             self._stack = stack.pop_all()
         self._process: subprocess.Popen[str] | None = None
@@ -227,21 +210,6 @@ def burning(count: int) -> Iterator[None]:
         for program in programs:
             program.kill()
             program.wait()
-
-
-@contextmanager
-def store(folder: Path) -> Iterator[dict[str, str]]:
-    """A server of S3 with a latency; yields the environment of its clients."""
-    command = [sys.executable, str(HERE / "store_server.py"), str(folder), str(LATENCY_MS)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    try:
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-        yield {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    finally:
-        server.kill()
-        server.wait()
 
 
 # --- the stages of the causes -----------------------------------------------------------------------------------------------
@@ -447,155 +415,6 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
     if result.against is not None:
         return result.against.cause, result.against.limit
     return result.limit.stage, result.limit.words
-
-
-# --- predictions ------------------------------------------------------------------------------------------------------------
-
-Outcome = tuple[str, float, float]
-"""The figure, as predicted and as following the advice brought it."""
-
-
-def told(name: str, predicted: float, brought: float) -> Outcome:
-    print(
-        f"{name:58} predicted {predicted:9.3g}  brought {brought:9.3g}  {brought / (predicted or 1e-9):6.2f}",
-        flush=True,
-    )
-    return name, predicted, brought
-
-
-def forms(folder: Path, rounds: int) -> Iterator[Outcome]:
-    """Each other form of the images that `bench` predicts, built, and loaded in turns with the present one."""
-    from loader_data import write
-
-    import tfprep
-    from tfprep import codecs
-    from tfprep.bench.bottleneck import changes_of
-    from tfprep.bench.loaders import loader_candidate
-    from tfprep.bench.rounds import Budget, compare
-    from tfprep.bench.run import BenchOptions, bench
-
-    codec_of = {"raw": codecs.Raw(), "JPEG 95": codecs.Jpeg(95), "JPEG 85": codecs.Jpeg(85), "Zstd": codecs.Zstd()}
-    for now in ("JPEG 95", "PNG"):
-        folders = {now: write(folder / now.lower().replace(" ", ""), codec_of[now], IMAGES)}
-        result = bench(
-            folders[now], BenchOptions(batch_size=BATCH, rounds=rounds, changes=False, loader={"cache": False})
-        )
-        cores = result.machine.cores * (1 - (result.rounds.others or 0.0))
-        changes = changes_of(tfprep.open(folders[now]), "train", result.stages, cores)
-        for change in changes:
-            name, _, size = change.then.partition(" at ")
-            side = int(size.split(" ")[0]) if size else 224
-            folders[change.then] = write(
-                folder / change.then.lower().replace(" ", ""), codec_of[name], IMAGES, side=side
-            )
-        options = {"cache": False, "inputs": "image", "targets": "label"}
-        opened = {name: tfprep.open(path) for name, path in folders.items()}
-        candidates = [loader_candidate(data, "train", BATCH, name=name, **options) for name, data in opened.items()]
-        measured = compare(candidates, Budget(rounds, 1.5, 0.5))
-        disk = {name: data.split("train").bytes for name, data in opened.items()}
-        for change in changes:
-            title = f"{now} as {change.then}, times the"
-            yield told(f"{title} speed", change.speed, measured.ratio(change.then, now).median)
-            yield told(f"{title} disk", change.disk, disk[change.then] / disk[now])
-
-
-def caches(folder: Path, rounds: int) -> Iterator[Outcome]:
-    """What `bench` says of the first epoch and of those that copy from the cache, and what more threads bring."""
-    import tfprep
-    from tfprep.bench.loaders import loader_candidate
-    from tfprep.bench.rounds import Budget, compare
-    from tfprep.bench.run import LOADER, BenchOptions, bench
-
-    data = tfprep.open(folder / "jpeg")
-    result = bench(data, BenchOptions(batch_size=BATCH, rounds=rounds, changes=False))
-    with closing(data.loader("train", BATCH).repeat()) as loader:
-        batches, seconds = iter(loader), []
-        next(batches)  # opening takes as long as the epoch of this small dataset
-        for _ in range(1 + 5 * rounds):
-            started = time.perf_counter()
-            for _ in range(IMAGES // BATCH):
-                next(batches)
-            seconds.append(time.perf_counter() - started)
-    first, later = (IMAGES // BATCH * BATCH / took for took in (seconds[0], statistics.median(seconds[1:])))
-    yield told("first epoch of the cache: images/s", result.stages.top.images_per_s.median, first)
-    yield told("later epochs: images/s", result.rounds.images_per_s(LOADER).median, later)
-    candidates = [
-        loader_candidate(data, "train", BATCH, name=str(threads), cache=False, threads=threads)
-        for threads in (1, os.cpu_count() or 1)
-    ]
-    ratio = compare(candidates, Budget(rounds, 1.5, 0.5)).ratio(candidates[1].name, "1").median
-    yield told("threads raised from one to all processors: times the speed, more than", 1.0, ratio)
-
-
-def links(folder: Path) -> Iterator[Outcome]:
-    """What `bench` says of a dataset at a URL: its traffic, the rate where the link limits, and what `local=` will hold."""
-    import tfprep
-    from tfprep.bench.link import bench_link
-
-    with store(folder) as environment, tempfile.TemporaryDirectory() as place:
-        os.environ.update(environment)
-        data = tfprep.open("s3://bench/jpeg")
-        for order in ("global", "block", "sequential"):
-            options = {"order": order, "memory_budget": "24MB"}  # else this small dataset is fetched as a whole
-            result = bench_link(data, "train", BATCH, seconds=2.0, **options)
-            with closing(data.numpy_loader("train", BATCH, cache=False, training=False, **options)) as loader:
-                for _ in loader:  # one epoch and nothing of the next
-                    pass
-                stats = loader.stats
-            yield told(f"{order}: requests an epoch", result.fetching["requests_per_epoch"], stats["requests"])
-            yield told(f"{order}: MB an epoch", result.fetching["bytes_per_epoch"] / 1e6, stats["bytes_fetched"] / 1e6)
-            if result.link_limits:
-                yield told(f"{order}, the link limits: images/s", result.link_images_per_s, result.loader_images_per_s)
-        whole = data.split("train").bytes
-        options = {"local": place, "local_limit": 6 * whole // 10, "cache": False}
-        with closing(data.numpy_loader("train", BATCH, **options)) as loader:
-            expected = loader.report()["local"]
-            for _ in loader:
-                pass
-            end = time.monotonic() + 20
-            while loader.report()["local"]["hits"] < expected["predicted_hits"] and time.monotonic() < end:
-                time.sleep(0.1)
-            brought = loader.report()["local"]
-        yield told("local: share of records in it", expected["predicted_hits"], brought["hits"])
-        yield told("local: MB to fetch", expected["bytes_to_fetch"] / 1e6, brought["bytes"] / 1e6)
-
-
-def strategies(folder: Path, rounds: int) -> Iterator[Outcome]:
-    """Rate, disk and build time of each strategy of `tfprep advise` against a build of all images by the same recipe.
-
-    Rates of two moments cannot be compared: the samples that were measured run again, in turns with what was built of all images.
-    """
-    from loader_data import raw_files, recipe_of
-
-    import tfprep
-    from tfprep.bench.advise import advise
-    from tfprep.bench.loaders import loader_candidate
-    from tfprep.bench.rounds import Budget, compare
-    from tfprep.bench.trial import strategies as strategies_of
-
-    with tempfile.TemporaryDirectory() as place:
-        raw_files(Path(place, "raw"), IMAGES)
-        recipe = recipe_of(tfprep.codecs.Jpeg(95))
-        budget = Budget(rounds, 1.5, 0.5, 2)
-        advice = advise(recipe, Path(place, "raw"), Path(place, "trials"), samples=150, budget=budget)
-        found = strategies_of(recipe, recipe.source.scan(Path(place, "raw")).kinds)
-        candidates, whole = [], {}
-        for number, one in enumerate(found):
-            started = time.perf_counter()
-            tfprep.build(one.recipe, Path(place, f"whole{number}"), Path(place, "raw"))
-            whole[one.name] = time.perf_counter() - started, tfprep.open(Path(place, f"whole{number}"))
-            sample = tfprep.open(Path(place, "trials", f"strategy{number}"))
-            for name, data in ((one.name, whole[one.name][1]), (f"sample of {one.name}", sample)):
-                options = {"cache": False, "geometry": one.load_geometry}
-                candidates.append(loader_candidate(data, "train", BATCH, name=name, **options))
-        measured = compare(candidates, budget)
-        for one in advice.predictions:
-            seconds, data = whole[one.strategy]
-            sampled, brought = (measured.images_per_s(f"{of}{one.strategy}").median for of in ("sample of ", ""))
-            yield told(f"advise, {one.strategy}: images/s, in turns", sampled, brought)
-            yield told(f"advise, {one.strategy}: images/s, as printed", one.images_per_s, brought)
-            yield told(f"advise, {one.strategy}: MB", one.disk_bytes / 1e6, data.split("train").bytes / 1e6)
-            yield told(f"advise, {one.strategy}: seconds to build", one.build_s, seconds)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import json
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,6 +89,21 @@ def limit_memory(gigabytes: float) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+@contextmanager
+def store(folder: Path, latency_ms: float) -> Iterator[tuple[int, dict[str, str]]]:
+    """Run `store_server.py` over a folder; the value is its process, and the environment variables that lead clients to it."""
+    command = [sys.executable, str(Path(__file__).with_name("store_server.py")), str(folder), str(latency_ms)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        yield process.pid, {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    finally:
+        process.kill()
+        process.wait()
 
 
 def write_jpeg_and_raw(folder: Path, count: int) -> None:

@@ -14,7 +14,6 @@ meanwhile: on a machine that does nothing else, all cores together are what limi
   dataset here is so small that "global" fetches all of it.
 - "cache": global order, all shards in the local cache; "folder": the same from a local folder.
 - "tf.data", "tf.data records": see `remote_candidates.py`.
-- "fsspec": what s3fs takes for the same requests as "limit", where it is installed.
 - "streaming": MosaicML Streaming from MDS shards on the same server, by a Python that has mosaicml-streaming (`--streaming`).
 
 With `--camvid`, the server sends the dataset of pipelines/camvid_clicks.py instead, raw as the recipe says and with all rasters
@@ -29,19 +28,18 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import harness
 import remote_candidates as candidates
 
 HERE = Path(__file__).parent
@@ -77,29 +75,13 @@ def prepare(folder: Path, count: int, side: int, streaming: str | None) -> float
     return tfprep.open(folder / "data").splits["train"].bytes / count
 
 
-@contextmanager
-def server(folder: Path, latency_ms: float) -> Iterator[int]:
-    """Run the server, with the environment variables that lead to it; the value is its process."""
-    command = [sys.executable, str(HERE / "store_server.py"), str(folder), str(latency_ms)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout
-        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-        os.environ.update({**keys, "AWS_ENDPOINT_URL": url})
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
 # --- the candidates ----------------------------------------------------------------------------------------------------
 
 
 def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None) -> dict[str, Begin]:
     place, number = "s3://bench/data", itertools.count()
     chosen: dict[str, Begin] = {
-        "limit": lambda: candidates.ranges(place, candidates.with_obstore(place), image_bytes),
+        "limit": lambda: candidates.ranges(place, image_bytes),
         "sequential": lambda: candidates.loader(place, order="sequential"),
         "block": lambda: candidates.loader(place, order="block", block=256, window=4),
         "global": lambda: candidates.loader(place),
@@ -109,8 +91,6 @@ def of_s3(folder: Path, image_bytes: float, scratch: Path, streaming: str | None
         "tf.data": lambda: candidates.tf_data(place),
         "tf.data records": lambda: candidates.tf_data_records(place),
     }
-    if find_spec("s3fs"):
-        chosen["fsspec"] = lambda: candidates.ranges(place, candidates.with_fsspec(place), image_bytes)
     if streaming:
         chosen["streaming"] = lambda: candidates.streaming(streaming, place, scratch / f"mds{next(number)}")
     return chosen
@@ -180,20 +160,21 @@ def _process_s(process_id: int) -> float:
     return (int(user) + int(system)) / TICKS
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=3000, help="Images of the dataset")
-    parser.add_argument("--side", type=int, default=224, help="Pixels of an image's side, 224 at most")
+def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--latency", type=float, nargs="+", default=[1, 10, 30, 100], help="Latencies in milliseconds")
-    parser.add_argument("--seconds", type=float, default=4.0, help="Measured seconds per candidate and round")
-    parser.add_argument("--rounds", type=int, default=3, help="Rounds")
     parser.add_argument("--only", nargs="+", help="Names of the candidates to measure")
     parser.add_argument("--streaming", metavar="PYTHON", help="Python that has mosaicml-streaming and simplejpeg")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="Folder for the dataset; one that is there is used")
     parser.add_argument("--camvid", type=Path, metavar="FOLDER", help="Folder of CamVid: serve it, raw and as Zstd")
     parser.add_argument("--prepare", action="store_true", help="Write the dataset and measure nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.arguments(
+        __doc__ or "", _more,
+        images=(3000, "Images of the dataset"), side=(224, "Pixels of an image's side, 224 at most"),
+        seconds=(4.0, "Measured seconds per candidate and round"), rounds=(3, "Rounds"),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as name:
         folder, scratch = options.data or Path(name), Path(name) / "scratch"
         scratch.mkdir()
@@ -206,7 +187,8 @@ def main() -> None:
         result: dict[str, Any] = {}
         facts: dict[str, Any] = {} if options.camvid else {"image_bytes": image_bytes}
         for latency in options.latency:
-            with server(folder, latency) as server_id:
+            with harness.store(folder, latency) as (server_id, environment):
+                os.environ.update(environment)
                 if options.camvid:
                     chosen = of_forms(folder)
                     facts["epoch"] = {form: fetched(form) for form in ("raw", "Zstd")}

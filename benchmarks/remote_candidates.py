@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,16 +25,17 @@ BATCH = 64
 RANGE_BYTES = 8 << 20
 THREADS = 16
 """Connections of the candidates that fetch ranges of `RANGE_BYTES`: 128 MB in flight."""
-Read = Callable[[str, int, int], Any]
 
 
 # --- what the server sends ---------------------------------------------------------------------------------------------
 
 
-def ranges(place: str, read: Read, image_bytes: float) -> Iterator[int]:
+def ranges(place: str, image_bytes: float) -> Iterator[int]:
     """Ranges of `RANGE_BYTES` by `THREADS` threads, as the number of images that have so many bytes."""
     import tfprep
+    from tfprep.storage.store import open_store
 
+    read = open_store(place).read
     files = [file for files in tfprep.open(place).splits["train"].files for file in files]
     parts = [
         (f.name, start, min(start + RANGE_BYTES, f.bytes)) for f in files for start in range(0, f.bytes, RANGE_BYTES)
@@ -43,19 +44,6 @@ def ranges(place: str, read: Read, image_bytes: float) -> Iterator[int]:
         while True:
             for size in pool.map(lambda part: len(read(*part)), parts * 8):
                 yield round(size / image_bytes)
-
-
-def with_obstore(place: str) -> Read:
-    from tfprep.storage.store import open_store
-
-    return open_store(place).read
-
-
-def with_fsspec(place: str) -> Read:
-    import s3fs
-
-    files = s3fs.S3FileSystem(endpoint_url=os.environ["AWS_ENDPOINT_URL"], skip_instance_cache=True)
-    return lambda name, start, stop: files.cat_file(f"{place.removeprefix('s3://')}/{name}", start=start, end=stop)
 
 
 # --- tfprep -------------------------------------------------------------------------------------------------------------

@@ -3,12 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from tfprep import Recipe, codecs, limits, sources
-from tfprep.builder import BuildOptions, build
+from tests.photos import build_photos
+from tfprep import codecs, limits
 from tfprep.codecs import Codec
 from tfprep.load import Data
 from tfprep.load import open as open_data
@@ -25,15 +23,8 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_dataset(folder: Path, codec: Codec, size: int, samples: int = SAMPLES) -> Data:
     """`samples` images of noise, `size` x `size`, in two classes, stored by `codec`."""
-    draws = np.random.default_rng(0)
-    for label in ("cat", "dog"):
-        (folder / "raw" / label).mkdir(parents=True)
-        for number in range(samples // 2):
-            pixels = draws.integers(0, 256, (size, size, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / "raw" / label / f"{number:03d}.png", compress_level=1)
-    recipe = Recipe("noise", sources.Folder("{label}/*.png"), {"image": codec, "label": codecs.Scalar()})
-    build(recipe, folder / "built", folder / "raw", options=BuildOptions(workers=0))
-    return open_data(folder / "built")
+    noise = (size, size)
+    return open_data(build_photos(folder, samples, codec, labels=("cat", "dog"), noise=noise))
 
 
 @pytest.fixture(scope="session")

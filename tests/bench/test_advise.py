@@ -11,6 +11,7 @@ import pytest
 import skimage.metrics
 from PIL import Image
 
+from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.advise import Goals, Prediction, advise, choose, losses
 from tfprep.bench.rounds import Budget
@@ -101,13 +102,7 @@ def test_the_recommendation_and_its_reason(goals: Goals, chosen: str, reason: st
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 small images in each of two classes."""
-    root, draws = tmp_path_factory.mktemp("advise"), np.random.default_rng(0)
-    for label in ("a", "b"):
-        (root / label).mkdir(parents=True)
-        for number in range(48):
-            pixels = np.kron(draws.integers(0, 256, (8, 8, 3)), np.ones((4, 4, 1))).astype(np.uint8)
-            Image.fromarray(pixels).save(root / label / f"{number}.png")
-    return root
+    return write_photos(tmp_path_factory.mktemp("advise"), 96, noise=(8, 8), size=(32, 32))
 
 
 QUICK = Budget(1, 0.05, 0.0, 2)
@@ -221,10 +216,6 @@ def test_the_predicted_disk_size_is_near_that_of_real_builds(raw: Path, tmp_path
 def test_seconds_of_a_sample_by_split() -> None:
     shards = [("train", 10, 5.0), ("val", 4, 0.4), ("train", 30, 7.0)]
     assert sample_seconds(shards) == pytest.approx({"train": 0.3, "val": 0.1})
-    assert makespan([5.0, 0.4, 7.0], 1) == pytest.approx(12.4)
-    assert makespan([5.0, 0.4, 7.0], 2) == pytest.approx(
-        7.4
-    )  # 5 | 0.4 + 7: the second worker also takes the last shard.
 
 
 def by_hand(seconds: list[float], workers: int) -> float:

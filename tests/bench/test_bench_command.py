@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import status_of
 from tfprep.bench.run import files_of
-from tfprep.cli import main
 from tfprep.cli.values import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
-
-
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", *arguments])
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("100", 0)])
@@ -38,7 +32,7 @@ def test_exit_status_if_the_step_waits(
     read = os.preadv
     monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(0.001) or read(*given))
     given = [*QUICK, "--report", str(tmp_path / "new/report.html"), "--step-ms", step_ms, "--fail-if-waiting", "30%"]
-    assert run(str(raw_data.path), *given, "--json") == status
+    assert status_of("bench", str(raw_data.path), *given, "--json") == status
     assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".json"}
     document = json.loads(capfd.readouterr().out)
     assert (document["step"]["share"] > 0.3) == (status == 4)
@@ -47,10 +41,10 @@ def test_exit_status_if_the_step_waits(
 
 def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "4", "--json"]
-    assert run(str(jpeg_data.path), *options) == 0
+    assert status_of("bench", str(jpeg_data.path), *options) == 0
     assert json.loads(capfd.readouterr().out)["settings"]["cache"]["kind"] == "decoded"
     batch = 4 * jpeg_data.fields["image"].shape[0] * jpeg_data.fields["image"].shape[1] * 3 + 4096
-    assert run(str(jpeg_data.path), *options, "--memory-budget", str(batch * 6)) == 0
+    assert status_of("bench", str(jpeg_data.path), *options, "--memory-budget", str(batch * 6)) == 0
     settings = json.loads(capfd.readouterr().out)["settings"]
     assert settings["memory"]["budget_bytes"] == batch * 6
     assert settings["cache"]["kind"] == "none"
@@ -68,12 +62,12 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
     ],
 )
 def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert run("nowhere", *arguments) == 2
+    assert status_of("bench", "nowhere", *arguments) == 2
     assert message in capfd.readouterr().err
 
 
 def test_a_folder_without_a_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(str(tmp_path)) == 1
+    assert status_of("bench", str(tmp_path)) == 1
     assert "it is not a dataset built by tfprep" in capfd.readouterr().err
 
 
@@ -90,7 +84,7 @@ def records_of(folder: Path) -> list[Path]:
 def test_a_missing_shard_is_named_with_the_way_out(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gone = records_of(copy)[0]
     gone.unlink()
-    assert run(str(copy), *QUICK) == 1
+    assert status_of("bench", str(copy), *QUICK) == 1
     assert (
         f"{gone} is missing; run the command of the build again, it rebuilds what is missing" in capfd.readouterr().err
     )
@@ -99,7 +93,7 @@ def test_a_missing_shard_is_named_with_the_way_out(copy: Path, capfd: pytest.Cap
 def test_a_shard_cut_short(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for path in records_of(copy):
         os.truncate(path, path.stat().st_size // 2)
-    assert run(str(copy), *QUICK) == 1
+    assert status_of("bench", str(copy), *QUICK) == 1
     assert re.search(r"holds \d+ bytes, tfprep\.json says \d+; copy the file again", capfd.readouterr().err)
 
 
@@ -125,14 +119,14 @@ def test_a_map_that_fails(
     raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str], body: str, message: str
 ) -> None:
     (tmp_path / "mine.py").write_text(f"import tensorflow as tf\ndef f(batch):\n    {body}\n")
-    assert run(str(raw_data.path), *QUICK, "--map", f"{tmp_path / 'mine.py'}:f") == 1
+    assert status_of("bench", str(raw_data.path), *QUICK, "--map", f"{tmp_path / 'mine.py'}:f") == 1
     error = capfd.readouterr().err
     assert f"tfprep: --map: {message}" in error or f"--map: the function {message}" in error
     assert "tfprep: --map" in error.splitlines()[-1]
 
 
 def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(str(raw_data.path), *QUICK, "--map", "os:sep") == 1
+    assert status_of("bench", str(raw_data.path), *QUICK, "--map", "os:sep") == 1
     assert "os:sep is of type str, not a function" in capfd.readouterr().err
 
 
@@ -164,11 +158,11 @@ def test_against_a_pipeline_of_the_user(
         "        yield {'image': np.zeros((8, 4, 4, 3), 'uint8')}\n\ndef none():\n    return []\n"
     )
     name = f"{tmp_path / 'earlier.py'}:batches"
-    assert run(str(raw_data.path), *QUICK, "--json", "--batch-size", "8", "--against", name) == 0
+    assert status_of("bench", str(raw_data.path), *QUICK, "--json", "--batch-size", "8", "--against", name) == 0
     compared = json.loads(capfd.readouterr().out)["against"][name]
     assert 200 < compared["images_per_s"]["median"] <= 400
     assert compared["ratio"]["median"] > 1
-    assert run(str(raw_data.path), *QUICK, "--against", name.replace("batches", "none")) == 1
+    assert status_of("bench", str(raw_data.path), *QUICK, "--against", name.replace("batches", "none")) == 1
     assert "returned an iterable without batches" in capfd.readouterr().err
-    assert run(str(raw_data.path), *QUICK, "--against", "on-the-fly") == 2
+    assert status_of("bench", str(raw_data.path), *QUICK, "--against", "on-the-fly") == 2
     assert "name its file with --recipe" in capfd.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.trial import on_the_fly
 from tfprep.builder import BuildOptions, build
@@ -64,10 +65,7 @@ def test_pixels_equal_those_of_a_build_and_every_variant_comes_once(data: Path, 
 
 
 def test_labels_have_their_stored_shape(tmp_path: Path) -> None:
-    for label in ("a", "b"):
-        (tmp_path / label).mkdir()
-        for number in range(2):
-            Image.fromarray(np.full((8, 8, 3), 10 * number, np.uint8)).save(tmp_path / label / f"{number}.png")
+    write_photos(tmp_path, 4, noise=(8, 8))
     recipe = Recipe("labels", sources.Folder("{label}/*.png"), {"image": codecs.Jpeg(), "label": codecs.Scalar()})
     batch = next(iter(on_the_fly(recipe, tmp_path, "train", batch_size=4)))
     assert sorted(batch["label"].numpy().tolist()) == [0, 0, 1, 1]
@@ -75,9 +73,8 @@ def test_labels_have_their_stored_shape(tmp_path: Path) -> None:
 
 
 def test_images_of_different_sizes_raise(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for number in range(2):
-        Image.fromarray(np.zeros((8 + number, 8, 3), np.uint8)).save(tmp_path / "a" / f"{number}.png")
+    write_photos(tmp_path, 1, "a/0.png", noise=(8, 8))
+    write_photos(tmp_path, 1, "a/1.png", noise=(9, 8))
     recipe = Recipe("sizes", sources.Folder("{label}/*.png"), {"image": codecs.Png()})
     with pytest.raises(LoaderError, match="add a Resize or a Crop"):
         on_the_fly(recipe, tmp_path, "train")

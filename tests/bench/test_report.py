@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import tfprep
+from tests.commands import status_of
 from tfprep.bench.link import bench_link
 from tfprep.bench.page import lines, write_report
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench
-from tfprep.cli import main
 from tfprep.load import Data
 from tfprep.storage.store import open_store
 
@@ -120,10 +120,8 @@ def test_what_limits(photos, tmp_path):
 
 def test_the_command(photos, s3, capsys):
     url = s3.copy(photos.path)
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", url, "--rounds", "1", "--seconds", "0.1", "--order", "sequential", "--json"])
+    assert status_of("bench", url, "--rounds", "1", "--seconds", "0.1", "--order", "sequential", "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert (ended.value.code, result["order"], result["samples"]) == (0, "sequential", 50)
-    with pytest.raises(SystemExit):
-        main(["bench", url, "--cold"])
+    assert (result["order"], result["samples"]) == ("sequential", 50)
+    assert status_of("bench", url, "--cold") == 2
     assert "--cold needs the dataset on a local disk" in capsys.readouterr().err

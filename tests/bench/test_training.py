@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.commands import status_of
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.training import Training, ready_model, train_with_step
-from tfprep.cli import main
 from tfprep.errors import LoaderError
 from tfprep.load import Data
 
@@ -55,10 +55,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", *arguments])
-    out, err = capfd.readouterr()
-    return int(ended.value.code or 0), out, err
+    return status_of("bench", *arguments), *capfd.readouterr()
 
 
 @pytest.mark.parametrize(("read_s", "status"), [(0.0, 0), (0.01, 4)])
@@ -150,13 +147,6 @@ def test_functions_that_return_no_model(
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-
-
-@pytest.mark.parametrize("name", ["no.such.module:model", "missing.py:model"])
-def test_modules_that_cannot_be_imported(jpeg_data: Data, capfd: pytest.CaptureFixture[str], name: str) -> None:
-    status, _, err = run(capfd, str(jpeg_data.path), *QUICK, "--model", name)
-    assert status == 1
-    assert "no module" in err or "no such file" in err
 
 
 def test_the_loader_is_closed_if_the_model_fails(jpeg_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:

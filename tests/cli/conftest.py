@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfprep.cli import main
+from tests.commands import status_of
 
 
 @pytest.fixture
@@ -10,9 +10,8 @@ def run(capsys):
     """A function that runs the command line and returns its exit status, standard output and standard error."""
 
     def run(*args: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(arg) for arg in args])
+        status = status_of(*args)
         out, err = capsys.readouterr()
-        return int(caught.value.code or 0), out, err
+        return status, out, err
 
     return run

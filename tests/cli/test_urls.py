@@ -6,7 +6,6 @@ from PIL import Image
 
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
-from tfprep.cli import main
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -35,49 +34,42 @@ def full_url(tmp_path):
     return run_build, url
 
 
-def run(capsys, *arguments) -> tuple[object, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(map(str, arguments)))
-    output = capsys.readouterr()
-    return ended.value.code, output.out + output.err
-
-
 @pytest.mark.parametrize(
     "command",
     [["info"], ["stats"], ["stats", "--json"], ["show", "--out", "sheet.png"], ["check"], ["export", "--out", "out"]],
     ids=" ".join,
 )
-def test_output_is_that_of_the_folder(photos, url, capsys, command, monkeypatch, tmp_path):
+def test_output_is_that_of_the_folder(run, photos, url, command, monkeypatch, tmp_path):
     name, *options = command
     results = []
     for number, place in enumerate((photos.path, url)):
         folder = tmp_path / str(number)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        code, text = run(capsys, name, place, *options)
-        results.append((code, text.replace(str(place), "PLACE")))
+        code, out, err = run(name, place, *options)
+        results.append((code, (out + err).replace(str(place), "PLACE")))
     assert results[0] == results[1]
 
 
-def test_diff_of_a_folder_and_a_url(photos, url, capsys):
-    assert run(capsys, "diff", photos.path, url)[0] == 0
+def test_diff_of_a_folder_and_a_url(run, photos, url):
+    assert run("diff", photos.path, url)[0] == 0
 
 
-def test_repair_is_for_folders(url, capsys):
-    code, text = run(capsys, "repair", url)
+def test_repair_is_for_folders(run, url):
+    code, _, text = run("repair", url)
     assert (code, "then build again: that builds the shards that are missing" in text) == (2, True)
 
 
-def test_what_verify_says_is_what_mends(full_url, capsys):
+def test_what_verify_says_is_what_mends(run, full_url):
     build, url = full_url
     store = open_store(url)
     name = next(info.name for info in store.list() if info.name.endswith("tfrecord-00000-of-00001"))
     content = bytearray(store.read(name))
     content[40] ^= 1
     store.write(name, bytes(content))
-    code, text = run(capsys, "verify", url)
+    code, text, _ = run("verify", url)
     assert (code, f"{name}: its SHA-256 is not that of the build" in text) == (1, True)
     assert "Delete the damaged objects, then run the build again" in text
     store.delete([name])
     build()
-    assert run(capsys, "verify", url)[0] == 0
+    assert run("verify", url)[0] == 0

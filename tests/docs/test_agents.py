@@ -4,11 +4,10 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import tfprep
+from tests.photos import write_photos
 from tests.test_without_opencv import BLOCKED, run
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
@@ -27,10 +26,8 @@ STORE = {"image": codecs.Original(), "label": codecs.Scalar()}
 def root(tmp_path_factory) -> Path:
     """Photos of two sizes in class folders, and a dataset of them."""
     root = tmp_path_factory.mktemp("agents")
-    for number in range(8):
-        path = root / "photos" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((20, 20 + number, 3), number, np.uint8)).save(path)
+    write_photos(root / "photos", 4, "a/{number}.png", noise=(20, 20))
+    write_photos(root / "photos", 4, "b/{number}.png", noise=(20, 24))
     build(root, root / "built", Recipe(name="photos", source=sources.Folder(), store=STORE))
     return root
 

@@ -2,24 +2,16 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import tfprep
+from tests.commands import status_of
 from tests.dataset.imported.conftest import image_bytes, serialized, write
-from tfprep.cli import main
 
 PAGE = (Path(__file__).parents[2] / "docs" / "existing-tfrecords.md").read_text()
 COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
-
-
-def run(line: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(shlex.split(line)[1:])
-    assert ended.value.code == 0, line
 
 
 def test_the_page(tmp_path, monkeypatch):
@@ -40,7 +32,7 @@ def test_the_page(tmp_path, monkeypatch):
     photos = [line for line in COMMANDS if "photos" in line]
     assert len(photos) == 2
     for line in photos:
-        run(line)
+        assert status_of(line) == 0
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     names: dict = {}
     exec(code, names)
@@ -48,9 +40,9 @@ def test_the_page(tmp_path, monkeypatch):
     assert sorted(names["labels"].numpy().tolist())[0] in (0, 1, 2)
     (declared,) = re.findall(r"```json\n(.*?)```", PAGE, re.S)
     (tmp_path / "declared.json").write_text(declared)
-    run(photos[0] + " --features declared.json")
+    assert status_of(photos[0] + " --features declared.json") == 0
     data = tfprep.open("photos")
     assert data.fields["depth"].shape == tuple(json.loads(declared)["depth"]["shape"])
     assert data.fields["image_annotation"].kind == "mask"
     assert data.class_names == ("cat", "dog", "owl")
-    run("tfprep verify photos")
+    assert status_of("tfprep verify photos") == 0

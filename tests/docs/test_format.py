@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import tfprep
-from tfprep import Recipe, codecs, sources
-from tfprep.builder import BuildOptions
+from tests.photos import build_photos
+from tfprep import codecs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
@@ -21,16 +20,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 def folder(tmp_path_factory) -> Path:
     """24 photos of two classes."""
     root = tmp_path_factory.mktemp("format")
-    draws = np.random.default_rng(0)
-    for number in range(24):
-        path = root / "raw" / "train" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(draws.integers(0, 256, (3, 4, 3), np.uint8))
-        coarse.resize((32, 24), Image.Resampling.BICUBIC).save(path)
-    source = sources.Folder("{split}/{label}/*.png")
-    recipe = Recipe(name="photos", source=source, store={"image": codecs.Jpeg(95), "label": codecs.Scalar()})
-    tfprep.build(recipe, root / "out", root / "raw", options=BuildOptions(workers=0))
-    return root / "out"
+    return build_photos(root, 24, codecs.Jpeg(95), noise=(3, 4), size=(24, 32))
 
 
 def run(module: str, folder: Path) -> dict:

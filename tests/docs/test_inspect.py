@@ -1,7 +1,6 @@
 """The commands and recipes of docs/inspect.md run as printed, one after another."""
 
 import re
-import shlex
 from pathlib import Path
 
 import cv2
@@ -9,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.commands import status_of
 from tfprep.builder import BuildOptions, build
-from tfprep.cli import main
 from tfprep.dataset import open_dataset
 
 PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
@@ -51,18 +50,13 @@ def test_commands_and_recipes_run(folder, monkeypatch, capsys):
     build("smaller.py", "out/photos2", "data/photos", options=BuildOptions(workers=0))
     assert COMMANDS
     for command in COMMANDS:
-        arguments = shlex.split(command)[1:]
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == STATUS.get(arguments[0], 0), (command, capsys.readouterr())
+        assert status_of(command) == STATUS.get(command.split()[1], 0), (command, capsys.readouterr())
     assert len(RECIPES) == 2
     for number, recipe in enumerate(RECIPES):
         path = folder / f"taken_over{number}.py"
         path.write_text(recipe)
         build(path, f"out/clean{number}", "data/photos", options=BuildOptions(workers=0))
-        with pytest.raises(SystemExit) as stopped:
-            main(["check", f"out/clean{number}"])
-        assert stopped.value.code == 0
+        assert status_of("check", f"out/clean{number}") == 0
     assert sum(split.samples for split in open_dataset("out/clean0").splits.values()) < 12
 
 

@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.photos import write_photos
 from tfprep.builder import BuildOptions, build, finish_build
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
@@ -33,10 +32,7 @@ def section(heading: str) -> str:
 def site(tmp_path_factory):
     """Raw files, a recipe, a folder with the command `tfprep`, and the bytes of one build."""
     root = tmp_path_factory.mktemp("scale")
-    for number in range(40):
-        path = root / "data" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)).save(path)
+    write_photos(root / "data", 40)
     (root / "photos.py").write_text(RECIPE)
     command = root / "bin" / "tfprep"
     command.parent.mkdir()

@@ -1,16 +1,14 @@
 """The commands and the code of docs/storage.md run as printed, in their order, at an S3 server on loopback."""
 
 import re
-import shlex
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import tfprep
-from tfprep.cli import main
+from tests.commands import status_of
+from tests.photos import write_photos
 from tfprep.storage import cache
 from tfprep.storage.address import _SECRET_VARIABLE
 from tfprep.storage.store import open_store
@@ -27,31 +25,25 @@ RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
 """
 
 
-def run(command: str, *more: str) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([*shlex.split(command)[1:], *more])
-    assert stopped.value.code == 0, command
-
-
 def test_the_page_runs(s3, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "KEPT_FREE_BYTES", 0)
-    for number in range(40):
-        path = tmp_path / "data/photos/train" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)).save(path)
+    write_photos(tmp_path / "data/photos/train", 40, noise=(16, 16))
     (tmp_path / "photos.py").write_text(RECIPE)
     assert list(COMMANDS) == ["info", "build", "clean", "bench"]
-    run(COMMANDS["build"], "--workers", "0")
-    run(COMMANDS["info"])
+    assert status_of(COMMANDS["build"], "--workers", "0") == 0
+    assert status_of(COMMANDS["info"]) == 0
     lost = "0123456789abcdef-photos-train.tfrecord-00000-of-00001"
     open_store("s3://bucket/photos").write(lost, b"of a build that was killed")
     capsys.readouterr()
     for command, there in zip(CLEAN, (True, False), strict=True):
-        run(command)
+        assert status_of(command) == 0
         assert lost in capsys.readouterr().out
         assert any(info.name == lost for info in open_store("s3://bucket/photos").list()) == there
-    run(COMMANDS["bench"].replace("--batch-size 64", "--batch-size 8"), "--rounds", "1", "--seconds", "0.1")
+    assert (
+        status_of(COMMANDS["bench"].replace("--batch-size 64", "--batch-size 8"), "--rounds", "1", "--seconds", "0.1")
+        == 0
+    )
     names = {"tfprep": tfprep}
     opened, cached = (block.replace("/nvme/cache", str(tmp_path / "nvme")) for block in BLOCKS)
     exec(opened, names)

@@ -8,39 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.photos import build_photos
 from tests.warm_python import run_python
+from tfprep import augment
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
 SCRIPTS = [block for block in BLOCKS if block.startswith("# script")]
 TYPED = [block for block in BLOCKS if not block.startswith("# script")]
 
-RECIPE = """
-from tfprep import Recipe, augment, codecs, sources
-RECIPE = Recipe(
-    name="tiny", source=sources.Folder(), geometry=[augment.Flip(p=0.5)], variants={"train": 2},
-    store={"image": codecs.Png(), "label": codecs.Scalar()},
-)
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: Any) -> Path:
     """A built dataset of 24 images of two classes."""
-    from tfprep.builder import BuildOptions, build
-    from tfprep.recipe.file import load_recipe
-
-    root: Path = tmp_path_factory.mktemp("training")
-    draws = np.random.default_rng(0)
-    for number in range(24):
-        path = root / "raw" / "train" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(0, 256, (12, 10, 3), np.uint8)).save(path)
-    (root / "recipe.py").write_text(RECIPE)
-    build(load_recipe(root / "recipe.py"), root / "out", root / "raw", options=BuildOptions(workers=0))
-    return root / "out"
+    recipe = {"geometry": [augment.Flip(p=0.5)], "variants": {"train": 2}}
+    return build_photos(tmp_path_factory.mktemp("training"), 24, recipe=recipe, noise=(12, 10))
 
 
 @pytest.fixture

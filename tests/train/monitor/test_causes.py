@@ -165,16 +165,16 @@ def behind(image, label):
     done = tf.ensure_shape(tf.numpy_function(slow, [label], label.dtype), label.shape)
     return tf.cast(image, tf.float32), done
 
-model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(2)])
+model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 monitor = InputMonitor(sys.argv[2], every_s=0.3)
 model.fit(train.repeat().map(behind), steps_per_epoch=30, verbose=2, callbacks=[monitor], shuffle=False)
 """
 
 
-def test_a_slow_map_behind_the_loader(built: Path, tmp_path: Path) -> None:
+def test_a_slow_map_behind_the_loader(photos: Any, tmp_path: Path) -> None:
     """Runs in a new process whose TensorFlow log is read: TensorFlow logs each request for a model while autotuning is off."""
-    command = [sys.executable, "-c", SCRIPT, str(built), str(tmp_path)]
+    command = [sys.executable, "-c", SCRIPT, str(photos.path), str(tmp_path)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True, env=environment)
     assert "analytical model" not in done.stderr
@@ -203,12 +203,12 @@ def test_the_stages_behind_generators_are_known_as_on_jax(tf: Any) -> None:
     assert relay.source is None
 
 
-def test_only_the_functions_of_the_user_count_as_python(tf: Any, built: Path) -> None:
+def test_only_the_functions_of_the_user_count_as_python(tf: Any, photos: Any) -> None:
     """The loader's own hand-over calls Python too."""
     import tfprep
     from tfprep.train.monitor.stages import pipeline_behind
 
-    train = tfprep.open(built).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
+    train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))
     python = ops.map(lambda image, label: (image, tf.numpy_function(abs, [label], label.dtype)))
     assert (pipeline_behind(iter(ops)).kinds, pipeline_behind(iter(ops)).python) == (("Map", "Loader"), ())
@@ -229,7 +229,7 @@ def test_python_between_the_steps(tf: Any, dense: Any, tmp_path: Path) -> None:
     assert "steps_per_execution" in monitor.summary
 
 
-def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, built: Path) -> None:
+def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, photos: Any) -> None:
     import threading
 
     import tfprep
@@ -241,7 +241,7 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, bu
         go_on.wait(60)
         return label
 
-    loader = tfprep.open(built).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
+    loader = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     stuck = loader.map(lambda image, label: tf.numpy_function(wait, [label], label.dtype))
     try:
         with pytest.raises(

@@ -1,0 +1,42 @@
+"""Photos in class folders, and datasets built from them, for tests that need real files and nothing particular in them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import tfprep
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions
+
+
+def write_photos(
+    folder: Path,
+    count: int,
+    name: str = "{label}/{number}.png",
+    *,
+    labels: str | tuple[str, ...] = "ab",
+    noise: tuple[int, int] = (6, 8),
+    size: tuple[int, int] | None = None,
+) -> Path:
+    """Writes `count` images of noise of (height, width) pixels, scaled up smoothly to `size`; returns the folder."""
+    draws = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / name.format(label=labels[number % len(labels)], number=number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(draws.integers(0, 256, (*noise, 3), np.uint8))
+        (image.resize(size[::-1], Image.Resampling.BICUBIC) if size else image).save(path)
+    return folder
+
+
+def build_photos(
+    folder: Path, count: int, image: Any = None, recipe: Mapping[str, Any] | None = None, **raw: Any
+) -> Path:
+    """Writes photos below `folder`, and builds a dataset of them and their labels; returns the folder of the dataset."""
+    write_photos(folder / "raw", count, **raw)
+    store = {"image": image or codecs.Png(), "label": codecs.Scalar()}
+    made = Recipe(name="photos", source=sources.Folder("{label}/*"), store=store, **(recipe or {}))
+    tfprep.build(made, folder / "out", folder / "raw", options=BuildOptions(workers=0))
+    return folder / "out"
