@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -97,11 +98,6 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
             return head, file.read(_ENDS_READ)
     except OSError:
         return b"", b""
-
-
-def _first_files(tree: Inventory, pattern: str, suffix: str) -> list[Path]:
-    compiled = compile_pattern(pattern, "detect")
-    return [tree.root / path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
@@ -208,8 +204,13 @@ def yolo(tree: Inventory) -> Found:
             yield LayoutGuess("yolo", source, layout, (*missing, *data.doubts))
         except SourceError as error:
             yield Refusal("yolo", error)
-    pairs = [pair for pair in annotation_patterns(tree, ".txt") if _are_labels(tree, pair[1])] if not yamls else []
-    for images, labels in pairs[:1]:  # as Label Studio, LabelImg and CVAT export them
+    for images, labels in annotation_patterns(tree, ".txt") if not yamls else ():
+        texts = _contents(tree, labels, ".txt", _ENDS_READ, _NAMES)
+        lines = [line.strip() for text in texts for line in text.decode("utf-8-sig", "replace").splitlines()]
+        lines = [line for line in lines if line]
+        if not lines or sum(bool(_LABEL_LINE.fullmatch(line)) for line in lines) < 0.9 * len(lines):
+            continue
+        # As Label Studio, LabelImg and CVAT export them.
         lists = [path for path in tree.files(".txt", ".names") if _NAMES.fullmatch(path.rpartition("/")[2])]
         try:
             if not lists:
@@ -221,6 +222,7 @@ def yolo(tree: Inventory) -> Found:
             yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}")
         except SourceError as error:
             yield Refusal("yolo", error)
+        return
 
 
 def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
@@ -234,21 +236,15 @@ def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
     return source
 
 
-def _are_labels(tree: Inventory, pattern: str) -> bool:
-    """Whether the first text files of a pattern hold lines of a class and four numbers or more, and at least one does."""
-    paths = [path for path in _first_files(tree, pattern, ".txt") if not _NAMES.fullmatch(path.name)]
-    texts = [_ends(path)[0].decode("utf-8-sig", "replace") for path in paths]
-    lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
-    return bool(lines) and sum(bool(_LABEL_LINE.fullmatch(line)) for line in lines) >= 0.9 * len(lines)
-
-
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
 
 
 def voc(tree: Inventory) -> Found:
     """Yield the sources of XML files for single images."""
     for images, files in annotation_patterns(tree, ".xml"):
-        if _share(tree, files, ".xml", lambda data: b"<annotation" in data and b"<annotations" not in data) < 0.5:
+        contents = _contents(tree, files, ".xml")
+        fitting = sum(b"<annotation" in data and b"<annotations" not in data for data in contents)
+        if not fitting or fitting < 0.5 * len(contents):
             continue
         source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
         doubts: tuple[str, ...] = ()
@@ -268,30 +264,25 @@ def voc(tree: Inventory) -> Found:
 def labelme(tree: Inventory) -> Found:
     """Yield the sources of LabelMe's JSON files."""
     for images, files in annotation_patterns(tree, ".json"):
-        if _share(tree, files, ".json", _is_labelme) >= 0.9:
+        contents, fitting = _contents(tree, files, ".json"), 0
+        for data in contents:
+            with suppress(ValueError, RecursionError):
+                content = json.loads(data)
+                fitting += isinstance(content, dict) and isinstance(content.get("shapes"), Sequence)
+        if fitting and fitting >= 0.9 * len(contents):
             splits = None if "{split}" in images else FRACTIONS
             source = LabelMe(images, files, fields=("boxes", "box_labels", "instances"), splits=splits)
             yield LayoutGuess("labelme", source, f"LabelMe: {images} with {files}")
 
 
-def _share(tree: Inventory, pattern: str, suffix: str, fits: Callable[[bytes], bool]) -> float:
-    """The share of the first files of a pattern whose content fits."""
-    paths = _first_files(tree, pattern, suffix)
-    return sum(fits(_content(path)) for path in paths) / max(1, len(paths))
-
-
-def _is_labelme(data: bytes) -> bool:
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and isinstance(content.get("shapes"), Sequence)
-
-
-def _content(path: Path) -> bytes:
-    """The content of a file; nothing if it cannot be read."""
-    try:
-        with open_raw(path) as file:
-            return file.read()
-    except OSError:
-        return b""
+def _contents(
+    tree: Inventory, pattern: str, suffix: str, most: int = -1, without: re.Pattern[str] | None = None
+) -> list[bytes]:
+    """Return the beginnings of the first files of a pattern; nothing for one that cannot be read."""
+    compiled, contents = compile_pattern(pattern, "detect"), []
+    for path in [path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]:
+        if without is None or not without.fullmatch(path.rpartition("/")[2]):
+            contents.append(b"")
+            with suppress(OSError), open_raw(tree.root / path) as file:
+                contents[-1] = file.read(most)
+    return contents

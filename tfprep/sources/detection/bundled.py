@@ -138,20 +138,14 @@ def parquet_images(folder: Path) -> LayoutGuess | None:
     left = [c for c in left if c.removesuffix("_shape") not in used and not any(n.startswith(f"{c}.") for n in used)]
     if left:
         doubts.append(f"this recipe does not read the columns {', '.join(left[:12])} (label=, fields=)")
-    pattern = _split_pattern(paths)
+    pattern = files_by_split(paths, ".parquet") or "**/*.parquet"
+    for by_split in ("**/{split}.parquet", "**/{split}/*.parquet", "**/{split}-*-of-*.parquet"):  # the last that fits
+        holes = [compile_pattern(by_split, "detect").match_path(path) for path in paths]
+        if all(found is not None and found["split"].lower() in SPLIT_NAMES for found in holes):
+            pattern = by_split
     options["splits"] = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     layout = f"{len(paths)} Parquet files with images, as Hugging Face writes them"
     return LayoutGuess("table", Table(pattern, image, label, fields, **options), layout, tuple(doubts))
-
-
-def _split_pattern(paths: list[str]) -> str:
-    """The pattern of Parquet files; it gives the splits by the name `train-00000-of-00002`, or by folders."""
-    for pattern in ("**/{split}-*-of-*.parquet", "**/{split}/*.parquet", "**/{split}.parquet"):
-        compiled = compile_pattern(pattern, "detect")
-        holes = [compiled.match_path(path) for path in paths]
-        if all(found is not None and found["split"].lower() in SPLIT_NAMES for found in holes):
-            return pattern
-    return files_by_split(paths, ".parquet") or "**/*.parquet"
 
 
 def videos(folder: Path) -> LayoutGuess | None:

@@ -113,7 +113,10 @@ class Facts:
         if self.not_plain:
             lines.append(f"image dtype and channels: {_counts(self.forms)}")
         for name, numbers in self.mask_numbers.items():
-            lines.append(f"{name}: class numbers {_ranges(numbers)} in the masks opened")
+            # (0, 1, 2, 255) as "0-2, 255"
+            runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+            said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+            lines.append(f"{name}: class numbers {said} in the masks opened")
         return [*lines, *self.problems, *(f"{reason}: {count}" for reason, count in self.tally.items())]
 
 
@@ -197,9 +200,3 @@ def _form(data: bytes) -> tuple[str, Size]:
 def _counts(counts: Mapping[str, int], most: int = 12) -> str:
     said = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:most])
     return said + (f", … ({len(counts) - most} more)" if len(counts) > most else "")
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """(0, 1, 2, 255) as "0-2, 255"."""
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"

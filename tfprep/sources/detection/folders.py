@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tfprep.errors import SourceError
 from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, Found, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import Inventory
+from tfprep.sources.detection.inventory import Inventory, below
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns, split_pattern
 from tfprep.sources.folder import Folder, read_labels
 from tfprep.sources.paired import Paired
@@ -23,7 +23,12 @@ def pairs(tree: Inventory) -> Found:
     for image, mask in mask_patterns(tree.names):
         source, doubts = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS), list[str]()
         if "{split}" in image:
-            with_masks, splits = (_splits(tree, pattern) for pattern in (mask, image))
+            named = {part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES}
+            paths = [below(folder, name) for folder, names in tree.names.items() for name in names]
+            compiled = [compile_pattern(pattern, "detect") for pattern in (mask, image)]
+            with_masks, splits = (
+                {holes["split"] for holes in map(one.match_path, paths) if holes} & named for one in compiled
+            )
             both, without = sorted(splits & with_masks), sorted(splits - with_masks)
             source = replace(source, splits=tuple(both) if without else None)
             doubts += [f"{', '.join(without)} has no masks, and is left out"] if without else []
@@ -34,15 +39,6 @@ def pairs(tree: Inventory) -> Found:
     for image, mask in jpeg_masks(tree.names):
         rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers, so they are no masks"
         yield Refusal("masks", SourceError(f"{rule}. Write the masks as PNG from where they come"))
-
-
-def _mask_names(tree: Inventory) -> str:
-    """One of the files that are called like masks, where these are a third of a folder at least; "" if there are none."""
-    for folder, names in tree.names.items():
-        masks = [name for name in names if re.fullmatch(rf".+[_-]{MASK_WORD.pattern}\.\w+", name, re.IGNORECASE)]
-        if 3 * len(masks) >= len(names):
-            return f"{folder}/{masks[0]}"
-    return ""
 
 
 def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
@@ -57,24 +53,20 @@ def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
     return ()
 
 
-def _splits(tree: Inventory, pattern: str) -> set[str]:
-    """What `{split}` stands for in the names of the tree."""
-    compiled = compile_pattern(pattern, "detect")
-    paths = (f"{folder}/{name}" if folder else name for folder, names in tree.names.items() for name in names)
-    return {holes["split"] for holes in map(compiled.match_path, paths) if holes} & {
-        part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES
-    }
-
-
 def folders(tree: Inventory) -> Found:
     """Yield class folders or images alone; refuse folders whose names say that they are no classes."""
-    prefix, below = _unwrapped(sorted(tree.images))
+    prefix, inner_folders = "", sorted(tree.images)
+    heads = {folder.split("/")[0] for folder in inner_folders}
+    while len(heads) == 1 and "" not in heads and not {head.lower() for head in heads} & SPLIT_NAMES:
+        (head,) = heads  # a folder that holds everything
+        prefix, inner_folders = f"{prefix}{head}/", [folder[len(head) + 1 :] for folder in inner_folders]
+        heads = {folder.split("/")[0] for folder in inner_folders}
     prefix = literal(prefix)
-    heads = {folder.split("/")[0] for folder in below if folder}
+    heads -= {""}
     splits = {head for head in heads if head.lower() in SPLIT_NAMES}
-    inner = [folder.split("/")[1].lower() if "/" in folder else "" for folder in below]
-    if splits and "" not in below and (splits == heads or len(splits) > 1):
-        yield from _of_splits(tree, prefix, below, splits, None if splits == heads else tuple(sorted(splits)))
+    inner = [folder.split("/")[1].lower() if "/" in folder else "" for folder in inner_folders]
+    if splits and "" not in inner_folders and (splits == heads or len(splits) > 1):
+        yield from _of_splits(tree, prefix, inner_folders, splits, None if splits == heads else tuple(sorted(splits)))
     elif len(heads) > 1 and set(inner) <= SPLIT_NAMES:
         source, said = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
         checked = _checked(tree, LayoutGuess("folders", source, said), heads, prefix)
@@ -82,18 +74,21 @@ def folders(tree: Inventory) -> Found:
     elif len(heads) > 1:
         source = Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS)
         yield _checked(tree, LayoutGuess("folders", source, "class folders"), heads, prefix)
-    if masks := _mask_names(tree):
-        rule = f"{tree.root}: files such as {masks} are called like masks, and nothing says which images they belong to"
-        yield Refusal("masks", SourceError(rule))
+    for folder, names in tree.names.items():
+        masks = [name for name in names if re.fullmatch(rf".+[_-]{MASK_WORD.pattern}\.\w+", name, re.IGNORECASE)]
+        if 3 * len(masks) >= len(names):
+            rule = f"{tree.root}: files such as {folder}/{masks[0]} are called like masks"
+            yield Refusal("masks", SourceError(f"{rule}, and nothing says which images they belong to"))
+            break
     doubts = _classes_in_names(tree)
     yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes", doubts)
 
 
 def _of_splits(
-    tree: Inventory, prefix: str, below: Sequence[str], splits: set[str], taken: tuple[str, ...] | None
+    tree: Inventory, prefix: str, folders: Sequence[str], splits: set[str], taken: tuple[str, ...] | None
 ) -> Found:
     classes = {split: set[str]() for split in splits}
-    for folder in below:
+    for folder in folders:
         head, _, rest = folder.partition("/")
         if head in splits and rest:
             classes[head].add(rest.split("/")[0])
@@ -143,7 +138,8 @@ def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str])
 
 def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str = "") -> LayoutGuess | Refusal:
     """Refuse class folders whose names, or the names of folders in them, say that they are no classes; say what is doubtful."""
-    inside = {part for name in names for part in _inside(tree, prefix, name)}
+    starts = [f"{plain(prefix)}{name}/" for name in names]  # of class folders; the names of folders in them with images
+    inside = {f[len(start) :].split("/")[0] for start in starts for f in tree.images if f.startswith(start)}
     for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
         images = sorted(name for name in of_kind if IMAGE_WORD.fullmatch(_last_word(name)))
         masks = sorted(name for name in of_kind if _NO_IMAGE.fullmatch(_last_word(name)))
@@ -182,20 +178,3 @@ def _last_word(name: str) -> str:
     plain = re.sub(r"(?<=[a-z])[ _-]?\d+$", "", name)
     whole = _NO_IMAGE.fullmatch(plain) or IMAGE_WORD.fullmatch(plain)
     return plain if whole else re.split(r"[ _-]", plain)[-1]
-
-
-def _inside(tree: Inventory, prefix: str, name: str) -> set[str]:
-    """The names of the folders in a class folder that hold images."""
-    start = f"{plain(prefix)}{name}/"
-    return {folder[len(start) :].split("/")[0] for folder in tree.images if folder.startswith(start)}
-
-
-def _unwrapped(folders: Sequence[str]) -> tuple[str, list[str]]:
-    """The folders that hold everything, as a prefix, and the folders of images below them."""
-    prefix = ""
-    heads = {folder.split("/")[0] for folder in folders}
-    while len(heads) == 1 and "" not in heads and not {head.lower() for head in heads} & SPLIT_NAMES:
-        (head,) = heads
-        prefix, folders = f"{prefix}{head}/", [folder[len(head) + 1 :] for folder in folders]
-        heads = {folder.split("/")[0] for folder in folders}
-    return prefix, list(folders)

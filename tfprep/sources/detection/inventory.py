@@ -87,6 +87,10 @@ class Inventory:
             for suffix in suffixes:
                 yield from (below(folder, name) for name in self.others[folder].get(suffix, ()))
 
+    def suffixes(self) -> list[str]:
+        """Return the suffixes of images."""
+        return list(dict.fromkeys(suffix for of_folder in self.images.values() for suffix in of_folder))
+
     def about_images(self) -> str:
         """Say which files name images, or are called like them, though no source reads them; "" if there are none."""
         stems = {os.path.splitext(name)[0] for names in self.names.values() for name in names}
@@ -98,18 +102,15 @@ class Inventory:
                 ]  # fmt: skip
                 if named:
                     path = below(folder, named[0])
+                    lines = [line.strip() for line in self.text(path).splitlines()][:_MOST_LINES]
+                    known = (name for name, form in _LINES.items() if any(map(form.fullmatch, lines)))
+                    form = next((f"the format of {name}" for name in known), "their format")
                     what = "are called like images" if named is of_images else "names images"
                     return (
-                        f"{self.root}: files such as {path} {what}, and tfprep does not read {self._format_of(path)}; convert "
+                        f"{self.root}: files such as {path} {what}, and tfprep does not read {form}; convert "
                         "them to COCO (the package labelformat reads many formats)"
                     )
         return ""
-
-    def _format_of(self, path: str) -> str:
-        """The name of a format of texts, by a line, or "their format"."""
-        lines = [line.strip() for line in self.text(path).splitlines()]
-        named = (name for name, line in _LINES.items() if any(line.fullmatch(one) for one in lines[:_MOST_LINES]))
-        return next((f"the format of {name}" for name in named), "their format")
 
     def text(self, path: str) -> str:
         """The beginning of a file; "" if it cannot be read."""
@@ -130,15 +131,13 @@ class Inventory:
         stems = {
             form: {os.path.splitext(n)[0] if form else n for f in self.names.values() for n in f} for form in (0, 1)
         }
-        there = [self._holds(name) or name in stems[0] for name in found] or [
-            word in stems[1] for word in words if len(word) > 2
+        folders = list(self.images)[:NAMES_KEPT]
+        there = [
+            name in stems[0] or any(os.path.isfile(os.path.join(self.root, below(folder, name))) for folder in folders)
+            for name in found
         ]
+        there = there or [word in stems[1] for word in words if len(word) > 2]
         return bool(there) and 2 * sum(there) >= len(there)
-
-    def _holds(self, name: str) -> bool:
-        return any(
-            os.path.isfile(os.path.join(self.root, below(folder, name))) for folder in list(self.images)[:NAMES_KEPT]
-        )
 
     def unread(self, used: Array, annotations: Sequence[Pattern]) -> list[str]:
         """Say which files the recipe does not read, one line a folder and suffix.

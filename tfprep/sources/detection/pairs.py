@@ -120,20 +120,20 @@ def _with_images(tree: Inventory, annotated: str, files: Sequence[str]) -> list[
     The folder of the files themselves comes first, then folders near it, then all others; folders of masks are no images.
     """
     stems = [os.path.splitext(name)[0] for name in files]
+    spelled = [{unicodedata.normalize(form, stem) for form in ("NFC", "NFD")} for stem in stems]
+
+    def found(folder: str) -> int:
+        suffixes = {one for suffix in tree.images[folder] for one in (suffix, suffix.upper())}
+        where = tree.root / folder
+        return sum(any((where / f"{s}{suffix}").is_file() for s in forms for suffix in suffixes) for forms in spelled)
+
     tried = [one for one in tree.images if one == annotated or not MASK_WORD.fullmatch(one.rpartition("/")[2])]
     near = [one for one in tried if _near(one, annotated)]
     for folders in ([annotated], near, tried[:_FOLDERS_TRIED]) if stems else ():
-        hits = {folder: _found(tree, folder, stems) for folder in folders if folder in tree.images}
+        hits = {folder: found(folder) for folder in folders if folder in tree.images}
         if sum(hits.values()) >= 0.5 * len(stems):
             return [folder for folder, hit in hits.items() if hit]
     return []
-
-
-def _found(tree: Inventory, folder: str, stems: Sequence[str]) -> int:
-    forms = [{unicodedata.normalize(form, stem) for form in ("NFC", "NFD")} for stem in stems]
-    suffixes = {spelled for suffix in tree.images[folder] for spelled in (suffix, suffix.upper())}
-    where = tree.root / folder
-    return sum(any((where / f"{stem}{suffix}").is_file() for stem in of_one for suffix in suffixes) for of_one in forms)
 
 
 def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:

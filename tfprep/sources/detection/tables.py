@@ -69,8 +69,18 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     paths = [path for path in tree.files(*TABLE_SUFFIXES) if not _NO_LABELS.search(path.rpartition("/")[2])]
     own = [path for path in paths if (folder := path.rpartition("/")[0]) in tree.images and folder]
     own = [path for path in own if not SPLIT_WORD.search(path.split("/")[-2])]
+    for path in own if len(own) > 1 else ():
+        # Tables of folders that are no splits are refused, unless each of them, as in GTSRB, has one class alone.
+        try:
+            seen = _Seen(tree, path)
+            label = seen.named(_LABELS) if seen.paths else None
+            if label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
+                rule = f"{tree.root}: {own[0]} and {own[1]} are tables of their own folders"
+                raise SourceError(f"{rule}; write one table of all images, with their paths")
+        except SourceError as error:
+            yield Refusal("table", error)
+            return
     if len(own) > 1:
-        yield from _of_folders(tree, own)
         return
     by_split: dict[str, list[str]] = {}
     for path in paths:
@@ -84,21 +94,6 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
         except SourceError as error:
             yield Refusal("table", error)
     yield from sorted(found, key=lambda guess: not isinstance(guess.source, ObjectTable))
-
-
-def _of_folders(tree: Inventory, paths: Sequence[str]) -> Iterator[Refusal]:
-    """Refuse tables of folders that are no splits, unless each of them, as in GTSRB, has one class alone."""
-    for path in paths:
-        try:
-            seen = _Seen(tree, path)
-        except SourceError as error:
-            yield Refusal("table", error)
-            return
-        label = seen.named(_LABELS) if seen.paths else None
-        if label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
-            rule = f"{tree.root}: {paths[0]} and {paths[1]} are tables of their own folders"
-            yield Refusal("table", SourceError(f"{rule}; write one table of all images, with their paths"))
-            return
 
 
 class _Seen:
@@ -188,7 +183,7 @@ class _Seen:
                     return f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
         if in_columns:
             return in_columns
-        for suffix in ("", *_suffixes(tree)):  # names of files, wherever these lie
+        for suffix in ("", *tree.suffixes()):  # names of files, wherever these lie
             if sum(_found_at(tree, f"{name}{suffix}") is not None for name in names) >= _FITS * len(names):
                 return f"**/{{{column}}}{suffix}"
         return None
@@ -216,7 +211,10 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> Layout
         layout = (
             f"a table beside images: {seen.path}" if len(taken) == 1 else f"tables, one a split: {', '.join(taken)}"
         )
-        return guess._replace(layout=layout, doubts=(*guess.doubts, *_left_out(guess.source, seen), *doubts))
+        if left := _columns_left(guess.source, seen):
+            said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
+            doubts.insert(0, f"this recipe does not read the columns {said} (label=, fields=)")
+        return guess._replace(layout=layout, doubts=(*guess.doubts, *doubts))
     for column in seen.columns:
         few = [str(value).strip() for value in seen.few(column)]
         if few and all(re.match(r"\[\s*[{\[]|\{", value) for value in few):
@@ -241,10 +239,6 @@ def _folders(tree: Inventory) -> list[str]:
     return list(dict.fromkeys(("", *tree.images, *(one.rpartition("/")[0] for one in tree.images))))
 
 
-def _suffixes(tree: Inventory) -> list[str]:
-    return list(dict.fromkeys(suffix for of_folder in tree.images.values() for suffix in of_folder))
-
-
 def _in_folders_of_a_column(
     tree: Inventory, columns: Mapping[str, Sequence[Any]], column: str, names: Sequence[str]
 ) -> Iterator[str]:
@@ -255,7 +249,7 @@ def _in_folders_of_a_column(
         if other == column or not all(isinstance(part, str | int) and part != "" for part in parts):
             continue
         for folder in _folders(tree):
-            for suffix in ("", *_suffixes(tree)):
+            for suffix in ("", *tree.suffixes()):
                 paths = [below(folder, f"{part}/{name}{suffix}") for part, name in zip(parts, names, strict=True)]
                 if _existing(tree, paths):
                     yield f"{literal(below(folder, ''))}{{{other}}}/{{{column}}}{suffix}"
@@ -282,7 +276,7 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     """The path of the images for the tables of several splits, and the tables that it fits: with the split in it, or without."""
     compiled = compile_pattern(pattern, "detect")
     split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
-    by_split = re.sub(_word(split_of[seen.path]), "{split}", image)
+    by_split = _with_split(image, split_of[seen.path])
     label, boxes = seen.named(_LABELS), _box_columns(seen)[0]
     needed = {*CellPath.parse(image, True).columns, *([label] if label else []), *boxes}
     alike = [path for path, one in looked.items() if needed <= set(one.columns)]
@@ -294,8 +288,8 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     return best
 
 
-def _word(split: str) -> str:
-    return rf"(?<![A-Za-z{{]){re.escape(split)}(?![A-Za-z}}])"
+def _with_split(path: str, split: str) -> str:
+    return re.sub(rf"(?<![A-Za-z{{]){re.escape(split)}(?![A-Za-z}}])", "{split}", path)
 
 
 # --- one row an image -------------------------------------------------------------------------------------------------
@@ -303,6 +297,12 @@ def _word(split: str) -> str:
 
 def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of one sample a row; None where it says nothing about the images."""
+
+    def is_one(cell: Any) -> bool:
+        with suppress(SourceError):
+            return bool(flag_cell(cell))
+        return False
+
     column, _ = seen.image()
     fields: dict[str, tuple[Kind, str]] = {
         c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
@@ -312,9 +312,13 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     if masks := [c for c in seen.paths if c != column and _is_mask(c)]:
         path = seen.paths[masks[0]]
         split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
-        fields["mask"] = "mask", re.sub(_word(split), "{split}", path) if "{split}" in image else path
+        fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
     for boxes in seen.columns:
-        if (form := _nested_boxes(seen, image, boxes)) is not None:
+        # Boxes that stand as a list of rows in one cell.
+        rows = [(row, value) for row, value in enumerate(seen.columns[boxes]) if isinstance(value, list) and value]
+        if rows and all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
+            of_rows = [(row, one) for row, value in rows for one in value]
+            form = _form(seen, image, of_rows, ("xywh", "xyxy"), boxes)
             fields["boxes"], options["box_format"] = ("boxes", boxes), form
             doubts.append(f"boxes={boxes!r} are taken for {form} (box_format=)")
             names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
@@ -334,7 +338,7 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     separator = _separator(seen, label) if isinstance(label, str) else None
     one_class = label is not None and separator is None
     if isinstance(label, tuple):
-        one_class = all(sum(map(_is_one, row)) == 1 for row in zip(*(seen.columns[c] for c in label), strict=True))
+        one_class = all(sum(map(is_one, row)) == 1 for row in zip(*(seen.columns[c] for c in label), strict=True))
         doubts.append(f"label= of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)}")
     elif label is not None:
         one_class = one_class and not any(isinstance(value, list) for value in seen.columns[label])
@@ -347,12 +351,6 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
         splits = BY_CLASS if one_class else FRACTIONS
     source = Table(pattern, image, label, fields, splits=splits, separator=separator, **options)
     return LayoutGuess("table", source, "", tuple(doubts))
-
-
-def _is_one(cell: Any) -> bool:
-    with suppress(SourceError):
-        return bool(flag_cell(cell))
-    return False
 
 
 def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
@@ -394,14 +392,6 @@ def _separator(seen: _Seen, column: str) -> str | None:
         if several and (certain or (len(names) < len(values) and (alone or _PLURAL.fullmatch(column)))):
             return separator
     return None
-
-
-def _nested_boxes(seen: _Seen, image: str, column: str) -> BoxFormat | None:
-    """The form of boxes that stand as a list of rows in one cell."""
-    rows = [(row, value) for row, value in enumerate(seen.columns[column]) if isinstance(value, list) and value]
-    if not rows or not all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
-        return None
-    return _form(seen, image, [(row, one) for row, value in rows for one in value], ("xywh", "xyxy"), column)
 
 
 # --- several rows an image --------------------------------------------------------------------------------------------
@@ -482,9 +472,14 @@ def _form(
     for row, _ in few:
         with suppress(SampleError):  # a reject of the build
             sizes[row] = (1, 1) if relative else pixels_size(read_raw(seen.tree.root, seen.path_in(row, image)))
+    seen_rows = [(values, sizes[row]) for row, values in few if row in sizes]
     for form in forms:
-        fits = [_fits(values, form, sizes[row], tolerance) for row, values in few if row in sizes]
-        if sum(fits) >= _FITS * len(fits):
+        fits = 0
+        for values, (height, width) in seen_rows:
+            x0, y0, x1, y1 = convert_boxes(np.array(values), "xyxy", source=form).tolist()
+            inside = min(x0, y0) >= -tolerance and x1 <= width + tolerance and y1 <= height + tolerance
+            fits += bool(inside and x0 < x1 and y0 < y1)
+        if fits >= _FITS * len(seen_rows):
             return f"rel_{form}" if relative else form  # type: ignore[return-value]
     raise SourceError(
         f"{seen.where}: the boxes of {said} do not lie in their images as {' or '.join(forms)}, such as row "
@@ -492,22 +487,12 @@ def _form(
     )
 
 
-def _fits(values: list[float], form: BoxFormat, size: tuple[int, int], tolerance: float) -> bool:
-    x0, y0, x1, y1 = convert_boxes(np.array(values), "xyxy", source=form).tolist()
-    inside = min(x0, y0) >= -tolerance and x1 <= size[1] + tolerance and y1 <= size[0] + tolerance
-    return bool(inside and x0 < x1 and y0 < y1)
-
-
-def _left_out(source: Any, seen: _Seen) -> tuple[str, ...]:
-    """The doubt that names the columns which the source does not read."""
+def _columns_left(source: Any, seen: _Seen) -> list[str]:
+    """Return the columns that the source does not read."""
     options = [getattr(source, name, None) for name in ("label", "boxes", "runs", "split", "splits")]
-    texts = (
-        [source.image, *(text for _, text in source.fields.values())] if isinstance(source, Table) else [source.image]
-    )
-    named = {
-        column for one in options for column in (one if isinstance(one, tuple) else (one,)) if isinstance(column, str)
-    }
-    named |= {hole for text in texts for hole in (text, *Template.parse(text).holes)}
-    left = [c for c in seen.columns if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in named)]
-    said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
-    return (f"this recipe does not read the columns {said} (label=, fields=)",) if left else ()
+    named = {one for option in options for one in (option if isinstance(option, tuple) else (option,))}
+    fields = source.fields.values() if isinstance(source, Table) else ()
+    for text in (source.image, *(text for _, text in fields)):
+        named |= {text, *Template.parse(text).holes}
+    names = [name for name in named if isinstance(name, str)]
+    return [c for c in seen.columns if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in names)]
