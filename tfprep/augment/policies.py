@@ -41,7 +41,7 @@ from tfprep.fields import ImageArray, Size
 
 
 class Policy:
-    """What policies do with the ops that they draw."""
+    """Applies the ops that a policy draws."""
 
     def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         """The ops to apply, each with its own generator; without a generator, those of the unaugmented form."""
@@ -214,7 +214,7 @@ class Drawn:
 
 
 class Automatic:
-    """What RandAugment and TrivialAugment do with the ops that they draw."""
+    """Applies the ops that RandAugment and TrivialAugment draw."""
 
     magnitudes: Magnitudes
 

@@ -10,7 +10,7 @@ import click
 from tfprep.cli import text
 from tfprep.cli.values import FILE, OLD_FOLDER
 from tfprep.errors import TfprepError
-from tfprep.sources.detection.guess import LAYOUTS, Layout
+from tfprep.sources.detection import LAYOUTS, Layout
 
 _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfprep.codecs.codec import Codec, Feature, InPlace
+from tfprep.codecs.codec import Codec, Feature, InPlace, codec_name
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
 from tfprep.codecs.raw import Columns, Raw, Scalar, Text, Texts
 from tfprep.codecs.top_k import TopK
@@ -17,18 +17,8 @@ __all__ = [
     "TopK", "Zstd", "from_description",
 ]  # fmt: skip
 
-_BY_NAME = {
-    "jpeg": Jpeg,
-    "png": Png,
-    "raw": Raw,
-    "original": Original,
-    "scalar": Scalar,
-    "text": Text,
-    "encoded": Encoded,
-    "texts": Texts,
-    "columns": Columns,
-    "top_k": TopK,
-    "zstd": Zstd,
+_BY_NAME: dict[str, Any] = {
+    codec_name(codec): codec for codec in (Jpeg, Png, Raw, Original, Scalar, Text, Encoded, Texts, Columns, TopK, Zstd)
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -56,7 +57,20 @@ class InPlace(Protocol):
         ...
 
 
-class OneBytes:
+def codec_name(codec: type) -> str:
+    """Return the name of a codec in descriptions: `top_k` of `TopK`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", codec.__name__).lower()
+
+
+class Described:
+    """Codecs that their name and their options describe."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return plain JSON, as in `Codec`."""
+        return {"codec": codec_name(type(self)), **vars(self)}
+
+
+class OneBytes(Described):
     """Codecs whose field is one feature of bytes."""
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:

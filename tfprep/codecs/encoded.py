@@ -80,9 +80,6 @@ class Encoded(OneBytes):
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: image_feature(spec, "")}
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "encoded"}
-
 
 def _channels(spec: FieldSpec) -> int:
     return 1 if len(spec.shape) == 2 else spec.shape[2] or 3
@@ -152,9 +149,6 @@ class Jpeg(OneBytes):
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: image_feature(spec, "jpeg")}
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "jpeg", "quality": self.quality, "subsampling": self.subsampling}
-
 
 @dataclass(frozen=True)
 class Png(OneBytes):
@@ -213,9 +207,6 @@ class Png(OneBytes):
             return {name: tensor_feature((), "string", "none")}
         return {name: image_feature(spec, "png")}
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "png", "level": self.level}
-
 
 def _copy(stored: Array, out: Array) -> None:
     expected = out.shape[:2] if out.shape[2:] == (1,) and stored.ndim == 2 else out.shape
@@ -260,6 +251,3 @@ class Original(OneBytes):
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: image_feature(spec, "")}
-
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "original"}

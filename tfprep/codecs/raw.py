@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, OneBytes, cast_float, class_label_feature, require_kind, tensor_feature
+from tfprep.codecs.codec import (
+    Described,
+    Feature,
+    OneBytes,
+    cast_float,
+    class_label_feature,
+    require_kind,
+    tensor_feature,
+)
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 from tfprep.optional import require_package
@@ -31,7 +39,7 @@ def require_bfloat16() -> None:
 
 
 @dataclass(frozen=True)
-class Raw:
+class Raw(Described):
     """Any array as its little-endian bytes in C order, with its shape as `FIELD/shape`.
 
     With `dtype` the array is cast first, rounded to the nearest value of that type. A value that does not fit, such as 70,000 in
@@ -104,9 +112,6 @@ class Raw:
             f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
         }
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "raw", "dtype": self.dtype}
-
 
 def little(dtype: Any) -> np.dtype[Any]:
     """Return the dtype with little-endian bytes; NumPy knows bfloat16 in the machine's own order alone."""
@@ -139,7 +144,7 @@ def shape_of(spec: FieldSpec, size: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(Described):
     """A number, or an array of them, as int64 or float32 (an Example has no other): labels, scalars, boxes, points.
 
     Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. `Raw()` keeps float64.
@@ -185,9 +190,6 @@ class Scalar:
             return {name: class_label_feature(num_classes)}
         return {name: tensor_feature(spec.shape, spec.dtype, "none")}
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "scalar"}
-
 
 @dataclass(frozen=True)
 class Text(OneBytes):
@@ -212,9 +214,6 @@ class Text(OneBytes):
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}}
-
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "text"}
 
 
 @dataclass(frozen=True)
@@ -261,7 +260,7 @@ _ITEM = 0x0A
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Described):
     """A list of strings, of one length or of different lengths; a feature that a record does not have is an empty list."""
 
     def check(self, field: str, kind: Kind) -> None:
@@ -304,9 +303,6 @@ class Texts:
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature(spec.shape, "string", "none")}
-
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "texts"}
 
 
 def _length(content: bytes, at: int) -> tuple[int, int]:

@@ -143,9 +143,6 @@ class TopK(OneBytes):
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature((), "string", "none")}
 
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "top_k", "k": self.k, "temperature": self.temperature}
-
 
 _HALVES: Mapping[Literal["indices", "values"], str] = {"indices": "int32", "values": "float32"}
 """The parts of a field that readers can name, and their dtypes."""

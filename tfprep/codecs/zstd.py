@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tfprep.codecs.codec import Feature, require_kind, tensor_feature
+from tfprep.codecs.codec import Described, Feature, require_kind, tensor_feature
 from tfprep.codecs.raw import RAW_DTYPES, Raw, little, require_bfloat16, shape_of
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
@@ -34,7 +34,7 @@ _MOST_RATIO = 2**15
 
 
 @dataclass(frozen=True)
-class Zstd:
+class Zstd(Described):
     """Any array, exactly, masks and maps in half the space of `Png`, decoded several times as fast: images of any type too.
 
     The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
@@ -124,9 +124,6 @@ class Zstd:
             name: tensor_feature((), "string", "none"),
             f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
         }
-
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "zstd", "level": self.level, "predict": self.predict, "dtype": self.dtype}
 
 
 def _words(array: Array) -> Array:

@@ -12,8 +12,8 @@ from tfprep.dataset.manifest import BESIDE, MANIFEST
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
+from tfprep.sources.detection import Layout, LayoutGuess
 from tfprep.sources.detection.detect import Detected, detect, looked
-from tfprep.sources.detection.guess import Layout, LayoutGuess
 from tfprep.sources.detection.inventory import Inventory
 
 _STORE: Mapping[Kind, str] = {

@@ -185,7 +185,7 @@ def latin_1_notes(root: Path, tables: Sequence[str]) -> dict[str, int]:
 
 
 def decimal_comma(path: Path) -> bool:
-    """Whether numbers may be written as 0,5: in CSV files with semicolons."""
+    """Tell whether numbers may be written as 0,5: in CSV files with semicolons."""
     with suppress(OSError):  # reading the rows says so
         return path.suffix.lower() == ".csv" and csv_delimiter(path) == ";"
     return False

@@ -41,7 +41,7 @@ from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole
-from tfprep.sources.source import Entry, Listing, class_name_fault, constructor_text, key_of
+from tfprep.sources.source import Entry, Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
 
 Crowds = Literal["void", "skip", "keep"]
@@ -154,8 +154,6 @@ class Coco(AnnotatedSource):
         if "points" in self.fields:
             made["points"] = _points(one.get("keypoints"), categories.by_id[one["category_id"]][1], name)
         return made
-
-    __repr__ = constructor_text
 
 
 def box_corners(box: Any, name: str) -> list[float]:

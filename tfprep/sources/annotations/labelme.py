@@ -36,7 +36,7 @@ from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.source import Listing, constructor_text, key_of
+from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
@@ -107,8 +107,6 @@ class LabelMe(AnnotatedSource):
             return object_rows(self, root, images, partial(_objects, numbers=numbers, tally=tally), tally)
 
         return object_listing(self, classes, rows)
-
-    __repr__ = constructor_text
 
 
 def _content(data: bytes, path: str) -> dict[str, Any]:

@@ -10,12 +10,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.annotations.objects import OBJECT_KINDS, Outside, check_object_fields, decoders_of, rows_of
+from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, Outside, decoders_of
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, check_common, listed_images
 from tfprep.sources.patterns import Holes, Pattern, Template
 from tfprep.sources.pixels import Pixels, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, key_of, read_files
+from tfprep.sources.source import (
+    Entry,
+    FieldDecoder,
+    Listing,
+    class_name_fault,
+    constructor_text,
+    key_of,
+    read_files,
+)
 from tfprep.sources.splits import Row, listing_of
 from tfprep.sources.walk import Companions, walk
 
@@ -48,7 +56,10 @@ class AnnotatedSource:
             suffix: The suffix that this pattern must have.
         """
         where = type(self).__name__
-        object.__setattr__(self, "fields", check_object_fields(self.fields, allowed, where))
+        names = tuple(self.fields) if isinstance(self.fields, tuple | list) else ()
+        if not names or len(set(names)) < len(names) or not set(names) <= set(allowed):
+            raise RecipeError(f"{where}: expected fields to be a tuple of {', '.join(allowed)}; got {self.fields!r}")
+        object.__setattr__(self, "fields", names)
         if suffix is not None and pattern.suffix != suffix:
             raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
         check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
@@ -65,7 +76,10 @@ class AnnotatedSource:
 
     def rows(self) -> dict[str, tuple[str, ...]]:
         """The fields with rows for each box."""
-        return rows_of(self.fields)
+        others = tuple(name for name in ROWS if name in self.fields)
+        return {"boxes": others} if "boxes" in self.fields and others else {}
+
+    __repr__ = constructor_text
 
 
 def check_choice(where: str, value: Any, choices: Sequence[str]) -> None:

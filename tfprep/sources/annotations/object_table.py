@@ -27,7 +27,7 @@ from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.rows import TABLE_SUFFIXES, latin_1_notes, table_rows
-from tfprep.sources.source import Entry, Listing, constructor_text, key_of
+from tfprep.sources.source import Entry, Listing, key_of
 from tfprep.sources.splits import Row, check_split_name
 from tfprep.sources.walk import image_places
 
@@ -185,8 +185,6 @@ class ObjectTable(AnnotatedSource):
         if name is None:
             raise WrongAnnotation(f"{where}: {self.label!r} is empty")
         return name[0], one
-
-    __repr__ = constructor_text
 
 
 def _empty(value: Any) -> bool:

@@ -135,20 +135,6 @@ def decoders_of(fields: Sequence[str], void: int, outside: Outside) -> dict[str,
     return {name: ObjectField(name, void, outside) for name in fields if name in OBJECT_KINDS}
 
 
-def rows_of(fields: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return, for the boxes, the other fields that have rows for each of them."""
-    others = tuple(name for name in ROWS if name in fields)
-    return {"boxes": others} if "boxes" in fields and others else {}
-
-
-def check_object_fields(fields: Any, allowed: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return `fields` as a tuple. RecipeError unless it lists fields that the format has."""
-    names = tuple(fields) if isinstance(fields, tuple | list) else ()
-    if not names or len(set(names)) < len(names) or not set(names) <= set(allowed):
-        raise RecipeError(f"{where}: expected fields to be a tuple of {', '.join(allowed)}; got {fields!r}")
-    return names
-
-
 def check_drawing(fields: Sequence[str], classes: int, void: int, where: str) -> None:
     """Raise RecipeError if class numbers and the number of void regions meet, MissingDependencyError without pycocotools."""
     if not DRAWN & set(fields):

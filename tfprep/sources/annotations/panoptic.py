@@ -39,7 +39,7 @@ from tfprep.sources.annotations.objects import Outside, decoders_of
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
-from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
+from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of
 from tfprep.sources.splits import Row
 
 _FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
@@ -129,8 +129,6 @@ class CocoPanoptic(AnnotatedSource):
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
         return part
-
-    __repr__ = constructor_text
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import text_lines
-from tfprep.sources.source import FieldDecoder, Listing, constructor_text
+from tfprep.sources.source import FieldDecoder, Listing
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import Companions
 
@@ -175,8 +175,6 @@ class Voc(AnnotatedSource):
         sides = [_text(tree.find("size"), side) for side in ("height", "width")]
         known = all(side.isdecimal() and int(side) for side in sides)  # some tools write none, or 0
         return {"size": [int(side) for side in sides] if known else None, "objects": objects}
-
-    __repr__ = constructor_text
 
 
 def _tree(data: bytes, path: str) -> ElementTree.Element:

@@ -36,7 +36,7 @@ from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole, text_lines
-from tfprep.sources.source import Listing, class_name_fault, constructor_text
+from tfprep.sources.source import Listing, class_name_fault
 from tfprep.sources.splits import Row
 from tfprep.sources.walk import Companions, spelled, walk
 
@@ -190,8 +190,6 @@ class Yolo(AnnotatedSource):
                 f"{name}: expected x, y, w and h, or a polygon of three points or more; got {len(values)} numbers"
             )
         return made | {"polygons": [values]}
-
-    __repr__ = constructor_text
 
 
 @dataclass(frozen=True)

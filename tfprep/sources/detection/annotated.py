@@ -17,7 +17,7 @@ from tfprep.optional import require_package
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml
-from tfprep.sources.detection.guess import FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection import FRACTIONS, Found, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import (
     SPLIT_NAMES,
@@ -165,7 +165,7 @@ def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layou
 
 
 def _image_template(tree: Inventory, pattern: str, path: str, file: CocoFile) -> str | None:
-    """Where the images of a file lie: below the folder with the most of the first ones. `{split}` stands for the split there."""
+    """Return the path of the images of a file: below the folder with the most of the first ones, with `{split}` for the split."""
     split = (compile_pattern(pattern, "detect").match_path(path) or {}).get("split", "")
     first = islice(file.images(), NAMES_KEPT)
     names = [name for image, _ in first if (name := image_file_name(image.get("file_name")))]

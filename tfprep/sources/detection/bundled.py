@@ -12,8 +12,8 @@ from tfprep.errors import SourceError
 from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
+from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.folders import folders
-from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, files_by_split, split_pattern
 from tfprep.sources.folder import Folder

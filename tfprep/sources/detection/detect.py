@@ -20,11 +20,11 @@ from tfprep.images import decode_image
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
 from tfprep.sources.arrays import Arrays
+from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
 from tfprep.sources.detection.facts import PAGES, Facts, look
 from tfprep.sources.detection.folders import folders, pairs
-from tfprep.sources.detection.guess import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
@@ -58,7 +58,7 @@ _OTHER_FILES = {
     r".*\.arrow": "Arrow of Hugging Face: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet') writes Parquet",
     r".*\.mdb": "LMDB: write an image file for each sample with Pillow",
 }
-"""What a folder without images may hold instead, and the way out."""
+"""Other content of a folder without images, and the way out."""
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,12 @@ class Facts:
 
     @property
     def transparent(self) -> bool:
-        """Whether images that were opened have transparent pixels."""
+        """Tells if images that were opened have transparent pixels."""
         return any(form.endswith(TRANSPARENT) for form in self.forms)
 
     @property
     def no_mask_opened(self) -> bool:
-        """Whether there are masks, and not one of those that were opened holds class numbers."""
+        """Tells if there are masks, and not one of those that were opened holds class numbers."""
         return bool(self.mask_numbers) and not any(self.mask_numbers.values()) and bool(self.problems)
 
     @property
@@ -87,7 +87,7 @@ class Facts:
 
     @property
     def small(self) -> str:
-        """Which of the images that were opened are much smaller than the others; "" if none is."""
+        """Names those of the images that were opened are much smaller than the others; "" if none is."""
         usual = self.usual_side if self.sizes else 0
         few = [min(size) for size in self.sizes if min(size) < usual / 2]
         if not few:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tfprep.errors import SourceError
-from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection import BY_CLASS, FRACTIONS, Found, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory, below
 from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, jpeg_masks, mask_patterns, split_pattern
 from tfprep.sources.folder import Folder, read_labels

@@ -122,7 +122,7 @@ class Inventory:
         return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
 
     def _names_images(self, path: str) -> bool:
-        """Whether half of the first lines or file names in a text are names of images that exist."""
+        """Tell whether half of the first lines or file names in a text are names of images that exist."""
         text = self.text(path).replace("\\", "/")
         found = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
         words = [
@@ -183,7 +183,7 @@ def words_of(names: Iterable[str]) -> Counter[str]:
 
 
 def may_annotate(name: str) -> bool:
-    """Whether a file may hold annotations or samples, by its name."""
+    """Tell whether a file may hold annotations or samples, by its name."""
     return bool(suffix_of(name) in ANNOTATIONS or _SAMPLES.fullmatch(name)) and not _NOTES.fullmatch(name)
 
 

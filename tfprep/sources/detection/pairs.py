@@ -1,4 +1,4 @@
-"""Which folders hold the masks or annotations of which images: `train` and `trainannot`, `images` and `labels`, `x_mask.png`."""
+"""Folders of images, and of their masks or annotations: `train` and `trainannot`, `images` and `labels`, `x_mask.png`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _FOLDERS_TRIED = 64
 
 
 def _near(images: str, folder: str) -> bool:
-    """Whether two paths are equal, or differ in one name, or in a name that one of them has not."""
+    """Tell whether two paths are equal, or differ in one name, or in a name that one of them has not."""
     one, other = images.split("/") if images else [], folder.split("/") if folder else []
     if len(one) == len(other):
         return sum(a != b for a, b in zip(one, other, strict=True)) <= 1
@@ -228,7 +228,7 @@ def _file_patterns(names: Names, pairs: Sequence[tuple[str, str]], ending: str) 
 
 
 def _mask_ending(names: Names, image: str, mask: str) -> str | None:
-    """What the names of masks have after those of their images ("" or "_mask"); None where less than half of them belong
+    """Return what the names of masks have after those of their images ("" or "_mask"); None where less than half of them belong
     together."""
     stems, masks = ([os.path.splitext(name)[0] for name in names[folder]] for folder in (image, mask))
     endings = Counter({"": len(set(stems) & set(masks))})
@@ -278,7 +278,7 @@ def _parents(folders: Sequence[str]) -> str:
 
 
 def _common(values: Iterable[str]) -> str:
-    """What one name of a path is called in the pattern: the split, itself, or a wildcard."""
+    """Return what one name of a path is called in the pattern: the split, itself, or a wildcard."""
     different = sorted(set(values))
     if all(value.lower() in SPLIT_NAMES for value in different):
         return "{split}"

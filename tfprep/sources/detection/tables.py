@@ -20,7 +20,7 @@ from tfprep.sources.annotations.listing import WrongAnnotation
 from tfprep.sources.annotations.object_table import box_cells
 from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
-from tfprep.sources.detection.guess import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
+from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_WORD, split_pattern, splits_of_paths
 from tfprep.sources.folder import Splits
@@ -169,7 +169,7 @@ class _Seen:
         return path if not path.startswith("**/") else _found_at(self.tree, path[3:]) or path[3:]
 
     def _image_path(self, column: str, columns: Mapping[str, Sequence[Any]]) -> str | None:
-        """How the column's values become paths of images that exist, nine in ten at least; None where they do not."""
+        """Return the path of the images that the column's values name, nine in ten at least; None where they name none."""
         tree, values = self.tree, _few(columns[column])
         if not values or not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
             return None
@@ -381,7 +381,7 @@ def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
 
 
 def _separator(seen: _Seen, column: str) -> str | None:
-    """What divides the classes in the cells of a column; None where each holds one."""
+    """Return what divides the classes in the cells of a column; None where each holds one."""
     values = {value.strip() for value in seen.columns[column] if isinstance(value, str) and value.strip()}
     for separator in _SEPARATORS:
         parts = {value: [part.strip() for part in value.split(separator) if part.strip()] for value in values}
