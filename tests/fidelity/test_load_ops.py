@@ -198,11 +198,7 @@ def blended(plain, image, factor):
     return np.clip(plain + factor * (image.astype(float) - plain), 0, 255).astype(int)
 
 
-PUBLISHED = {
-    "brightness": ImageEnhance.Brightness,
-    "contrast": ImageEnhance.Contrast,
-    "saturation": ImageEnhance.Color,
-}
+PUBLISHED = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
 
 
 @pytest.mark.covers("ColourJitter")

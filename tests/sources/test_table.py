@@ -81,11 +81,7 @@ def test_every_format_gives_the_same_entries(tmp_path, suffix: str) -> None:
         ("img/ü.jpg", "val", ("img/ü.jpg", "masks/12-cat.png")),
         ("img/d.png", "train", ("img/d.png", "masks/0-dog.png")),
     ]
-    assert [e.values for e in entries] == [
-        (1, 3, 2.5, 'wuff, "wau"\nwau'),
-        (0, 12, 4.0, "NA"),
-        (1, 0, -1e-3, "007"),
-    ]
+    assert [e.values for e in entries] == [(1, 3, 2.5, 'wuff, "wau"\nwau'), (0, 12, 4.0, "NA"), (1, 0, -1e-3, "007")]
     for entry in entries:
         assert [type(value) for value in entry.values] == [int, int, float, str]
 

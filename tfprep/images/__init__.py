@@ -19,14 +19,7 @@ times: as the library decodes it, as the result, and once more while it is turne
 strips.
 """
 
-from tfprep.images.decode import (
-    decode_image,
-    decode_map,
-    decode_mask,
-    image_size,
-    keeps_original,
-    stored_size,
-)
+from tfprep.images.decode import decode_image, decode_map, decode_mask, image_size, keeps_original, stored_size
 from tfprep.images.dicom import Numbers, header_text, is_dicom
 from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
 from tfprep.images.numbers import decode_numbers, decode_pixels, pixels_size

@@ -58,11 +58,7 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
     store = {field: _STORE[kind] for field, kind in facts.kinds.items()}
     if facts.deep:  # JPEG holds 8 bits
         store |= {field: "codecs.Zstd()" for field, kind in facts.kinds.items() if kind == "image"}
-    options = [
-        f"name={name!r},",
-        f"source={detected.source!r},",
-        f"geometry=[{', '.join(_geometry(detected))}],",
-    ]
+    options = [f"name={name!r},", f"source={detected.source!r},", f"geometry=[{', '.join(_geometry(detected))}],"]
     if "points" in facts.kinds.values():
         flips = "flip_indices={'points': (0, 2, 1, ...)}"
         options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")

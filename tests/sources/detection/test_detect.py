@@ -98,11 +98,7 @@ LAYOUTS = [
         [*both("train/{}.png", "train/{}-gt.png", "1"), *both("val/{}.png", "val/{}-gt.png", "2")],
         Paired("{split}/*.png", "{split}/*-gt.png"),
     ),
-    (
-        "a class called labels",
-        ["labels/1.jpg", "labels/2.jpg", "caps/1.jpg", "caps/2.jpg"],
-        Folder(splits=BY_CLASS),
-    ),
+    ("a class called labels", ["labels/1.jpg", "labels/2.jpg", "caps/1.jpg", "caps/2.jpg"], Folder(splits=BY_CLASS)),
 ]
 
 
@@ -135,10 +131,7 @@ def listed_as(source: Paired, path: str) -> str:
             [{"name": f"{i}.jpg", "x": i + 0.5} for i in range(4)],
             Table("t.csv", "pics/{name}", fields={"scalar": ("scalar", "x")}, splits=EIGHTY_TWENTY),
         ),
-        (
-            [{"class": "x", "id": str(i)} for i in range(4)],
-            Table("t.csv", "pics/{id}.jpg", "class", splits=BY_CLASS),
-        ),
+        ([{"class": "x", "id": str(i)} for i in range(4)], Table("t.csv", "pics/{id}.jpg", "class", splits=BY_CLASS)),
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])

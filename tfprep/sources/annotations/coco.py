@@ -32,11 +32,7 @@ from tfprep.sources.annotations.listing import (
     image_template,
     object_listing,
 )
-from tfprep.sources.annotations.objects import (
-    DRAWN,
-    Outside,
-    check_drawing,
-)
+from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
 from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.pixels import Pixels

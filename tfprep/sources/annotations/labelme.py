@@ -28,10 +28,7 @@ from tfprep.sources.annotations.listing import (
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import (
-    Outside,
-    check_drawing,
-)
+from tfprep.sources.annotations.objects import Outside, check_drawing
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import compile_pattern

@@ -18,13 +18,7 @@ import numpy as np
 from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
-from tfprep.sources.annotations.coco import (
-    CocoCategories,
-    CocoFiles,
-    Crowds,
-    box_corners,
-    image_file_name,
-)
+from tfprep.sources.annotations.coco import CocoCategories, CocoFiles, Crowds, box_corners, image_file_name
 from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     Unannotated,

@@ -26,11 +26,7 @@ from tfprep.sources.annotations.listing import (
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import (
-    DRAWN,
-    Outside,
-    check_drawing,
-)
+from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal

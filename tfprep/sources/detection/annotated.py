@@ -19,13 +19,7 @@ from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml
 from tfprep.sources.detection import FRACTIONS, Found, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import (
-    SPLIT_NAMES,
-    SPLIT_WORD,
-    annotation_patterns,
-    split_pattern,
-    splits_of_paths,
-)
+from tfprep.sources.detection.pairs import SPLIT_NAMES, SPLIT_WORD, annotation_patterns, split_pattern, splits_of_paths
 from tfprep.sources.paired import ade20k, camvid, cityscapes
 from tfprep.sources.patterns import Template, compile_pattern, literal
 from tfprep.sources.raw import open_raw
