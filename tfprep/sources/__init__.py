@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from tfprep.sources.archives import Archives
     from tfprep.sources.arrays import Arrays
     from tfprep.sources.folder import Folder
-    from tfprep.sources.leaks import GroupFile, Without
     from tfprep.sources.paired import Paired, ade20k, camvid, cityscapes
     from tfprep.sources.pixels import Pixels
     from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
-    from tfprep.sources.splits import Fractions
+    from tfprep.sources.splits import Fractions, GroupFile, Without
     from tfprep.sources.table import Table
     from tfprep.sources.video import Video
 
@@ -33,11 +32,10 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "archives": ["Archives"],
     "arrays": ["Arrays"],
     "folder": ["Folder"],
-    "leaks": ["GroupFile", "Without"],
     "paired": ["Paired", "ade20k", "camvid", "cityscapes"],
     "pixels": ["Pixels"],
     "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
-    "splits": ["Fractions"],
+    "splits": ["Fractions", "GroupFile", "Without"],
     "table": ["Table"],
     "video": ["Video"],
 })  # fmt: skip

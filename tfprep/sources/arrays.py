@@ -20,12 +20,11 @@ from tfprep.fields import Array, Kind, Size
 from tfprep.sources.archives import members
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import UNSPLIT, Splits, check_common
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import compile_pattern, walk
 from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
 from tfprep.sources.splits import Row, check_split_name, listing_of
 from tfprep.sources.staging import CheckedFile, staged
-from tfprep.sources.walk import walk
 
 _PIECE_BYTES = 4 << 20
 _DTYPES = ("uint8", "uint16", "float32", "float64")

@@ -179,7 +179,7 @@ class CellPath:
     """A path that is made of cells: that in one column, or text with columns in braces (`images/{id}.jpg`).
 
     `{split}` is the split of the table where `by_file`, else a column. `places` gives the path of the image in any folder that
-    `**/NAME` stands for, by its name (`tfprep.sources.walk.image_places`).
+    `**/NAME` stands for, by its name (`tfprep.sources.patterns.image_places`).
     """
 
     template: Template

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import header_text
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, literal
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, MatchedFile, Pattern, compile_pattern, literal, walk
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import (
@@ -32,7 +32,6 @@ from tfprep.sources.source import (
     key_of,
 )
 from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
-from tfprep.sources.walk import MatchedFile, walk
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,11 +16,10 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
 from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images
-from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.patterns import Companions, Pattern, compile_pattern, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders, renumbered
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
-from tfprep.sources.walk import Companions, walk
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,13 +30,12 @@ from tfprep.sources.cells import (
     value_cell,
 )
 from tfprep.sources.folder import UNSPLIT, split_files
-from tfprep.sources.patterns import Pattern, compile_pattern
+from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
-from tfprep.sources.walk import image_places
 
 
 @dataclass(frozen=True, repr=False)

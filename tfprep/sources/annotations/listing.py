@@ -13,11 +13,10 @@ from tfprep.fields import Kind
 from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, Outside, decoders_of
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, check_common, listed_images
-from tfprep.sources.patterns import Holes, Pattern, Template
+from tfprep.sources.patterns import Companions, Holes, Pattern, Template, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, constructor_text, key_of, read_files
 from tfprep.sources.splits import Row, listing_of
-from tfprep.sources.walk import Companions, walk
 
 Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
 UNANNOTATED = "image without annotations"

@@ -24,12 +24,11 @@ from tfprep.sources.annotations.listing import (
 from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
 from tfprep.sources.cells import CellPath, class_cell, name_cell, number_cell, read_cell, sorted_classes
 from tfprep.sources.folder import Splits, split_files
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import compile_pattern, image_places
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.rows import TABLE_SUFFIXES, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, Listing, key_of
 from tfprep.sources.splits import Row, check_split_name
-from tfprep.sources.walk import image_places
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 _ONE_CLASS = "object"

@@ -29,12 +29,11 @@ from tfprep.sources.annotations.listing import (
 from tfprep.sources.annotations.objects import Outside, decoders_of
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits, split_files
-from tfprep.sources.patterns import Holes, Pattern, compile_pattern
+from tfprep.sources.patterns import Companions, Holes, Pattern, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import text_lines
 from tfprep.sources.source import FieldDecoder, Listing
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import Companions
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog", "horse",

@@ -29,12 +29,11 @@ from tfprep.sources.annotations.listing import (
 from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, listed_images
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Companions, compile_pattern, literal, spelled, walk
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault
 from tfprep.sources.splits import Row
-from tfprep.sources.walk import Companions, spelled, walk
 
 _FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "valid", "validation", "test")

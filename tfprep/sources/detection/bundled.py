@@ -13,15 +13,13 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
-from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
-from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, files_by_split, split_pattern
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, files_by_split, folders, split_pattern
 from tfprep.sources.folder import Folder
-from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal
+from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, walk
 from tfprep.sources.rows import column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
-from tfprep.sources.walk import walk
 
 _MEMBERS_READ = 20_000
 """Number of members of the first archive that are listed: a tar file of a million takes 50 s."""

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tfprep.fields import Array
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, folders_in, image_suffix
 from tfprep.sources.raw import open_raw
-from tfprep.sources.walk import folders_in, image_suffix
 
 NAMES_KEPT = 64
 """Number of names of a folder that decide which files belong together."""

@@ -24,11 +24,10 @@ from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_WORD, split_pattern, splits_of_paths
 from tfprep.sources.folder import Splits
-from tfprep.sources.patterns import Template, compile_pattern, literal
+from tfprep.sources.patterns import Template, compile_pattern, image_suffix, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, batches, column_names
 from tfprep.sources.table import Table
-from tfprep.sources.walk import image_suffix
 
 _LABELS = (
     "label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname",
