@@ -38,13 +38,6 @@ HERE = Path(__file__).parent
 BATCH, SIZE, SMALL, VIEWS = 64, 224, 128, 8
 DRAIN = 12
 """Batches consumed before the clock starts."""
-TARGETS = {
-    "threads or processes / ffcv": 1.0,
-    "threads or processes / dali": 1.3,
-    "threads or processes / torchvision": 3.0,
-    "128 pixels / 224 pixels": 1.8,
-    "8 loads / 8 views, in time": 2.0,
-}
 
 
 def main() -> None:
@@ -162,7 +155,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "8 loads / 8 views, in time": ([VIEWS * rate for rate in rates["views"]], rates["threads"]),
     }
     ratios = {
-        name: {**spread([a / b for a, b in zip(ours, theirs, strict=True)]), "target": TARGETS[name]}
+        name: spread([a / b for a, b in zip(ours, theirs, strict=True)])
         for name, (ours, theirs) in pairs.items()
         if theirs
     }

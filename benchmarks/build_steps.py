@@ -9,8 +9,6 @@ step is that of the thread, without the steps inside it; the least of the rounds
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -22,17 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import harness
 from build import RECIPE, limit  # beside this file
 
 Steps = dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("data/photos"), help="Folder of class folders of JPEG files")
-    parser.add_argument("--rounds", type=int, default=5, help="Measured rounds")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    options = parser.parse_args()
+    photos = (Path("data/photos"), "Folder of class folders of JPEG files")
+    options = harness.arguments(__doc__ or "", data=photos, rounds=(5, "Measured rounds"))
     images = sum(path.is_file() for path in options.data.rglob("*"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -55,8 +51,7 @@ def main() -> None:
         print(f"{name}: {sum(of.values()):.3f} ms an image, {result['start_s'][name]:.2f} s at the start and the end")
         for step, value in sorted(of.items(), key=lambda one: -one[1]):
             print(f"  {step:28} {value:.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    harness.finish(options, result)
 
 
 class Stopwatch:

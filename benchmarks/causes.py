@@ -62,21 +62,21 @@ FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Deliver uin
 """Advice that every pipeline here follows already; a loader of one thread is the exception."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--times", type=int, default=1, help="How often each cause is staged")
-    parser.add_argument("--burners", type=int, default=0, help="Programs that take a processor each beside everything")
+def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tool", choices=("monitor", "bench"), help="The one to ask; both by default")
-    parser.add_argument(
-        "--input", choices=("tfprep", "plain"), help="The input of the monitored training; both by default"
-    )
+    parser.add_argument("--input", choices=("tfprep", "plain"), help="The input of the training; both by default")
     parser.add_argument("--backend", choices=("tensorflow", "jax"), help="Keras's backend; both by default")
     parser.add_argument("--cause", choices=TFPREP, nargs="+", default=list(TFPREP), help="The causes to stage")
-    parser.add_argument("--jax", default=sys.executable, help="Interpreter with JAX")
     parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--json", type=Path, help="File for the answers")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.arguments(
+        __doc__ or "", _more,
+        times=(1, "How often each cause is staged"), burners=(0, "Programs that take a processor each beside everything"),
+        jax=(sys.executable, "Interpreter with JAX"),
+    )  # fmt: skip
     if options.run:
         tool, source, folder = options.run
         for line in sys.stdin:
@@ -107,10 +107,7 @@ def main() -> None:
         print(
             f"  {tool}, {source}, {backend}: {len(listed) - len(wrong)} of {len(listed)}; wrong: {', '.join(wrong) or 'none'}"
         )
-    if options.json:
-        options.json.write_text(
-            json.dumps({"times": options.times, "burners": options.burners, "answers": answers}, indent=1)
-        )
+    harness.finish(options, {"times": options.times, "burners": options.burners, "answers": answers})
 
 
 def cells(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:

@@ -10,8 +10,6 @@ below `forms`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import harness
 import numpy as np
 
 import tfprep
@@ -41,21 +40,17 @@ FORMS: Mapping[str, Any] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="Folder of CamVid")
-    parser.add_argument("--recipe", type=Path, default=Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py")
-    parser.add_argument("--samples", type=int, default=48, help="Samples that are measured")
-    parser.add_argument("--rounds", type=int, default=9, help="Measured rounds")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    options = parser.parse_args()
+    camvid = Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py"
+    options = harness.arguments(
+        __doc__ or "", lambda parser: parser.add_argument("--data", type=Path, required=True, help="Folder of CamVid"),
+        recipe=(camvid, "Recipe of the fields"), samples=(48, "Samples that are measured"), rounds=(9, "Measured rounds"),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "built"
         tfprep.build(with_maps(options.recipe), out, options.data)
         batch = next(iter(tfprep.open(out).numpy_loader("train", options.samples, training=False)))
     fields = {name: of_field(name, list(values), options.rounds) for name, values in batch.items() if values.ndim > 2}
-    if options.json:
-        machine = vars(this_machine(Path(tempfile.gettempdir())))
-        options.json.write_text(json.dumps({"fields": fields, "machine": machine}, indent=1))
+    harness.finish(options, {"fields": fields, "machine": vars(this_machine(Path(tempfile.gettempdir())))})
 
 
 def with_maps(path: Path) -> tfprep.Recipe:

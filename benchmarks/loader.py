@@ -23,9 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -34,6 +32,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import harness
 import loader_data
 import psutil
 from loader_peers import (
@@ -53,6 +52,7 @@ from loader_peers import (
 )
 
 from tfprep import codecs
+from tfprep.bench.machine import this_machine
 
 TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
@@ -69,47 +69,28 @@ DECODE_ONLY = ("decode only, threads", "decode only, processes")
 RAW_TFDATA = ("raw: tf.data by record", "raw: tf.data by batch", "raw: tf.data, fixed length")
 RAW_TFDATA_FIT = tuple(f"{name}, fit" for name in RAW_TFDATA[1:])  # the one by record is five times slower than these
 
-TARGETS = {
-    "jpeg_vs_decode": 0.97,
-    "jpeg_fit_vs_decode": 0.92,
-    "jpeg_vs_tfdata": 1.6,
-    "jpeg_vs_ffcv": 1.0,
-    "raw_vs_memory": 0.5,
-    "raw_vs_tfdata": 3.0,
-    "raw_fit_vs_tfdata": 5.0,
-    "raw_vs_ffcv": 1.0,
-}
+
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
+    parser.add_argument("--ffcv", type=Path, metavar="PYTHON", help="Interpreter that has FFCV")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=10_000, help="Images per dataset")
-    parser.add_argument("--rounds", type=int, default=28, help="Measured rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
-    parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
-    parser.add_argument("--ffcv", type=Path, metavar="PYTHON", help="Interpreter that has FFCV")
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__ or "", _more, images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds")
+    )
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.data or Path(temporary)
         jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
         raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
-        result = {"images": options.images, "rounds": options.rounds, "batch_size": BATCH, "machine": machine()}
+        result = {
+            "images": options.images,
+            "rounds": options.rounds,
+            "batch_size": BATCH,
+            "machine": this_machine(folder).words,
+        }
         result |= throughput(jpeg, raw, options)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
-
-
-def machine() -> str:
-    """The cores, memory, processor and versions with which the figures were measured."""
-    import tensorflow as tf
-
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-    memory = psutil.virtual_memory().total / 2**30
-    versions = f"Python {platform.python_version()}, TensorFlow {tf.__version__}, Linux {platform.release()}"
-    return f"{len(os.sched_getaffinity(0))} cores ({model}), {memory:.0f} GiB, {versions}"
+    harness.finish(options, result)
 
 
 # --- rates ------------------------------------------------------------------------------------------------------------
@@ -186,7 +167,7 @@ def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, 
         ratios["raw_threads_vs_ffcv"] = ratio(seconds, "raw: tfprep, threads, read", "raw: FFCV")
         ratios["raw_vs_ffcv"] = ratio(seconds, "raw: tfprep, read", "raw: FFCV")
     for name, value in ratios.items():
-        print(f"{name:32} {value:6.2f}" + (f"   target {TARGETS[name]}" if name in TARGETS else ""))
+        print(f"{name:32} {value:6.2f}")
     return {
         **ratios,
         "cpu_ms": cpu["jpeg: tfprep"],

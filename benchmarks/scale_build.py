@@ -34,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks import harness
 from benchmarks.ray_cluster import ADDRESS, Cluster, why_not
 
 WAIT_S = 0.01
@@ -43,28 +44,26 @@ SHARD_S, CORES = 1.5, 8
 """A shard of 64 MiB of photos holds 600 images, of which a core makes 400 a second (docs/scale.md)."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="Numbers of nodes to measure")
-    parser.add_argument("--tasks", type=int, default=10_000, help="Tasks of each measurement")
-    parser.add_argument(
-        "--kills", type=int, default=0, help="Number of builds that lose a node; nothing else is measured"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the moments of the kills")
-    parser.add_argument("--json", type=Path, help="File for the results")
     parser.add_argument("--drive", type=float, nargs=2, help=argparse.SUPPRESS)  # the driver's side, inside the cluster
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.arguments(
+        __doc__ or "", _more,
+        tasks=(10_000, "Tasks of each measurement"), seed=(0, "Seed of the moments of the kills"),
+        kills=(0, "Number of builds that lose a node; nothing else is measured"),
+    )  # fmt: skip
     if options.drive:
         print(json.dumps(drive(int(options.drive[0]), options.drive[1])))
-        return 0
+        return
     if reason := why_not():
-        print(f"no cluster here: {reason}", file=sys.stderr)
-        return 1
+        sys.exit(f"no cluster here: {reason}")
     results = kills(options.kills, options.seed) if options.kills else scale(options.nodes, options.tasks)
     print(json.dumps(results, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return int(bool(options.kills) and (results["equal_bytes"] < options.kills or results["shards_built_again"] > 0))
+    failed = options.kills and (results["equal_bytes"] < options.kills or results["shards_built_again"] > 0)
+    harness.finish(options, results, failed=failed)
 
 
 # --- what the engine costs ------------------------------------------------------------------------------------------------
@@ -206,4 +205,4 @@ def kills(count: int, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

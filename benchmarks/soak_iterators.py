@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import harness
 import loader_data
 import psutil
 
@@ -35,6 +36,8 @@ import tfprep
 from tfprep import codecs
 
 KINDS = ("numpy", "eager", "tf.data")
+LEFT = ("threads", "descriptors")
+"""Counts that may not grow."""
 IMAGES = 64
 OPTIONS = {"batch_size": 8, "threads": 4, "prefetch": 2, "cache": False, "workers": "threads"}
 STALLED_S = 300.0
@@ -52,20 +55,19 @@ class Trainer:
         return next(self.batches)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000, help="iterators of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="kinds of iterators")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts to FILE")
+def _more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="Kinds of iterators")
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.arguments(__doc__ or "", _more, count=(10_000, "Iterators of each kind"))
     if options.data is not None:
         print(json.dumps(soak(options.kinds[0], options.data, options.count)))
         return
     results = run_all(options.kinds, options.count)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
-    sys.exit(int(any(leaves_something(result) for result in results.values())))
+    more = [result for result in results.values() for name in LEFT if result["after"][name] > result["before"][name]]
+    harness.finish(options, results, failed=more)
 
 
 def run_all(kinds: list[str], count: int) -> dict[str, Any]:
@@ -82,10 +84,6 @@ def run_all(kinds: list[str], count: int) -> dict[str, Any]:
             columns = [f"{name} {result['before'][name]} -> {result['after'][name]}" for name in result["before"]]
             print(f"{kind:8s} {count} iterators in {result['seconds']:.0f} s: {', '.join(columns)}", flush=True)
     return results
-
-
-def leaves_something(result: dict[str, Any]) -> bool:
-    return any(result["after"][name] > result["before"][name] for name in ("threads", "descriptors"))
 
 
 def soak(kind: str, data: Path, count: int) -> dict[str, Any]:

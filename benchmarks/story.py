@@ -11,10 +11,11 @@ tensors in an eager loop. They take turns; the results are medians of the ratios
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import harness
 
 import tfprep
 from tfprep.bench.machine import this_machine
@@ -26,21 +27,21 @@ from tfprep.recipe.file import load_recipe
 RECIPE = Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, required=True, help="Folder of CamVid")
-    parser.add_argument("--recipe", type=Path, default=RECIPE, help="Recipe file")
     parser.add_argument("--built", type=Path, help="Dataset that the recipe has built; it is built if this is missing")
-    parser.add_argument("--batch-size", type=int, default=16, help="Batch size")
-    parser.add_argument("--rounds", type=int, default=7, help="Measured rounds")
-    parser.add_argument("--seconds", type=float, default=4.0, help="Measured seconds per candidate and round")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    options = parser.parse_args()
+
+
+def main() -> None:
+    options = harness.arguments(
+        __doc__ or "", _more,
+        recipe=(RECIPE, "Recipe file"), batch_size=(16, "Batch size"), rounds=(7, "Measured rounds"),
+        seconds=(4.0, "Measured seconds per candidate and round"),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         built = options.built or tfprep.build(options.recipe, Path(folder) / "built", options.data).out
         result = measured(options, built, tfprep.build(as_zstd(options), Path(folder) / "zstd", options.data).out)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+    harness.finish(options, result)
 
 
 def as_zstd(options: argparse.Namespace) -> tfprep.Recipe:

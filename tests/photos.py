@@ -40,3 +40,9 @@ def build_photos(
     made = Recipe(name="photos", source=sources.Folder("{label}/*"), store=store, **(recipe or {}))
     tfprep.build(made, folder / "out", folder / "raw", options=BuildOptions(workers=0))
     return folder / "out"
+
+
+def save(path: Path, pixels: Any) -> None:
+    """Writes an image of these pixels to a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)

@@ -103,7 +103,7 @@ def test_the_saving_of_another_form(decoding_ms: float, side: float, speed: floa
     top = replace(stage("tensorflow", 400), cpu_ms=Spread.of([side + 0.2]))
     stages = StageCosts((reading, decoding, top))
     assert _side_by_side(stages, 1.0) == pytest.approx(side)
-    found, disk = _gain(stages, Cost(500, 1.0, 0.0), Cost(1500, 0.1, 0.0), side, 2)
+    found, disk = _gain(stages, Cost(500, 1.0), Cost(1500, 0.1), side, 2)
     assert found == pytest.approx(speed)
     assert disk == pytest.approx(2.0)
 

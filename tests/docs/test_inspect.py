@@ -6,9 +6,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.commands import status_of
+from tests.photos import save
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 
@@ -29,9 +29,7 @@ def folder(tmp_path_factory):
             np.random.default_rng(number % 10).normal(size=(6, 6, 3)), (80, 64), interpolation=cv2.INTER_CUBIC
         )
         pixels = ((smooth - smooth.min()) / np.ptp(smooth) * 255).astype(np.uint8)
-        path = root / "data" / "photos" / ("val" if number > 8 else "train") / "ab"[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
+        save(root / "data" / "photos" / ("val" if number > 8 else "train") / "ab"[number % 2] / f"{number}.jpg", pixels)
     return root
 
 

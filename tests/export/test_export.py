@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from tests.commands import status_of
 from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tfprep import codecs
-from tfprep.cli import main
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
 from tfprep.export import export
@@ -173,7 +173,7 @@ def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
     check(values, "image", image.read_bytes())
 
 
-def test_coco(exported, capsys):
+def test_coco(exported):
     coco = pytest.importorskip("pycocotools.coco")
     data, to = exported
     api = coco.COCO(str(to("coco") / "annotations" / "val.json"))
@@ -182,10 +182,9 @@ def test_coco(exported, capsys):
         assert image["key"] == key
         assert (image["height"], image["width"]) == values["image"].shape[:2]
         check(values, "image", (to("coco") / "images" / image["file_name"]).read_bytes())
-    capsys.readouterr()
 
 
-def test_boxes_in_coco(tmp_path, make_dataset, capsys):
+def test_boxes_in_coco(tmp_path, make_dataset):
     coco = pytest.importorskip("pycocotools.coco")
     rows = [
         np.array([[1, 2, 5, 9], [0, 0, 24, 24]], np.float32),
@@ -214,7 +213,6 @@ def test_boxes_in_coco(tmp_path, make_dataset, capsys):
         corners = [[x, y, x + w, y + h] for x, y, w, h in boxes]
         values = next(values for key, values in records(data, "train") if key == image["key"])
         np.testing.assert_array_equal(np.reshape(corners, (-1, 4)), values["boxes"])
-    capsys.readouterr()
 
 
 def objects_of(rng, number):
@@ -255,7 +253,7 @@ def objects(make_dataset, tmp_path):
     return data, tmp_path / "coco" / "annotations", export(data, tmp_path / "coco", "coco").left_out
 
 
-def test_masks_points_and_crowds_of_objects_in_coco(objects, capsys):
+def test_masks_points_and_crowds_of_objects_in_coco(objects):
     from pycocotools.coco import COCO
 
     data, folder, left_out = objects
@@ -281,10 +279,9 @@ def test_masks_points_and_crowds_of_objects_in_coco(objects, capsys):
             half = np.where(visible > 0, 0.5, 0)
             np.testing.assert_array_equal(np.stack([x + half, y + half], 1), expected[:, :2])
             assert one["num_keypoints"] == (visible > 0).sum()
-    capsys.readouterr()
 
 
-def test_masks_of_classes_in_coco(objects, capsys):
+def test_masks_of_classes_in_coco(objects):
     from pycocotools.coco import COCO
 
     data, folder, _ = objects
@@ -295,10 +292,9 @@ def test_masks_of_classes_in_coco(objects, capsys):
         for one in api.loadAnns(api.getAnnIds(image["id"])):
             drawn[api.annToMask(one) > 0] = one["category_id"] - 1
         np.testing.assert_array_equal(drawn, values["mask"])
-    capsys.readouterr()
 
 
-def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(make_dataset, tmp_path, capsys):
+def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(make_dataset, tmp_path):
     coco = pytest.importorskip("pycocotools.coco")
     rows = {"image": codecs.Png(), "boxes": codecs.Scalar(), "points": codecs.Scalar()}
     kinds = {"image": "image", "boxes": "boxes", "points": "points"}
@@ -319,7 +315,6 @@ def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(m
     (one,) = api.loadAnns(api.getAnnIds(1))
     assert one["keypoints"] == [3.5, 4.5, 2, 1, 8.5, 2]
     assert one["bbox"] == [1.5, 5, 2.5, 4]
-    capsys.readouterr()
 
 
 def test_an_index_of_other_tfrecords_is_exported(tmp_path):
@@ -370,7 +365,5 @@ def test_a_key_with_dots_survives_webdataset(make_dataset, tmp_path):
 
 
 def test_the_command(photos, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["export", str(photos.path), "--to", "folder", "--out", str(tmp_path / "out"), "--json"])
-    assert stopped.value.code == 0
+    assert status_of("export", photos.path, "--to", "folder", "--out", tmp_path / "out", "--json") == 0
     assert json.loads(capsys.readouterr().out)["samples"] == {"train": 50, "val": 11}

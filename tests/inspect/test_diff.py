@@ -6,9 +6,10 @@ import shutil
 import pytest
 from PIL import Image
 
+from tests.commands import status_of
 from tests.dataset.golden.test_golden import HERE as GOLDEN
+from tests.photos import save
 from tfprep import codecs, sources
-from tfprep.cli import main
 from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.errors import DatasetError
 from tfprep.inspect.diff import compare
@@ -21,9 +22,8 @@ def before(tmp_path_factory, photo_of, build_folder):
     """12 training and 4 validation pictures of two classes, built with two variants."""
     root = tmp_path_factory.mktemp("before")
     for number in range(16):
-        path = root / "raw" / ("train" if number < 12 else "val") / "ab"[number % 2] / f"{number:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photo_of(number, 32, 40)).save(path)
+        split = "train" if number < 12 else "val"
+        save(root / "raw" / split / "ab"[number % 2] / f"{number:02d}.png", photo_of(number, 32, 40))
     build_folder(root / "raw", root / "out", variants={"train": 2})
     return root
 
@@ -73,9 +73,7 @@ def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_pa
     difference = rebuilt(before, tmp_path, build_folder, change)
     assert difference.relabelled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
     for number in range(3):
-        path = tmp_path / "table" / f"{number}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(photo_of(number, 32, 40)).save(path)
+        save(tmp_path / "table" / f"{number}.png", photo_of(number, 32, 40))
     for name, labels in (("old", "cat dog cat"), ("new", "cat cat cat")):
         rows = [f"{number}.png,{label}" for number, label in enumerate(labels.split())]
         (tmp_path / "table" / f"{name}.csv").write_text("\n".join(["image,label", *rows]) + "\n")
@@ -83,8 +81,7 @@ def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_pa
         build_folder(tmp_path / "table", tmp_path / name, source=table)
     difference = compare(open_dataset(tmp_path / "old"), open_dataset(tmp_path / "new"))
     assert [row[2:] for row in difference.relabelled] == [("dog", "cat")]
-    with pytest.raises(SystemExit):
-        main(["diff", str(tmp_path / "old"), str(tmp_path / "new")])
+    assert status_of("diff", tmp_path / "old", tmp_path / "new") == 4
     assert "relabelled, the same image file: 1: " in capsys.readouterr().out
 
 
@@ -124,17 +121,12 @@ def test_moves_between_splits(before, tmp_path, build_folder):
 
 def test_the_command(before, tmp_path, build_folder, capsys):
     rebuilt(before, tmp_path, build_folder, lambda raw: (raw / "val/b/13.png").unlink())
-    with pytest.raises(SystemExit) as stopped:
-        main(["diff", str(before / "out"), str(tmp_path / "out"), "--json"])
-    assert stopped.value.code == 4
+    assert status_of("diff", before / "out", tmp_path / "out", "--json") == 4
     result = json.loads(capsys.readouterr().out)
     assert result["removed"] == {"count": 1, "keys": ["val/b/13.png"]}
-    with pytest.raises(SystemExit) as stopped:
-        main(["diff", str(before / "out"), str(tmp_path / "out")])
+    assert status_of("diff", before / "out", tmp_path / "out") == 4
     assert "removed: 1 sample: val/b/13.png" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stopped:
-        main(["diff", str(before / "out"), str(before / "out")])
-    assert stopped.value.code == 0
+    assert status_of("diff", before / "out", before / "out") == 0
     assert capsys.readouterr().out == "Both hold the same samples and records.\n"
 
 

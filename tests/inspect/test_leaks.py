@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from tests.commands import status_of
+from tests.photos import save
 from tfprep import codecs, sources
-from tfprep.cli import main
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
 from tfprep.inspect import find_leaks
@@ -25,9 +26,7 @@ def raw(tmp_path_factory, photo_of):
     root = tmp_path_factory.mktemp("raw")
     for number in range(30):
         split = "val" if number < 2 else "test" if number < 4 else "train"
-        path = root / ("train/b/3.png" if number == 3 else f"{split}/{'ab'[number % 2]}/{number}.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photo_of(number)).save(path)
+        save(root / ("train/b/3.png" if number == 3 else f"{split}/{'ab'[number % 2]}/{number}.png"), photo_of(number))
     for copy, original in COPIES:
         shutil.copy(root / original, root / copy)
     (root / SMALLER[0]).parent.mkdir(exist_ok=True)
@@ -156,8 +155,7 @@ def test_one_picture_under_two_labels_is_a_list_of_its_own(turned, capsys, tmp_p
     ]
     assert leaks.two_labels_count == 8
     page = tmp_path / "page.html"
-    with pytest.raises(SystemExit):
-        main(["check", str(turned), "--html", str(page)])
+    assert status_of("check", turned, "--html", page) == 4
     text = capsys.readouterr().out
     assert "The same picture under two labels: 8 samples" in text
     assert "train: train/a/1t.png, label a  val: val/b/1v.png, label b  (mirrored" in text
@@ -167,9 +165,7 @@ def test_one_picture_under_two_labels_is_a_list_of_its_own(turned, capsys, tmp_p
 
 def test_equal_files_under_two_labels_are_named(tmp_path, build_folder, photo_of):
     for place in ("train/a/0.png", "train/b/copy.png", "val/b/again.png", "val/b/other.png"):
-        path = tmp_path / "raw" / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photo_of(place == "val/b/other.png")).save(path)
+        save(tmp_path / "raw" / place, photo_of(place == "val/b/other.png"))
     leaks = find_leaks(open_dataset(build_folder(tmp_path / "raw", tmp_path / "out")))
     pairs = {(pair.first, pair.second, pair.labels) for pair in leaks.two_labels}
     assert all("train/a/0.png" in pair[:2] and sorted(pair[2]) == ["a", "b"] for pair in pairs)
@@ -190,9 +186,7 @@ def test_distances_out_of_range_are_refused(built):
 
 def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_folder, photo_of):
     for split, number in (("train", 1), ("train", 2), ("val", 3)):
-        path = tmp_path / "raw" / split / f"drive7_{number:04d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photo_of(number)).save(path)
+        save(tmp_path / "raw" / split / f"drive7_{number:04d}.png", photo_of(number))
     for split, name in (("train", "x"), ("val", "y"), ("val", "z")):
         exif = Image.Exif()
         exif[0x010F], exif[0x0110] = "Maker", "Model"
@@ -213,9 +207,7 @@ def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_f
 
 def test_the_command(built, tmp_path, capsys):
     page, listed = tmp_path / "page.html", tmp_path / "leaks.csv"
-    with pytest.raises(SystemExit) as stopped:
-        main(["check", str(built), "--json", "--html", str(page), "--exclude", str(listed)])
-    assert stopped.value.code == 4
+    assert status_of("check", built, "--json", "--html", page, "--exclude", listed) == 4
     result = json.loads(capsys.readouterr().out)
     assert result["pairs"] == {"exact_across": 1, "exact_within": 1, "near_across": 3, "near_within": 1}
     assert [pair["straddles"] for pair in result["listed"]] == [True, True, True, False]
@@ -224,20 +216,14 @@ def test_the_command(built, tmp_path, capsys):
     assert html.count("data:image/jpeg;base64,") == 8
     assert "<script" not in html
     assert "http" not in html
-    with pytest.raises(SystemExit) as stopped:
-        main(["check", str(built)])
+    assert status_of("check", built) == 4
     text = capsys.readouterr().out
-    assert stopped.value.code == 4
     assert "2 of 29 samples of train occur in val too" in text
 
 
 def test_the_command_succeeds_without_leaks(tmp_path, build_folder, photo_of, capsys):
     for number in range(6):
-        path = tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(photo_of(100 + number)).save(path)
+        save(tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png", photo_of(100 + number))
     out = build_folder(tmp_path / "raw", tmp_path / "out")
-    with pytest.raises(SystemExit) as stopped:
-        main(["check", str(out)])
-    assert stopped.value.code == 0
+    assert status_of("check", out) == 0
     assert np.array_equal(find_leaks(open_dataset(out)).groups, np.arange(6))

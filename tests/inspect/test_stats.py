@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.commands import status_of
+from tests.photos import save
 from tfprep import codecs, sources
-from tfprep.cli import main
 from tfprep.dataset import open_dataset
 from tfprep.inspect.stats import statistics_of
 
@@ -24,9 +25,7 @@ def built(tmp_path_factory, photo_of, build_folder):
         mask[:number] = 1
         split = "val" if number > 8 else "train"
         for name, content in (("jpg.png", pixels), ("mask.png", mask)):
-            path = root / "raw" / split / "ab"[number % 2] / f"{number:02d}.{name}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(content).save(path)
+            save(root / "raw" / split / "ab"[number % 2] / f"{number:02d}.{name}", content)
     (root / "raw" / "train" / "a" / "99.jpg.png").write_bytes(b"broken")
     Image.fromarray(mask).save(root / "raw" / "train" / "a" / "99.mask.png")
     source = sources.Paired(
@@ -91,9 +90,7 @@ def test_boxes_are_measured(make_dataset):
 
 def test_the_command(built, tmp_path, capsys):
     page = tmp_path / "stats.html"
-    with pytest.raises(SystemExit) as stopped:
-        main(["stats", str(built), "--json", "--html", str(page)])
-    assert stopped.value.code == 0
+    assert status_of("stats", built, "--json", "--html", page) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["duplicates"]["near_across"] == 0
     assert result["distributions"]["brightness"]["val"]["count"] == 3
@@ -102,9 +99,7 @@ def test_the_command(built, tmp_path, capsys):
     assert html.count("<svg") == 3
     assert "48 in all samples" in html
     assert html.count("data:image/jpeg") == 8 + 8 + (5 + 4) + 2 * 4 + 2  # hardest, labels, mask classes, splits
-    with pytest.raises(SystemExit) as stopped:
-        main(["stats", str(built)])
-    assert stopped.value.code == 0
+    assert status_of("stats", built) == 0
     assert "Darkest: train/b/03.jpg.png" in capsys.readouterr().out
 
 
@@ -114,8 +109,7 @@ def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, pho
         folder.mkdir(parents=True)
         Image.fromarray(photo_of(len(place))).save(folder / "1.png")
     page = tmp_path / "stats.html"
-    with pytest.raises(SystemExit):
-        main(["stats", str(build_folder(tmp_path / "raw", tmp_path / "out")), "--html", str(page)])
+    status_of("stats", str(build_folder(tmp_path / "raw", tmp_path / "out")), "--html", page)
     html = page.read_text()
     assert "2 of 3 classes are missing in val" in html
     assert "missing in train" not in html

@@ -27,7 +27,7 @@ def machine(tf: Any, monkeypatch: Any) -> Any:
     monkeypatch.setattr(context.pywrap_tfe, "TF_ListPhysicalDevices", lambda: devices)
     fresh = context.Context()
     monkeypatch.setattr(context, "_context", fresh)
-    monkeypatch.setattr(gpu._Applied, "options", None)
+    monkeypatch.setattr(gpu._Applied, "arguments", None)
     for name in VARIABLES:  # Set first, so that the value that the call sets is undone after the test.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

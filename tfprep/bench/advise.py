@@ -23,7 +23,7 @@ from tfprep.bench.bottleneck import codec_name
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import cached_share, drop_cache
 from tfprep.bench.rounds import Budget, Candidate, Rounds, compare, measure
-from tfprep.bench.stages import reading
+from tfprep.bench.stages import records
 from tfprep.bench.trial import Built, RawSamples, Sampling, Work, build_all, stored_as, strategies, work_of, written
 from tfprep.codecs import Jpeg
 from tfprep.errors import DatasetError, LoaderError, RecipeError, SampleError, SourceError
@@ -229,7 +229,7 @@ def _read_s(item: Built, record_bytes: float, disk_bytes: float) -> float:
     drop_cache(files)
     if cached_share(files) not in (None, 0.0):
         return 0.0  # the system keeps the files in memory, so the disk cannot be measured
-    cold = measure(reading(item.data, next(iter(item.data.splits))), Budget(1, 0.2, 0.0, 2))
+    cold = measure(records("reading", item.data, next(iter(item.data.splits)), decode=False), Budget(1, 0.2, 0.0, 2))
     return record_bytes / cold.bytes_per_s
 
 

@@ -1,15 +1,15 @@
 """The stage that limits the loader, in words, and the predicted effect of other storage forms.
 
-Another form of a field is measured on a few of its values: bytes, and the time to decode and encode.
+Another form of a field is measured on a few of its values: bytes, and the time to decode.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -226,11 +226,10 @@ class StorageForm:
 
 @dataclass(frozen=True)
 class Cost:
-    """The median cost of a value in one form: bytes, and CPU milliseconds to decode and to encode."""
+    """The median cost of a value in one form: bytes, and CPU milliseconds to decode."""
 
     bytes: float
     decode_ms: float
-    encode_ms: float
 
 
 def codec_name(codec: Codec) -> str:
@@ -242,40 +241,22 @@ def codec_name(codec: Codec) -> str:
 
 
 def cost(form: StorageForm, kind: Kind, values: Sequence[Array]) -> Cost:
-    """Encode and decode every value `REPEATS` times on one core. Decoding a raw value is a copy."""
-    measured = [_cost_of_one(form.codec, kind, form.resized(value)) for value in values]
-    sizes, decode_s, encode_s = (median(column) for column in zip(*measured, strict=True))
-    return Cost(sizes, 1000 * decode_s, 1000 * encode_s)
-
-
-def alternatives(kind: Kind) -> list[StorageForm]:
-    """The forms that a field of this kind can have."""
-    exact = [StorageForm(Raw()), StorageForm(Zstd())]
-    if kind == "image":
-        return [*exact, StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
-    return exact
-
-
-def _cost_of_one(codec: Codec, kind: Kind, value: Array) -> tuple[float, float, float]:
-    content = cast(bytes, codec.encode(value)[""])
-    spec = codec.spec(kind, value)
-    shape = tuple(int(n) for n in spec.shape if n is not None)
-    out = np.empty(shape, spec.dtype)
-    decode_into = getattr(codec, "decode_into", None)
-    decode: Callable[[], Any] = (
-        (lambda: decode_into(content, spec, out)) if decode_into else (lambda: codec.decode(content, spec, shape))
-    )
-    return float(len(content)), _seconds(decode), _seconds(lambda: codec.encode(value))
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    """CPU seconds of this thread, which do not depend on other programs."""
-    times = []
-    for _ in range(REPEATS):
-        started = time.thread_time()
-        work()
-        times.append(time.thread_time() - started)
-    return min(times)
+    """Decode every value `REPEATS` times on one core; the least CPU time of each counts. Decoding a raw value is a copy."""
+    measured = []
+    for value in map(form.resized, values):
+        content, spec = cast(bytes, form.codec.encode(value)[""]), form.codec.spec(kind, value)
+        shape = tuple(int(n) for n in spec.shape if n is not None)
+        out, seconds = np.empty(shape, spec.dtype), []
+        for _ in range(REPEATS):
+            started = time.thread_time()  # does not depend on other programs
+            if hasattr(form.codec, "decode_into"):
+                form.codec.decode_into(content, spec, out)
+            else:
+                form.codec.decode(content, spec, shape)
+            seconds.append(time.thread_time() - started)
+        measured.append((len(content), min(seconds)))
+    sizes, decode_s = (median(column) for column in zip(*measured, strict=True))
+    return Cost(sizes, 1000 * decode_s)
 
 
 def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, samples: int = 24) -> list[Change]:
@@ -293,7 +274,10 @@ def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, s
     for name, of_field in values.items():
         spec, codec = dataset.fields[name], dataset.codecs[name]
         size = of_field[0].shape[:2]
-        for form in alternatives(spec.kind):
+        forms = [StorageForm(Raw()), StorageForm(Zstd())]
+        if spec.kind == "image":
+            forms += [StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
+        for form in forms:
             if codec_name(form.codec) == codec_name(codec) and form.scale == 1:
                 continue
             speed, disk = _gain(stages, now[name], cost(form, spec.kind, of_field), side, cores)

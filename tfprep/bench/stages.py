@@ -93,8 +93,8 @@ def stage_candidates(
     threads = int(options.get("threads", 0))
     options = {**options, "cache": False}
     stages = [
-        reading(data, split, threads=threads),
-        decoding(data, split, threads=threads),
+        records("reading", data, split, decode=False, threads=threads),
+        records("decoding", data, split, decode=True, threads=threads),
         numpy_candidate(data, split, batch_size, name="batching", **options),
         loader_candidate(data, split, batch_size, name="tensorflow", **options),
     ]
@@ -151,20 +151,13 @@ class RecordSpans:
         return cls(paths, joined("shard") + first, joined("offset"), joined("size"), fields)
 
 
-def reading(dataset: Dataset, split: str, *, threads: int = 0) -> Candidate:
-    """Threads that read whole records in random order, each thread into its own memory."""
-    return _threads("reading", dataset, split, {}, threads)
+def records(name: str, dataset: Dataset, split: str, *, decode: bool, threads: int = 0) -> Candidate:
+    """Threads that read whole records in random order, each thread into its own memory, and decode every field with `decode`.
 
-
-def decoding(dataset: Dataset, split: str, *, threads: int = 0) -> Candidate:
-    """Threads that read records and decode every field of theirs. Raw fields are read directly into their array."""
-    codecs = {name: (dataset.codecs[name], info.spec) for name, info in dataset.manifest.fields.items()}
-    return _threads("decoding", dataset, split, codecs, threads)
-
-
-def _threads(
-    name: str, dataset: Dataset, split: str, codecs: Mapping[str, tuple[Codec, FieldSpec]], threads: int
-) -> Candidate:
+    Raw fields are read directly into their array.
+    """
+    fields = dataset.manifest.fields.items() if decode else ()
+    codecs = {name: (dataset.codecs[name], info.spec) for name, info in fields}
     spans = RecordSpans.of(dataset, split)
     order = np.random.default_rng(0).permutation(len(spans.offset))
     return Candidate(name, lambda: _Threads(lambda: _RecordReader(spans, codecs), order, threads or usable_cpus()))

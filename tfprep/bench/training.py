@@ -116,7 +116,22 @@ def ready_model(make_model: Callable[[], Any], data: Data, split: str, batch_siz
     Raises:
         LoaderError: If the function does not return a compiled Keras model, or the model does not accept the loader's elements.
     """
-    model = compiled(make_model)
+    import keras
+
+    if not callable(make_model):
+        raise LoaderError(
+            f"--model names a function without arguments that returns a compiled Keras model, not {_kind(make_model)}"
+        )
+    try:
+        model = make_model()
+    except Exception as error:
+        raise LoaderError(f"--model: the function raised {type(error).__name__}: {_first(error)}") from error
+    if not isinstance(model, keras.Model):
+        raise LoaderError(
+            f"--model: the function returned {_kind(model)}; it should return a compiled Keras model (is `return` missing?)"
+        )
+    if getattr(model, "optimizer", None) is None:
+        raise LoaderError("--model: the model is not compiled; call model.compile(...) before it is returned")
     with closing(data.loader(split, batch_size=batch_size, **{"training": True, **options}).repeat()) as loader:
         _fit(model, loader, 1)
     return model
@@ -155,27 +170,6 @@ def train_with_model(
         steps = max(_TRIED, int(seconds * _TRIED / (time.perf_counter() - started)))
         _fit(model, loader, steps + 1, monitor)  # the first step does not count: buffers fill
     return _training(monitor, None)
-
-
-def compiled(make_model: Callable[[], Any]) -> Any:
-    """The model that the function returns. Raises LoaderError if that is not a compiled Keras model."""
-    import keras
-
-    if not callable(make_model):
-        raise LoaderError(
-            f"--model names a function without arguments that returns a compiled Keras model, not {_kind(make_model)}"
-        )
-    try:
-        model = make_model()
-    except Exception as error:
-        raise LoaderError(f"--model: the function raised {type(error).__name__}: {_first(error)}") from error
-    if not isinstance(model, keras.Model):
-        raise LoaderError(
-            f"--model: the function returned {_kind(model)}; it should return a compiled Keras model (is `return` missing?)"
-        )
-    if getattr(model, "optimizer", None) is None:
-        raise LoaderError("--model: the model is not compiled; call model.compile(...) before it is returned")
-    return model
 
 
 def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
 from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.codecs import Codec, Jpeg, Original, Png, Raw, Zstd
 from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
@@ -70,8 +70,14 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
     if stored := [name for name in recipe.derive if name in recipe.store]:
         found += [_computed(strategy, stored) for strategy in found[:2]]
     elif images and not others and not recipe.derive:
-        found.append(_originals(recipe, images))
-    return list(_distinct(found))
+        # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
+        kept = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
+        plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=kept)
+        found.append(Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry)))
+    distinct: dict[Any, Strategy] = {}  # one of each group that stores the same
+    for one in found:
+        distinct.setdefault((one.recipe.fingerprint("train"), one.computed), one)
+    return list(distinct.values())
 
 
 def _exact(codec: Any, form: type[Zstd] | type[Raw]) -> Codec:
@@ -79,27 +85,10 @@ def _exact(codec: Any, form: type[Zstd] | type[Raw]) -> Codec:
     return form(dtype=codec.dtype) if isinstance(codec, Zstd | Raw) else form()
 
 
-def _originals(recipe: Recipe, images: list[str]) -> Strategy:
-    """The unchanged bytes of the files. The loader resizes and crops, and there are no variants."""
-    kept = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
-    plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=kept)
-    return Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry))
-
-
 def _computed(strategy: Strategy, derived: list[str]) -> Strategy:
     store = {name: codec for name, codec in strategy.recipe.store.items() if name not in derived}
     name = f"{strategy.name}, {', '.join(derived)} computed during training"
     return Strategy(name, replace(strategy.recipe, store=store), strategy.whole, tuple(derived))
-
-
-def _distinct(found: list[Strategy]) -> Iterator[Strategy]:
-    """One strategy of each group that stores the same."""
-    seen = set()
-    for strategy in found:
-        key = (strategy.recipe.fingerprint("train"), strategy.computed)
-        if key not in seen:
-            seen.add(key)
-            yield strategy
 
 
 def stored_as(strategy: Strategy) -> str:
@@ -162,29 +151,24 @@ class RawSamples:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def raw(self, number: int) -> dict[str, Any]:
-        """The raw fields of sample `number`: the bytes of a file, or a value. Raises SampleError."""
-        entry = self.entries[number]
-        return {**read_files(self.root, self.files, entry), **dict(zip(self.values, entry.values, strict=True))}
-
     def made(self, number: int, variant: int) -> Mapping[str, Any]:
         """All fields of one variant of sample `number`, before encoding. Raises SampleError."""
-        return next(self.maker.made(self.entries[number].key, self.raw(number), [variant]))
+        entry = self.entries[number]
+        raw = {**read_files(self.root, self.files, entry), **dict(zip(self.values, entry.values, strict=True))}
+        return next(self.maker.made(entry.key, raw, [variant]))
 
     def stored(self, number: int, variant: int) -> dict[str, Any]:
         """The stored fields of one variant as a loader would deliver them, with the shape and dtype on disk."""
         made = self.made(number, variant)
-        return {name: _as_stored(made[name], self.spec(name, made[name])) for name in self.recipe.store}
+        specs = {name: self.spec(name, made[name]) for name in self.recipe.store}
+        return {
+            name: made[name] if spec.dtype == "string" else np.asarray(made[name], spec.dtype)
+            for name, spec in specs.items()
+        }
 
     def spec(self, name: str, value: Any) -> FieldSpec:
-        return self.recipe.store[name].spec(self.kind(name), value)
-
-    def kind(self, name: str) -> Kind:
-        return {**self.maker.kinds, **self.recipe.derived_kinds()}[name]
-
-
-def _as_stored(value: Any, spec: FieldSpec) -> Array | str:
-    return value if spec.dtype == "string" else np.asarray(value, spec.dtype)
+        kinds = {**self.maker.kinds, **self.recipe.derived_kinds()}
+        return self.recipe.store[name].spec(kinds[name], value)
 
 
 def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int = 32, seed: int = 0) -> Any:

@@ -25,55 +25,6 @@ _GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 @dataclass(frozen=True)
-class GpuOptions:
-    """The arguments of `configure_gpu`, checked."""
-
-    visible: Sequence[int] | None = None
-    growth: bool = False
-    memory_limit_mb: int | None = None
-    fraction: float | None = None
-    allocator: Literal["bfc", "cuda_malloc_async"] | None = None
-
-    def __post_init__(self) -> None:
-        limits = [self.memory_limit_mb is not None, self.fraction is not None]
-        if self.visible is not None and any(type(number) is not int for number in self.visible):
-            raise TrainError(f"visible is a list of GPU numbers, such as [0, 2], got {list(self.visible)}")
-        if self.growth and any(limits):
-            raise TrainError(
-                "growth and a memory limit exclude each other: a device with a limit takes all of it at the start; drop "
-                "growth=True to keep the limit, or the limit to keep growth"
-            )
-        if all(limits):
-            raise TrainError("memory_limit_mb and fraction both set the limit; give one of them")
-        limit = self.memory_limit_mb
-        if limit is not None and (not isinstance(limit, (int, float)) or limit < 1):
-            raise TrainError(f"memory_limit_mb is a number of MB, at least 1, got {limit!r}")
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise TrainError(f"fraction is a share of the GPU's memory, above 0 and up to 1, got {self.fraction!r}")
-        if self.allocator not in (None, "bfc", "cuda_malloc_async"):
-            raise TrainError(f'allocator is "bfc" or "cuda_malloc_async", got {self.allocator!r}')
-        if self.visible is not None and len(set(self.visible)) != len(self.visible):
-            raise TrainError(f"visible names each GPU once, got {list(self.visible)}")
-        if self.growth and os.environ.get(_GROWTH) == "false":
-            raise TrainError(f"{_GROWTH}=false in the environment overrules growth=True; unset it")
-        if any(limits) and self.pool == _ASYNC:
-            raise TrainError(
-                "cuda_malloc_async keeps no memory limit: CUDA's pool takes it as what stays reserved after use; use "
-                'allocator="bfc" for a limit, or drop the limit'
-            )
-
-    @property
-    def pool(self) -> str:
-        """The allocator that TensorFlow will use: that of the argument, or that of the environment."""
-        return self.allocator or os.environ.get(_ALLOCATOR) or "bfc"
-
-    @property
-    def grows(self) -> bool:
-        """True where memory is taken as it is needed: by the argument, by the kind of allocator, or by the environment."""
-        return self.growth or self.pool == _ASYNC or os.environ.get(_GROWTH) == "true"
-
-
-@dataclass(frozen=True)
 class GpuSettings:
     """The settings that took effect.
 
@@ -134,12 +85,16 @@ def configure_gpu(
     require_backend("configure_gpu", "tensorflow")
     if isinstance(visible, int):
         raise TrainError(f"visible is a list of GPU numbers, got {visible!r}; [{visible}] for this one alone")
-    options = GpuOptions(None if visible is None else tuple(visible), growth, memory_limit_mb, fraction, allocator)
-    with _allocator_in_place(options):
-        gpus = _chosen(options.visible)
-        if tf.config.list_physical_devices("GPU") and options != _Applied.options:
+    asked = None if visible is None else tuple(visible), growth, memory_limit_mb, fraction, allocator
+    # The allocator of the argument, or that of the environment; and whether it takes memory as it is needed.
+    pool = allocator or os.environ.get(_ALLOCATOR) or "bfc"
+    _check(*asked, pool)
+    with _allocator_in_place(allocator):
+        gpus = _chosen(visible)
+        if tf.config.list_physical_devices("GPU") and asked != _Applied.arguments:
             _require_in_time()
-            split = [cpu.name for cpu in tf.config.list_physical_devices("CPU") if _is_split(cpu)]
+            cpus = tf.config.list_physical_devices("CPU")
+            split = [cpu.name for cpu in cpus if tf.config.get_logical_device_configuration(cpu)]
             if growth and split:
                 raise TrainError(
                     f"growth has no effect while {split[0]} is split into logical devices: TensorFlow ignores it; give a "
@@ -147,34 +102,65 @@ def configure_gpu(
                 )
         settings = GpuSettings(
             gpus=tuple(gpu.name.removeprefix("/physical_device:") for gpu in gpus),
-            growth=options.grows and bool(gpus),
+            growth=bool(gpus) and (growth or pool == _ASYNC or os.environ.get(_GROWTH) == "true"),
             limits_mb=tuple(
                 memory_limit_mb if fraction is None else max(1, int(fraction * _total_mb(gpu))) for gpu in gpus
             ),
-            allocator=options.pool if gpus else "none",
+            allocator=pool if gpus else "none",
         )
         _apply(gpus, settings, growth=growth, choose=visible is not None)
-    _Applied.options = options
+    _Applied.arguments = asked
     print(f"configure_gpu: {settings.in_words()}{_environment()}")
     return settings
+
+
+def _check(
+    visible: tuple[int, ...] | None, growth: bool, limit_mb: int | None, fraction: float | None, allocator: str | None, pool: str
+) -> None:  # fmt: skip
+    """Raise a `TrainError` for arguments that are wrong, exclude each other or are overruled by the environment."""
+    limits = [limit_mb is not None, fraction is not None]
+    if visible is not None and any(type(number) is not int for number in visible):
+        raise TrainError(f"visible is a list of GPU numbers, such as [0, 2], got {list(visible)}")
+    if growth and any(limits):
+        raise TrainError(
+            "growth and a memory limit exclude each other: a device with a limit takes all of it at the start; drop "
+            "growth=True to keep the limit, or the limit to keep growth"
+        )
+    if all(limits):
+        raise TrainError("memory_limit_mb and fraction both set the limit; give one of them")
+    if limit_mb is not None and (not isinstance(limit_mb, (int, float)) or limit_mb < 1):
+        raise TrainError(f"memory_limit_mb is a number of MB, at least 1, got {limit_mb!r}")
+    if fraction is not None and not 0 < fraction <= 1:
+        raise TrainError(f"fraction is a share of the GPU's memory, above 0 and up to 1, got {fraction!r}")
+    if allocator not in (None, "bfc", "cuda_malloc_async"):
+        raise TrainError(f'allocator is "bfc" or "cuda_malloc_async", got {allocator!r}')
+    if visible is not None and len(set(visible)) != len(visible):
+        raise TrainError(f"visible names each GPU once, got {list(visible)}")
+    if growth and os.environ.get(_GROWTH) == "false":
+        raise TrainError(f"{_GROWTH}=false in the environment overrules growth=True; unset it")
+    if any(limits) and pool == _ASYNC:
+        raise TrainError(
+            "cuda_malloc_async keeps no memory limit: CUDA's pool takes it as what stays reserved after use; use "
+            'allocator="bfc" for a limit, or drop the limit'
+        )
 
 
 class _Applied:
     """The arguments of the last call."""
 
-    options: GpuOptions | None = None
+    arguments: Any = None
 
 
 @contextmanager
-def _allocator_in_place(options: GpuOptions) -> Iterator[None]:
+def _allocator_in_place(allocator: str | None) -> Iterator[None]:
     """Set the environment variable of the allocator, and reset it where the call fails.
 
     TensorFlow reads the variable once, when it first lists GPUs.
     """
     before = os.environ.get(_ALLOCATOR)
-    if options.allocator == _ASYNC:
+    if allocator == _ASYNC:
         os.environ[_ALLOCATOR] = _ASYNC
-    elif options.allocator == "bfc":
+    elif allocator == "bfc":
         os.environ.pop(_ALLOCATOR, None)
     try:
         yield

@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfprep.errors import RetraceError, TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.steps import TrainSteps, attach, detach
+from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _RECORDER = "_tfprep_traces"
 
 
-class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
+class RetraceGuard(Listener):
     """Raises a `RetraceError` when a step is traced after the warm-up.
 
     A trace takes seconds to minutes and its graph stays in memory, so a training that traces again and again is slow and grows.
@@ -73,7 +72,7 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
         detach(self.model, self)
 
     def input_changed(self) -> None:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         source = self._steps.source if self._steps else None
         if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._has_warned:
             # XLA compiles for each batch size; that is no trace, and TensorFlow does not report it.
@@ -86,16 +85,12 @@ class RetraceGuard(keras.callbacks.Callback):  # type: ignore[misc]
                 )
 
     def step_done(self) -> None:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         self._done += 1
         traces: list[Signature] = getattr(self.model.train_step, _RECORDER)
         for call in self._from_data(traces):
             self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
         traces.clear()
-
-    def failed(self, error: BaseException) -> BaseException:
-        """See `tfprep.train.steps.Listener`."""
-        return error
 
     def _from_data(self, traces: list[Signature]) -> list[Signature]:
         """The specs of the data: a second trace of Keras has None for every axis that ever differed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -19,8 +19,8 @@ from tfprep.train.monitor.clock import TimedInput
 from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
 
 
-class Listener(Protocol):
-    """A callback as `TrainSteps` sees it. Only the thread that trains calls it."""
+class Listener(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that `TrainSteps` calls too, from the thread that trains."""
 
     def input_changed(self) -> None:
         """Called when `TrainSteps.relay` is another one, or None; a relay that a listener kept stays readable."""
@@ -30,6 +30,7 @@ class Listener(Protocol):
 
     def failed(self, error: BaseException) -> BaseException:
         """Called when the train function raised `error`; returns the error to raise."""
+        return error
 
 
 class TrainSteps:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras
-
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
@@ -29,14 +27,14 @@ from tfprep.train.monitor.stages import (
     reader_stage,
     stages,
 )
-from tfprep.train.steps import TrainSteps, attach, detach
+from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _KEPT = 1000
 """Samples to keep: 80 minutes at one every 5 seconds; the JSON lines have all."""
 
 
-class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
+class InputMonitor(Listener):
     """Measures how long the train step waits for input, and says what limits.
 
     In Keras: `model.fit(..., callbacks=[InputMonitor("logs")])`. In a custom training loop:
@@ -138,11 +136,11 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             print(self.summary)
 
     def input_changed(self) -> None:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         self._window.switch(self._steps.relay if self._steps else None)
 
     def step_done(self) -> None:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         if self._start is None:
             with self._lock:  # the first step may trace for longer than `every_s`
                 windows = [*(sample.waits for sample in self.samples), self._window.so_far()]
@@ -150,7 +148,7 @@ class InputMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 self._baseline = self._look(None)
 
     def failed(self, error: BaseException) -> BaseException:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         self._end()
         return error
 

@@ -12,14 +12,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-
 from tfprep.errors import StalledPipelineError, TrainError
 from tfprep.train.backend import require_backend
 from tfprep.train.monitor.clock import TimedInput
 from tfprep.train.monitor.python_relay import PythonRelay, relay_of
 from tfprep.train.monitor.stages import Counters, HasStats, Stage, checked, counters, loader_behind, stages, stopped
-from tfprep.train.steps import attach, detach
+from tfprep.train.steps import Listener, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _GRACE_S = 5.0
@@ -29,7 +27,7 @@ Look = tuple[tuple[Stage, ...], dict[str, float]]
 """The stages of tf.data, and the counters of a reader."""
 
 
-class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
+class Watchdog(Listener):
     """Raises a `StalledPipelineError` when no batch comes for some time; it names the stage and has every thread's stack.
 
     In Keras: `model.fit(..., callbacks=[Watchdog(timeout_s=300)])`; it watches the training data, not the validation data. In a
@@ -78,15 +76,12 @@ class Watchdog(keras.callbacks.Callback):  # type: ignore[misc]
         detach(self.model, self)
 
     def input_changed(self) -> None:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         if self._watch is not None:
             self._watch.relay = self._steps.relay
 
-    def step_done(self) -> None:
-        """See `tfprep.train.steps.Listener`; the clock has noted it."""
-
     def failed(self, error: BaseException) -> BaseException:
-        """See `tfprep.train.steps.Listener`."""
+        """See `Listener`."""
         stalled = self._watch.explain(error) if self._watch else error
         self._end()
         return stalled
