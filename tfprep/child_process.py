@@ -144,12 +144,16 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TaskCrashed:
-    """The process that ran a task died, or was killed because an item took too long; `item` is None if it was between items."""
+    """The process that ran a task died, or was killed because an item took too long; `item` is None if it was between items.
+
+    `worker` is the number of the process.
+    """
 
     task: int
     item: int | None
     reason: str
     node: str = ""
+    worker: int = 0
 
 
 @dataclass(frozen=True)
@@ -218,15 +222,17 @@ class Inline:
 class Processes:
     """Runs tasks in `workers` processes; a process whose item takes longer than `item_timeout_s` is killed.
 
-    A worker has one task at a time. A worker that dies is replaced; if it had a task, that is reported as `TaskCrashed`. All
-    processes, also those that replace others, get `environment`; None is that of this process when the first one starts.
+    A worker has one task at a time. A worker that dies is replaced; if it had a task, that is reported as `TaskCrashed`. Its
+    replacement gets the same environment variables: `environment`, which is that of this process when the first worker starts if
+    it is None, and those of `own[number]`.
     """
 
     def __init__(
-        self, entry: str, *, workers: int, item_timeout_s: float, environment: Mapping[str, str] | None = None
-    ) -> None:
+        self, entry: str, *, workers: int, item_timeout_s: float, environment: Mapping[str, str] | None = None,
+        own: Sequence[Mapping[str, str]] = (),
+    ) -> None:  # fmt: skip
         self._entry, self._count, self._item_timeout_s = entry, workers, item_timeout_s
-        self._environment = environment
+        self._environment, self._own = environment, own or [{}] * workers
         self._argument: bytes | None = None
         self._waiting: deque[tuple[int, Any]] = deque()
         self._selector = selectors.DefaultSelector()
@@ -235,8 +241,8 @@ class Processes:
 
     def start(self) -> None:
         """Start the processes, so that they import while the caller goes on. A second call does nothing."""
-        while len(self._workers) < self._count:
-            self._start_one()
+        for number in range(len(self._workers), self._count):
+            self._start_one(number)
 
     def open(self, argument: Any) -> None:
         """Give the work its argument. Tasks may be submitted from now on."""
@@ -291,10 +297,10 @@ class Processes:
         self._workers.clear()
         self._selector.close()
 
-    def _start_one(self) -> None:
+    def _start_one(self, number: int) -> None:
         if self._environment is None:
             self._environment = worker_environment()
-        worker = ChildProcess(self._entry, self._environment)
+        worker = ChildProcess(self._entry, {**self._environment, **self._own[number]}, number=number)
         if self._argument is not None:
             worker.send(self._argument)
         self._workers.append(worker)
@@ -329,8 +335,8 @@ class Processes:
         if tail:
             yield WorkerOutput(worker.task, item, tail)
         if worker.task is not None:
-            self._start_one()
-            yield TaskCrashed(worker.task, item, reason or f"its process was {ending_of(status)}")
+            self._start_one(worker.number)
+            yield TaskCrashed(worker.task, item, reason or f"its process was {ending_of(status)}", worker=worker.number)
             return
         self._idle_deaths += 1
         if self._idle_deaths > _MOST_IDLE_DEATHS:
@@ -338,17 +344,19 @@ class Processes:
                 f"{self._idle_deaths} worker processes ended before they had a task (the last was {ending_of(status)}); "
                 "their output is above, or in the build's log"
             )
-        self._start_one()
+        self._start_one(worker.number)
 
 
 class ChildProcess:
-    """One process, seen from its parent: its pipes, its mark file, its output, and the number of its task."""
+    """One process, seen from its parent: its number, its pipes, its mark file, its output, and the number of its task."""
 
     def __init__(
-        self, entry: str, environment: Mapping[str, str], *, pass_fds: Sequence[int] = (), own_session: bool = False
-    ) -> None:
+        self, entry: str, environment: Mapping[str, str], *, number: int = 0, pass_fds: Sequence[int] = (),
+        own_session: bool = False,
+    ) -> None:  # fmt: skip
         """`pass_fds`: descriptors that it inherits. `own_session`: a terminal's Ctrl-C never reaches it, not while it starts."""
         self.task: int | None = None
+        self.number = number
         self._rest = bytearray()
         open_standard_descriptors()
         # Files without a name: nothing is left in the temporary folder when this process is killed.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import pickle
-import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfprep.builder.at_store import store_locked
 from tfprep.builder.layout import Layout, locked, scratch_folder
 from tfprep.builder.options import Part
-from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress, worker_environment
+from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import fields_receipts
 from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
@@ -215,6 +212,57 @@ def _check_replace(plan: FieldsPlan, replace: bool) -> None:
         )
 
 
+_TURNS = 4
+"""A device takes so many turns at what is left, at least, so that all end at about the same time."""
+
+
+def _computed(
+    plan: FieldsPlan, source: Path | None, due: Sequence[FieldsTask], devices: int | Sequence[str | int] | None,
+    scratch: Path, on_progress: OnProgress | None,
+) -> Timing:  # fmt: skip
+    """Compute the tasks that are due: here, or in a process for each device."""
+    samples = sum(task.records for task in due)
+    done: Counter[int] = Counter()
+
+    def note(number: int, item: int) -> None:
+        """Note how many samples of the shards that a process got together are done."""
+        if item >= 0 and on_progress is not None:
+            done[number] = item
+            on_progress(done.total(), samples)
+
+    if devices is None:
+        with closing(Computer(plan, scratch)) as computer:
+            return computer.compute(due, lambda item: note(0, item))
+    names = [str(number) for number in range(devices)] if isinstance(devices, int) else [str(one) for one in devices]
+    if not names:
+        raise BuildError("devices is a number from 1 on, or a list of devices")
+    path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
+    job = FieldsJob(path, _sent(plan, source), plan.fields.name, plan.fingerprint, scratch)
+    cores = str(max(1, usable_cpus() // len(names)))  # for the model; readers have one thread each
+    threads = {name: os.environ.get(name, cores) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    own = [{**threads, "CUDA_VISIBLE_DEVICES": name, "TFPREP_DEVICE": name} for name in names]
+    groups: list[Sequence[FieldsTask]] = []
+    timing, first = Timing(), 0
+    with closing(Processes(ENTRY, workers=len(names), item_timeout_s=math.inf, own=own)) as processes:
+        processes.start()
+        processes.open(job)
+        while first < len(due):  # a share of what is left, so that batches of the next shard are read ahead, too
+            stop = first + math.ceil((len(due) - first) / (_TURNS * len(names)))
+            groups.append(due[first:stop])
+            processes.submit(len(groups) - 1, groups[-1])
+            first = stop
+        for event in processes.events():
+            if isinstance(event, TaskProgress):
+                note(event.task, event.item)
+            elif isinstance(event, TaskCrashed):
+                at = f"{names[event.worker]} died at {groups[event.task][0]} or after it"
+                raise BuildError(f"the process of device {at}: {event.reason}")
+            elif isinstance(event, TaskDone):
+                note(event.task, sum(task.records for task in groups[event.task]))
+                timing = Timing(timing.model_s + event.result.model_s, timing.calls + event.result.calls)
+    return timing
+
+
 @contextmanager
 def _held(data: Data, *, shared: bool) -> Iterator[str | None]:
     """Hold the lock of the dataset's folder; yield the version of `tfprep.json` at a store."""
@@ -228,23 +276,6 @@ def _held(data: Data, *, shared: bool) -> Iterator[str | None]:
     with locked(Layout(data.path), shared=shared):
         data.check_not_replaced()
         yield None
-
-
-def _computed(
-    plan: FieldsPlan, source: Path | None, due: Sequence[FieldsTask], devices: int | Sequence[str | int] | None,
-    scratch: Path, on_progress: OnProgress | None,
-) -> Timing:  # fmt: skip
-    """Compute the tasks that are due: here, or in a process for each device."""
-    progress = _Progress(sum(task.records for task in due), on_progress)
-    if devices is not None:
-        names = (
-            [str(number) for number in range(devices)] if isinstance(devices, int) else [str(one) for one in devices]
-        )
-        if not names:
-            raise BuildError("devices is a number from 1 on, or a list of devices")
-        return _Devices(plan, _sent(plan, source), names, scratch, progress).run(due)
-    with closing(Computer(plan, scratch)) as computer:
-        return computer.compute(due, lambda item: progress.at(0, item))
 
 
 def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:
@@ -261,90 +292,3 @@ def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:
             "the model is of the script that was started, which no process imports: put FIELDS into a file of its own"
         )
     return pickled
-
-
-class _Progress:
-    """Adds up the samples that are done, over all processes. Safe to use from any thread."""
-
-    def __init__(self, due: int, on_progress: OnProgress | None) -> None:
-        self._due, self._on_progress = due, on_progress
-        self._done: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def at(self, number: int, samples: int | None) -> None:
-        """Note how many samples of some shards, which have a number together, are done."""
-        with self._lock:
-            if samples is not None and samples >= 0:
-                self._done[number] = samples
-                if self._on_progress is not None:
-                    self._on_progress(sum(self._done.values()), self._due)
-
-
-_TURNS = 4
-"""A device takes so many turns at what is left, at least, so that all end at about the same time."""
-
-
-class _Devices:
-    """A process for each device. They take shards in turn; one that fails ends all."""
-
-    def __init__(
-        self, plan: FieldsPlan, source: Path | bytes, devices: Sequence[str], scratch: Path, progress: _Progress
-    ) -> None:
-        path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
-        self._job = FieldsJob(path, source, plan.fields.name, plan.fingerprint, scratch)
-        self._devices, self._progress = devices, progress
-        self._waiting: deque[FieldsTask] = deque()
-        self._numbers = itertools.count()
-        self._errors: list[BaseException] = []
-        self._timing = Timing()
-        self._lock = threading.Lock()
-
-    def run(self, due: Sequence[FieldsTask]) -> Timing:
-        """Compute the tasks; return what the model took in all processes together."""
-        self._waiting.extend(due)
-        threads = [threading.Thread(target=self._serve, args=(device,), daemon=True) for device in self._devices]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.2)
-        finally:  # Ctrl-C: the others end after the batch that they are at, with their processes
-            self._waiting.clear()
-        if self._errors:
-            raise self._errors[0]
-        return self._timing
-
-    def _serve(self, device: str) -> None:
-        cores = str(max(1, usable_cpus() // len(self._devices)))  # for the model; readers have one thread each
-        threads = {name: os.environ.get(name, cores) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        environment = {**worker_environment(), **threads, "CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
-        try:
-            with closing(Processes(ENTRY, workers=1, item_timeout_s=float("inf"), environment=environment)) as process:
-                process.start()
-                process.open(self._job)
-                while tasks := self._next():
-                    process.submit(next(self._numbers), tasks)
-                    for event in process.events():
-                        self._take(event, device, tasks)
-        except BaseException as error:
-            with self._lock:
-                self._errors.append(error)
-                self._waiting.clear()
-
-    def _next(self) -> list[FieldsTask]:
-        """Take the next shards: a share of those that are left, so that batches of the next shard are read ahead, too."""
-        with self._lock:
-            count = math.ceil(len(self._waiting) / (_TURNS * len(self._devices)))
-            return [] if self._errors else [self._waiting.popleft() for _ in range(count)]
-
-    def _take(self, event: Any, device: str, tasks: Sequence[FieldsTask]) -> None:
-        if isinstance(event, TaskProgress):
-            self._progress.at(event.task, event.item)
-        elif isinstance(event, TaskCrashed):
-            raise BuildError(f"the process of device {device} died at {tasks[0]} or after it: {event.reason}")
-        elif isinstance(event, TaskDone):
-            self._progress.at(event.task, sum(task.records for task in tasks))
-            with self._lock:
-                for name, value in vars(event.result).items():
-                    setattr(self._timing, name, getattr(self._timing, name) + value)
