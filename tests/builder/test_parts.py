@@ -21,7 +21,7 @@ from tfprep.builder import build_part, finish_build, options, plan_build
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
 from tfprep.builder.planning import plan
-from tfprep.cli.build import command
+from tfprep.cli.build import build_command
 from tfprep.errors import BuildError, BuildLockedError
 
 INLINE = BuildOptions(workers=0)
@@ -337,4 +337,4 @@ def test_the_commands(full):
 
 @pytest.mark.parametrize("arguments", [["--part", "2/2"], ["--part", "1/2", "--finish"], ["--finish", "--dry-run"]])
 def test_wrong_usage(full, arguments):
-    assert CliRunner().invoke(command, [str(full.recipe), "--out", str(full.out), *arguments]).exit_code == 2
+    assert CliRunner().invoke(build_command, [str(full.recipe), "--out", str(full.out), *arguments]).exit_code == 2

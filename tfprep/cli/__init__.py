@@ -37,6 +37,15 @@ COMMANDS = {
     "demo": "Make data, build it, draw it and train on it.",
 }
 
+_MODULES = {
+    "dataset": ("info", "show", "verify", "repair", "clean", "export"),
+    "inspect": ("stats", "diff", "check"),
+    "fields": ("add_fields", "remove_fields"),
+    "start": ("init", "demo"),
+    "install": ("doctor", "completion"),
+    "bench": ("bench", "advise"),
+}
+"""Modules of several commands; the others have the name of theirs."""
 _COLLECT_AFTER = 10_000
 """New objects between two looks of the garbage collector. With its default of 700, imports take a tenth longer."""
 EXIT_ERROR, EXIT_REJECTS, EXIT_INTERRUPTED = 1, 3, 130
@@ -53,7 +62,9 @@ class _Lazy(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
             way_out = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {cmd_name!r}. {way_out}")
-        command: click.Command = importlib.import_module(f"tfprep.cli.{cmd_name.replace('-', '_')}").command
+        name = cmd_name.replace("-", "_")
+        module = next((module for module, commands in _MODULES.items() if name in commands), name)
+        command: click.Command = getattr(importlib.import_module(f"tfprep.cli.{module}"), f"{name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

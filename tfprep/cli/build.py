@@ -108,7 +108,7 @@ _QUIET_S = 2.0
 )
 @click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
 @click.option("--quiet", is_flag=True, help="Print warnings and errors alone.")
-def command(
+def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
     reshard: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
@@ -122,7 +122,7 @@ def command(
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
     from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
-    from tfprep.cli.add_fields import fields_text
+    from tfprep.cli.fields import fields_text
     from tfprep.engines import Ray
     from tfprep.model_fields.both_stages import compute_fields
 
@@ -207,7 +207,7 @@ def _report_warning(event: BuildEvent) -> None:
 
 
 def _summary_text(summary: Any, finish: bool) -> str:
-    from tfprep.cli.info import mixed_sizes
+    from tfprep.cli.dataset import mixed_sizes
     from tfprep.dataset import open_dataset
 
     rows = [("split", "samples", "variants", "shards", "size")]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("--quiet", is_flag=True, help="Print errors alone.")
-def command(
+def index_command(
     source: str, split: str | None, out: str | None, features: Path | None,
     verify: bool, on_bad: str, key: str | None,
     require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,

@@ -1,7 +1,8 @@
-"""The command `tfprep demo`."""
+"""The commands of the first hour: `tfprep init`, `tfprep demo`."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,12 +13,59 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.quiet import start_tensorflow
-from tfprep.cli.values import PATH
+from tfprep.cli.values import FILE, OLD_FOLDER, PATH
+from tfprep.errors import TfprepError
 from tfprep.optional import require_package
+from tfprep.sources.detection import LAYOUTS, Layout
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildSummary
     from tfprep.demo.train import Learned
+
+_SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
+
+
+@click.command("init")
+@click.argument("folder", type=OLD_FOLDER)
+@click.option("--out", type=FILE, default="recipe.py", show_default=True, help="Recipe file to write.")
+@click.option(
+    "--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is refused."
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing recipe.")
+def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None:
+    """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
+    from tfprep.recipe.template import dataset_name, recipe_text, recognised
+
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
+    found = recognised(folder, layout)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(recipe_text(found, folder, out), encoding="utf-8")
+    for line in found.lines():
+        text.echo(f"  {line}")
+    picture = out.with_name(f"{out.stem}-preview.png")
+    text.echo(f"  {_draw_samples(out, folder, picture)}")
+    text.echo(f"Wrote {out}. Next: tfprep build {out} --out out/{dataset_name(folder)}")
+
+
+def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
+    """Build a few samples with the recipe and draw three of them. Return what the picture is, or why there is none."""
+    picture.unlink(missing_ok=True)
+    try:
+        import tfprep
+        from tfprep.builder import BuildOptions
+        from tfprep.dataset.sheet import contact_sheet
+
+        with tempfile.TemporaryDirectory() as temporary:
+            options = BuildOptions(workers=0, limit=_SAMPLES_BUILT)
+            # Its warnings would count within these few samples; the build itself counts in all.
+            built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options, on_event=lambda event: None)
+            split = max(built.splits, key=lambda name: built.splits[name]["samples"])
+            contact_sheet(tfprep.open(built.out), split, samples=_SAMPLES_DRAWN, panel_px=256).save(picture)
+    except TfprepError as error:
+        return f"unsure: no picture of samples could be drawn: {error}"
+    return f"{picture} shows {_SAMPLES_DRAWN} samples as this recipe builds them"
+
 
 Say: TypeAlias = Callable[[str], Any]
 
@@ -32,7 +80,7 @@ Say: TypeAlias = Callable[[str], Any]
 @click.option("--steps", type=click.IntRange(20), default=400, show_default=True, help="Number of training steps.")
 @click.option("--only-data", is_flag=True, help="Make photos with masks, and photos in class folders, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
+def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
     """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
 
     The demo takes about two minutes on two cores. All files stay in the output folder.

@@ -1,4 +1,4 @@
-"""The command `tfprep add-fields`."""
+"""The commands for fields that a model computes: `tfprep add-fields`, `tfprep remove-fields`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Print why each shard would be computed, and compute nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="Print errors alone.")
-def command(
+def add_fields_command(
     dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, explain: bool, as_json: bool, quiet: bool
 ) -> None:  # fmt: skip
     """Compute the FIELDS of a Python file with a model, for the dataset in DATASET (a path or a URL), and store them beside it.
@@ -88,3 +88,21 @@ def fields_text(summary: FieldsSummary) -> str:
             "tfprep add-fields for them again"
         )
     return f"{summary.path}: {names}: {done}{end}"
+
+
+@click.command("remove-fields")
+@click.argument("dataset")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def remove_fields_command(dataset: str, name: str, as_json: bool) -> None:
+    """Remove fields that tfprep add-fields added: all that were added together with NAME, or what it computed of them so far."""
+    from tfprep.model_fields import remove_fields
+
+    removed = remove_fields(dataset, name)
+    if as_json:
+        text.print_json({"removed": removed})
+    else:
+        given_up = (
+            f"gave up the shards of {name} that were computed and not published; tfprep clean removes their files"
+        )
+        text.echo(f"{dataset}: {'removed ' + ', '.join(removed) if removed else given_up}")
