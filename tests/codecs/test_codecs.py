@@ -2,34 +2,16 @@
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tfprep import codecs
 from tfprep.codecs import from_description
 from tfprep.errors import DatasetError, RecipeError, SampleError
 from tfprep.fields import KINDS, FieldSpec
-from tfprep.records import decode, encode
+from tfprep.records import encode
 
 tf = pytest.importorskip("tensorflow")
 
 RNG = np.random.default_rng(5)
-
-
-def smooth(*shape: int) -> np.ndarray:
-    return np.asarray(
-        Image.fromarray(RNG.integers(0, 256, (4, 5, 3), np.uint8)).resize(shape[1::-1], Image.Resampling.BICUBIC)
-    )
-
-
-def through_a_record(codec, kind, value):
-    """Encodes a value, writes an Example, and parses it with TensorFlow and with tfprep; returns both values and the spec."""
-    spec = codec.spec(kind, value)
-    payload, _ = encode({f"x{suffix}": feature for suffix, feature in codec.encode(value).items()})
-    features = decode(payload)
-    content = features["x"][0] if isinstance(features["x"], list) else features["x"]
-    shape = tuple(map(int, features["x/shape"])) if "x/shape" in features else None
-    parsed = tf.io.parse_single_example(payload, codec.tf_features("x", spec))
-    return codec.decode(content, spec, shape), codec.tf_decode(parsed, "x", spec).numpy(), spec
 
 
 def test_raw_casts_by_rounding_and_refuses_what_does_not_fit():

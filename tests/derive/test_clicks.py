@@ -5,7 +5,6 @@ import pytest
 from scipy.ndimage import distance_transform_edt
 
 from tfprep.derive import ClickMaps, ClickPoints, Clicks
-from tfprep.derive.clicks import click_map
 from tfprep.errors import RecipeError
 
 MASK = np.zeros((120, 160), np.uint8)
@@ -34,10 +33,6 @@ def at(array, clicks):
 # --- maps -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_map_without_clicks_has_the_truncation_everywhere():
-    assert (click_map((4, 5), np.zeros((0, 2), np.int64), 255) == 255).all()
-
-
 @pytest.mark.parametrize(("dtype", "truncate_px"), [("uint8", 255), ("uint8", 40), ("uint16", 255), ("float32", 1000)])
 def test_both_maps_belong_to_the_same_clicks(dtype, truncate_px):
     op = Clicks(target=8, dtype=dtype, truncate_px=truncate_px)
@@ -62,15 +57,6 @@ def test_positive_clicks_follow_the_distance_options():
         assert (at(depth, positive) >= 12).all()
         assert (gaps(positive) >= 20).all()
         assert 1 <= len(positive) <= 3
-
-
-def test_positive_clicks_reach_all_of_the_object():
-    clicked = np.concatenate([positive for positive, _ in draws()])
-    rows, columns = clicked.min(0), clicked.max(0)
-    assert rows[0] < 40
-    assert rows[1] < 50
-    assert columns[0] > 70
-    assert columns[1] > 90
 
 
 @pytest.mark.parametrize("pixels", [[(50, 60)], [(50, 60), (50, 61), (50, 62)]])

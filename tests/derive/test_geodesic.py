@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from tfprep.derive import ClickPoints, GeodesicDistance
+from tfprep.derive import GeodesicDistance
 from tfprep.derive.geodesic import geodesic_distance
 
 
@@ -60,23 +60,6 @@ def sample(points, image=NOISE):
     return {"image": image, "points": np.array(points, np.float32)}
 
 
-def test_the_spec_of_the_field():
-    points = [[5.5, 3.5, 1], [20.2, 10.9, 0], [np.nan, 4, 1], [-3, 4, 1], [40, 4, 1]]
-    seeds = np.zeros((23, 31), bool)
-    seeds[3, 5] = True
-    out = GeodesicDistance(truncate_px=60)(sample(points), np.random.default_rng(0))
-    assert out.dtype == np.float32
-    np.testing.assert_allclose(out, np.minimum(by_dijkstra(NOISE, seeds, 100), 60), atol=1e-4)
-    other = GeodesicDistance(only=0)(sample(points), np.random.default_rng(0))
-    assert other[10, 20] == 0
-    assert other[3, 5] > 0
-
-
-def test_without_a_point():
-    out = GeodesicDistance(truncate_px=60)(sample(np.zeros((0, 3))), np.random.default_rng(0))
-    assert (out == 60).all()
-
-
 @pytest.mark.parametrize("gamma", [0, 100])
 def test_without_truncation_no_path_is_cut_and_no_point_is_farther_than_all(gamma):
     board = (np.indices((9, 40)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None].repeat(3, 2)
@@ -89,14 +72,3 @@ def test_without_truncation_no_path_is_cut_and_no_point_is_farther_than_all(gamm
     assert absent.min() == absent.max() >= out.max() - 1e-3
     if gamma == 0:
         assert absent[0, 0] == pytest.approx(out.max())
-
-
-def test_clicks_of_another_derived_input():
-    mask = np.zeros((60, 60), np.uint8)
-    mask[20:40, 20:40] = 1
-    made = {"image": mask[:, :, None].repeat(3, 2) * 255, "mask": mask}
-    made["points"] = ClickPoints(target=1)(made, np.random.default_rng(0))
-    out = GeodesicDistance(only=1)(made, np.random.default_rng(0))
-    # A path to the clicks crosses the object's edge once, which costs γ = 100 pixels at √3 levels.
-    assert out[mask == 1].max() < 60
-    assert out[mask == 0].min() > 100

@@ -193,11 +193,6 @@ def test_flips_before_and_after_a_window_are_equally_likely(data):
 # --- colour -----------------------------------------------------------------------------------------------------------------
 
 
-def blended(plain, image, factor):
-    """Pillow's `Image.blend`, which ImageEnhance and torchvision follow: cut to whole levels."""
-    return np.clip(plain + factor * (image.astype(float) - plain), 0, 255).astype(int)
-
-
 PUBLISHED = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
 
 

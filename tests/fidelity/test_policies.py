@@ -234,8 +234,6 @@ def test_ops_inside_draw_their_own_numbers():
 
 # --- AugMix -------------------------------------------------------------------------------------------------------------
 
-NINE = ["AutoContrast", "Equalize", "Posterize", "Solarize", "geometry"]
-
 
 @pytest.mark.covers("AugMix")
 def test_augmix_blends_one_chain_of_the_papers_ops():

@@ -22,22 +22,6 @@ def tally(source: Paired, root: Path) -> dict[str, int]:
     return dict(listing.tally)
 
 
-def test_camvid(tree) -> None:
-    root = tree("train/b.png", "train/a.png", "trainannot/a.png", "trainannot/b.png", "val/c.png", "valannot/c.png")
-    listing = CAMVID.scan(root)
-    assert (dict(listing.kinds), listing.files, listing.values) == (
-        {"image": "image", "mask": "mask"},
-        ("image", "mask"),
-        (),
-    )
-    assert [(e.key, e.split, e.files) for e in listing.entries] == [
-        ("train/a.png", "train", ("train/a.png", "trainannot/a.png")),
-        ("train/b.png", "train", ("train/b.png", "trainannot/b.png")),
-        ("val/c.png", "val", ("val/c.png", "valannot/c.png")),
-    ]
-    assert listing.tally == {}
-
-
 @pytest.mark.parametrize(
     ("source", "paths", "expected"),
     [
@@ -50,6 +34,17 @@ def test_camvid(tree) -> None:
             Paired("*.jpg", "*_mask.png"),
             ["x.jpg", "x_mask.png", "y.jpg", "y_mask.png"],
             [("x.jpg", "x_mask.png"), ("y.jpg", "y_mask.png")],
+        ),
+        (
+            CAMVID,
+            ["train/b.png", "train/a.png", "trainannot/a.png", "trainannot/b.png", "val/c.png", "valannot/c.png"],
+            [("train/a.png", "trainannot/a.png"), ("train/b.png", "trainannot/b.png"), ("val/c.png", "valannot/c.png")],
+        ),
+        (Paired("a/*", fields={"after": ("image", "b/*")}), ["a/1.png", "b/1.png"], [("a/1.png", "b/1.png")]),
+        (
+            Paired("images/*", "masks/*"),
+            ["images/a.jpg", "images/b.jpg", "masks/a.png"],
+            [("images/a.jpg", "masks/a.png"), ("images/b.jpg", "masks/b.*")],
         ),
         (Paired("*.png", "*_mask.png"), ["x.png", "x_mask.png"], [("x.png", "x_mask.png")]),
         (Paired("*_rgb.png", "*.png"), ["x.png", "x_rgb.png"], [("x_rgb.png", "x.png")]),
@@ -87,15 +82,6 @@ def test_further_fields_have_their_kinds(tree) -> None:
     assert raw == {name: f"bytes of {path}".encode() for name, path in zip(listing.files, entry.files, strict=True)}
 
 
-def test_fields_without_a_mask(tree) -> None:
-    root = tree("a/1.png", "b/1.png")
-    listing = Paired("a/*.png", fields={"after": ("image", "b/*.png")}).scan(root)
-    assert (listing.kinds, next(listing.entries).files) == (
-        {"image": "image", "after": "image"},
-        ("a/1.png", "b/1.png"),
-    )
-
-
 def test_labels_and_mask_classes_together(tree) -> None:
     root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png")
     listing = Paired("img/{label}/*.png", "seg/{label}/*.png", classes=("back", "front")).scan(root)
@@ -119,11 +105,6 @@ def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree) -> Non
     with pytest.raises(SampleError, match="No such file") as caught:
         read_files(root, listing.files, entries[1])
     assert (caught.value.field, caught.value.path) == ("mask", "trainannot/b.png")
-
-
-def test_a_missing_mask_of_any_suffix_is_named_with_a_star(tree) -> None:
-    root = tree("images/a.jpg", "images/b.jpg", "masks/a.png")
-    assert files(Paired("images/*", "masks/*"), root)[1] == ("images/b.jpg", "masks/b.*")
 
 
 def test_masks_without_an_image_are_counted(tree) -> None:
@@ -165,19 +146,6 @@ def test_image_and_mask_in_two_unicode_spellings_belong_together(tree, forms: tu
     image, mask = (unicodedata.normalize(form, "é") for form in forms)
     root = tree(f"i/{image}.jpg", f"m/{mask}.png")
     assert files(Paired("i/*", "m/*.png"), root) == [(f"i/{image}.jpg", f"m/{mask}.png")]
-
-
-def test_named_splits_leave_out_a_test_set_without_masks(tree) -> None:
-    root = tree("train/a.png", "trainannot/a.png", "test/b.png")
-    assert tally(Paired(CAMVID.image, CAMVID.mask, splits=("train",)), root) == {"in no split of ('train',)": 1}
-
-
-def test_fractions_and_groups(tree) -> None:
-    root = tree(*(f"{kind}/s{s}_{i}.png" for kind in "im" for s in range(30) for i in range(3)))
-    source = Paired("i/*", "m/*", splits=Fractions(train=0.5, val=0.5, group_by=r"/(s\d+)_"))
-    entries = list(source.scan(root).entries)
-    assert len(entries) == 90
-    assert len({(entry.key.split("_")[0], entry.split) for entry in entries}) == 30
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,6 @@ def png(array):
     return cv2.imencode(".png", array if order is None else array[:, :, order])[1].tobytes()
 
 
-def pillow(array, form, mode=None, **options):
-    file = io.BytesIO()
-    Image.fromarray(array, mode).save(file, form, **options)
-    return file.getvalue()
-
-
 def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False, **elements):
     """A DICOM file of one frame, or several where the array has three axes and is no RGB."""
     header = pydicom.dataset.Dataset()
