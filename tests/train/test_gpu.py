@@ -4,8 +4,6 @@ that TensorFlow would pass to its runtime.
 
 import ctypes
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -179,17 +177,3 @@ def test_without_a_gpu_nothing_changes_and_a_message_says_so(tf: Any, capsys: An
     settings = train.configure_gpu([3], memory_limit_mb=100)
     assert settings.gpus == ()
     assert "no GPU: nothing to configure, training runs on the CPU" in capsys.readouterr().out
-
-
-def test_importing_the_package_imports_no_tensorflow() -> None:
-    code = "import tfprep.train, sys; assert 'tensorflow' not in sys.modules and 'keras' not in sys.modules; dir(tfprep.train)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_every_public_name_is_there(tf: Any) -> None:
-    import tfprep.train
-
-    for name in tfprep.train.__all__:
-        assert getattr(tfprep.train, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        tfprep.train.Nothing  # noqa: B018

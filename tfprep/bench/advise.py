@@ -24,9 +24,9 @@ from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import cached_share, drop_cache
 from tfprep.bench.rounds import Budget, Candidate, Rounds, compare, measure
 from tfprep.bench.stages import records
-from tfprep.bench.trial import Built, RawSamples, Sampling, Work, build_all, stored_as, strategies, work_of, written
+from tfprep.bench.trial import Built, RawSamples, Sampling, Strategy, Work, strategies, work_of, written
 from tfprep.codecs import Jpeg
-from tfprep.errors import DatasetError, LoaderError, RecipeError, SampleError, SourceError
+from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SampleError, SourceError, TfprepError
 from tfprep.limits import memory_limit, usable_cpus
 from tfprep.recipe import Recipe
 
@@ -157,26 +157,18 @@ def advise(
     if unknown := [name for name in only if name not in names]:
         raise RecipeError(f"there is no strategy {unknown[0]!r} for this recipe; available: {', '.join(names)}")
     wanted = [strategy for strategy in found if not only or strategy.name in only]
-    built, left_out = build_all(wanted, sampling, tell)
-    _check_some(built, left_out, RecipeError, "built")
-    candidates, unreadable = _readable(built, split)
-    _check_some(candidates, unreadable, LoaderError, "loaded")
+    built, candidates, left_out = _tried(wanted, sampling, split, tell)
     tell(f"loading {len(candidates)} samples in turns")
     rounds = compare(candidates, budget or Budget(3, 1.0, 0.5, 2))
     work = work_of(recipe, root, scratch / "whole")
-    predictions = [_predict(item, rounds, counts, work) for item in built if item.strategy.name not in unreadable]
+    predictions = [_predict(item, rounds, counts, work) for item in built]
     chosen, reason = choose(predictions, goals or Goals())
     winner = next(item for item in built if item.strategy.name == chosen.strategy)
     variants = _variants(winner, chosen, split, sampling)
     return Advice(
         counts.total(), sampling.samples, tuple(predictions), tuple(variants), chosen.strategy, reason,
-        {**left_out, **unreadable}, rounds.busy, written(winner.strategy), losses(winner.strategy.recipe, root, split),
+        left_out, rounds.busy, written(winner.strategy), losses(winner.strategy.recipe, root, split),
     )  # fmt: skip
-
-
-def _check_some(usable: Sequence[Any], reasons: Mapping[str, str], error: type[Exception], what: str) -> None:
-    if not usable:
-        raise error(f"no strategy can be {what}: {'; '.join(f'{name}: {why}' for name, why in reasons.items())}")
 
 
 def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
@@ -198,27 +190,40 @@ def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
 # --- loading the sample ---------------------------------------------------------------------------------------------
 
 
-def _readable(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict[str, str]]:
-    """The samples that yield a batch, and the errors of the others by strategy."""
-    good: list[Candidate] = []
-    bad: dict[str, str] = {}
-    for item in built:
-        options: dict[str, Any] = {"cache": False, "geometry": item.strategy.load_geometry}
-        candidate = loader_candidate(item.data, split, 32, name=item.strategy.name, **options)
+def _tried(
+    wanted: Sequence[Strategy], sampling: Sampling, split: str, tell: Callable[[str], None]
+) -> tuple[list[Built], list[Candidate], dict[str, str]]:
+    """Build a sample by each strategy and load a batch; return those that work, their loaders, and the errors of the others."""
+    built: list[Built] = []
+    candidates: list[Candidate] = []
+    left_out: dict[str, str] = {}
+    failing: tuple[type[TfprepError], str] = (RecipeError, "built")
+    for number, strategy in enumerate(wanted):
+        tell(f"building a sample: {strategy.name}")
         try:
+            item = sampling.build(strategy, f"strategy{number}")
+            failing = LoaderError, "loaded"
+            options: dict[str, Any] = {"cache": False, "geometry": strategy.load_geometry}
+            candidate = loader_candidate(item.data, split, 32, name=strategy.name, **options)
             measure(candidate, Budget(1, 0.0, 0.0, 1))
-            good.append(candidate)
-        except (LoaderError, DatasetError) as error:
-            bad[candidate.name] = str(error).splitlines()[0]
-    return good, bad
+        except (BuildError, RecipeError, DatasetError, LoaderError) as error:
+            left_out[strategy.name] = str(error).splitlines()[0]
+        else:
+            built.append(item)
+            candidates.append(candidate)
+    if not built:
+        error_type, done = failing
+        raise error_type(f"no strategy can be {done}: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    return built, candidates, left_out
 
 
 def _predict(item: Built, rounds: Rounds, counts: Counter[str], work: Work) -> Prediction:
     name = item.strategy.name
+    stored = ", ".join(f"{field} {codec_name(codec)}" for field, codec in item.strategy.recipe.store.items())
     disk = sum(_sample_bytes(item, split) * count for split, count in counts.items())
     record = item.bytes / sum(info.samples * info.variants for info in item.data.splits.values())
     seconds = max(1 / rounds.images_per_s(name).median + item.derive_s / usable_cpus(), _read_s(item, record, disk))
-    return Prediction(name, stored_as(item.strategy), 1 / seconds, disk, item.build_s(work), item.derive_s > 0)
+    return Prediction(name, stored, 1 / seconds, disk, item.build_s(work), item.derive_s > 0)
 
 
 def _read_s(item: Built, record_bytes: float, disk_bytes: float) -> float:
@@ -289,15 +294,10 @@ def losses(recipe: Recipe, root: Path, split: str) -> tuple[Loss, ...]:
         for name in lossy:
             codec = recipe.store[name]
             decoded = codec.decode(codec.encode(sample[name])[""], raw.spec(name, sample[name]))
-            found[name].append(psnr_db(sample[name], decoded))
+            error = float(np.mean((np.asarray(sample[name], np.float64) - np.asarray(decoded, np.float64)) ** 2))
+            found[name].append(10 * float(np.log10(255**2 / error)) if error else float("inf"))
     return tuple(
         Loss(name, codec_name(recipe.store[name]), median(values), min(values), len(values))
         for name, values in found.items()
         if values
     )
-
-
-def psnr_db(one: Any, other: Any) -> float:
-    """PSNR of two uint8 arrays: 10 log10(255² / mean squared error); infinite for equal ones."""
-    error = float(np.mean((np.asarray(one, np.float64) - np.asarray(other, np.float64)) ** 2))
-    return 10 * float(np.log10(255**2 / error)) if error else float("inf")

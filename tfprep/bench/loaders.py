@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,6 @@ class Iteration:
 
     def __next__(self) -> Any:
         return next(self.batches)
-
-    def ready(self) -> Mapping[str, float]:
-        """The number of batches that are ready, that are being filled, and the limit of both."""
-        stats = self.loader.stats
-        names = {"ready": "batches_ready", "in_flight": "batches_in_flight", "prefetch": "prefetch"}
-        return {name: float(stats[counter]) for name, counter in names.items()}
 
     def cache_bytes(self) -> float:
         """The bytes in the loader's cache."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from tfprep.bench.bottleneck import codec_name
 from tfprep.builder import BuildEvent, BuildOptions, build, plan_build
 from tfprep.builder.shards.make_sample import SampleMaker
 from tfprep.codecs import Codec, Jpeg, Original, Png, Raw, Zstd
-from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SourceError
+from tfprep.errors import LoaderError, SourceError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
@@ -89,11 +89,6 @@ def _computed(strategy: Strategy, derived: list[str]) -> Strategy:
     store = {name: codec for name, codec in strategy.recipe.store.items() if name not in derived}
     name = f"{strategy.name}, {', '.join(derived)} computed during training"
     return Strategy(name, replace(strategy.recipe, store=store), strategy.whole, tuple(derived))
-
-
-def stored_as(strategy: Strategy) -> str:
-    """The stored fields with their codecs, such as `image JPEG 95, mask PNG`."""
-    return ", ".join(f"{name} {codec_name(codec)}" for name, codec in strategy.recipe.store.items())
 
 
 def written(strategy: Strategy) -> tuple[str, ...]:
@@ -320,21 +315,6 @@ def work_of(recipe: Recipe, root: Path, out: Path) -> list[tuple[str, int]]:
     """The shards of a build of the whole dataset, the largest first, as a build starts them."""
     states = sorted(plan_build(recipe, out, root), key=lambda state: -state.samples)
     return [(state.split, state.samples) for state in states]
-
-
-def build_all(
-    wanted: Sequence[Strategy], sampling: Sampling, tell: Callable[[str], None]
-) -> tuple[list[Built], dict[str, str]]:
-    """The strategies that can be built, and the errors of the others."""
-    built: list[Built] = []
-    left_out: dict[str, str] = {}
-    for number, strategy in enumerate(wanted):
-        tell(f"building a sample: {strategy.name}")
-        try:
-            built.append(sampling.build(strategy, f"strategy{number}"))
-        except (BuildError, RecipeError, DatasetError) as error:
-            left_out[strategy.name] = str(error).splitlines()[0]
-    return built, left_out
 
 
 def _derive_s(recipe: Recipe, root: Path, samples: int = 16) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -63,28 +64,24 @@ def block_until_done(result: Any) -> None:
         jax.block_until_ready(result)
 
 
+_COMPILED = SimpleNamespace(listening=False, count=0, seconds=0.0)
+"""Compilations of JAX in this process."""
+
+
 def compilations() -> tuple[int, float]:
     """How many functions JAX has compiled since the first call of this function, and the seconds of tracing and compiling."""
-    if keras.backend.backend() == "jax" and not _Compilations.listening:
+    if keras.backend.backend() == "jax" and not _COMPILED.listening:
         from jax import monitoring
 
-        _Compilations.listening = True
+        _COMPILED.listening = True
         monitoring.register_event_duration_secs_listener(_note_compilation)
-    return _Compilations.count, _Compilations.seconds
-
-
-class _Compilations:
-    """Compilations of JAX in this process."""
-
-    listening = False
-    count = 0
-    seconds = 0.0
+    return _COMPILED.count, _COMPILED.seconds
 
 
 def _note_compilation(event: str, seconds: float, **_: Any) -> None:
     if event.startswith("/jax/core/compile/"):
-        _Compilations.seconds += seconds
-        _Compilations.count += event.endswith("backend_compile_duration")
+        _COMPILED.seconds += seconds
+        _COMPILED.count += event.endswith("backend_compile_duration")
 
 
 def accelerator_memory() -> dict[str, tuple[int, int]]:

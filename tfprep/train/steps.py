@@ -15,8 +15,7 @@ import keras
 
 from tfprep.load.waits import TimedLoader, forget_loader
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
-from tfprep.train.monitor.clock import TimedInput
-from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay
+from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay, TimedInput
 
 
 class Listener(keras.callbacks.Callback):  # type: ignore[misc]
@@ -43,6 +42,7 @@ class TrainSteps:
         relay: None before the first step, where no callback set `timed`, and where the input is no plain iterator (under a
             distribution strategy).
         source: Keras's own iterator; None on PyTorch.
+        listeners: The callbacks to call.
         between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
         compile_s: Seconds of tracing and compiling within steps, where the backend counts them (JAX).
     """
@@ -55,7 +55,7 @@ class TrainSteps:
         self.between_s = self.compile_s = 0.0
         self._compiled = 0
         self.timed = self.cancellable = False
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
         self._steps_per_call = steps_per_call
         # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
         # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
@@ -77,7 +77,7 @@ class TrainSteps:
 
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
-        if not self._listeners:
+        if not self.listeners:
             return self.function(*arguments)
         if self._fetches:
             self._take_batch(data)
@@ -103,7 +103,7 @@ class TrainSteps:
         )
         self._returned_at = self._clock()
         self.count += self._steps_per_call
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.step_done()
         return result
 
@@ -119,25 +119,20 @@ class TrainSteps:
         if isinstance(self.relay, FetchedInput):
             self.relay.fetching()
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` from now on."""
-        self._listeners.append(listener)
-
-    def leave(self, listener: Listener) -> bool:
-        """Stop calling `listener`; returns whether others still listen."""
-        self._listeners = [other for other in self._listeners if other is not listener]
-        return bool(self._listeners)
-
     def close(self) -> None:
         """Drop the input and all listeners. A `fit` that failed calls no `on_train_end`."""
         self._drop_input()
-        self._listeners = []
+        self.listeners = []
         self.timed = self.cancellable = False
 
     def _drop_input(self) -> None:
         if self.relay is not None:
             self.relay.close()
         self.relay = self.source = self._returned_at = None
+
+    def _input_changed(self) -> None:
+        for listener in self.listeners:
+            listener.input_changed()
 
     def _take_input(self, iterator: Any) -> None:
         self._drop_input()
@@ -148,18 +143,15 @@ class TrainSteps:
         elif self.timed and keras.backend.backend() != "tensorflow":
             self.relay = PythonRelay(iterator, cancellable=self.cancellable)
         self.source = iterator
-        for listener in self._listeners:
-            listener.input_changed()
+        self._input_changed()
 
     def _take_batch(self, batches: Any) -> None:
         """Note the batch of this step, which Keras has fetched: a list of the one batch."""
         fetched = self.relay if isinstance(self.relay, FetchedInput) else FetchedInput()
         is_new = fetched.fetched(batches[0]) or fetched is not self.relay
-        if not self.timed or not is_new:
-            return
-        self.relay = fetched
-        for listener in self._listeners:
-            listener.input_changed()
+        if self.timed and is_new:
+            self.relay = fetched
+            self._input_changed()
 
     def _fetched_s(self) -> float:
         """Seconds that fetching the batch of this step took, on PyTorch: no work of callbacks."""
@@ -171,7 +163,7 @@ class TrainSteps:
     def _explained(self, error: BaseException) -> BaseException:
         if self.relay is not None and self.relay.error is not None:
             error = self.relay.error  # the consumer only saw that the queue was closed
-        for listener in self._listeners:
+        for listener in self.listeners:
             error = listener.failed(error)
         return error
 
@@ -193,8 +185,13 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
         model.train_function = steps
     if steps.source is not None:  # the last fit broke off between two steps
         steps.close()
-    steps.count = _steps_so_far(model)
-    steps.listen(listener)
+    steps.count = 0
+    if model.optimizer is not None:
+        # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
+        # With gradient accumulation, an optimizer counts only the steps that change the weights.
+        iterations = int(model.optimizer.iterations.numpy())
+        steps.count = iterations * (model.optimizer.gradient_accumulation_steps or 1)
+    steps.listeners.append(listener)
     steps.timed |= timed
     return steps
 
@@ -202,15 +199,8 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
 def detach(model: Any, listener: Listener) -> None:
     """Stop listening; the last listener puts the train function back."""
     steps = model.train_function
-    if isinstance(steps, TrainSteps) and not steps.leave(listener):
-        steps.close()
-        model.train_function = steps.function
-
-
-def _steps_so_far(model: Any) -> int:
-    """With gradient accumulation, an optimizer counts only the steps that change the weights."""
-    if model.optimizer is None:
-        return 0
-    # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
-    iterations = int(model.optimizer.iterations.numpy())
-    return iterations * (model.optimizer.gradient_accumulation_steps or 1)
+    if isinstance(steps, TrainSteps):
+        steps.listeners = [other for other in steps.listeners if other is not listener]
+        if not steps.listeners:
+            steps.close()
+            model.train_function = steps.function

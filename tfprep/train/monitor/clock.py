@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,37 +46,6 @@ class ClockReading:
         """The sum of the waits after the first `answered` batches; those no longer in the ring count as the mean."""
         waits = self.waits_since(answered)
         return float(waits.mean() * (self.answered - answered)) if waits.size else 0.0
-
-
-class Clock(Protocol):
-    """A clock that any thread may read."""
-
-    def read(self) -> ClockReading: ...
-
-
-class TimedInput(Protocol):
-    """An input whose waits are measured, in the place of the iterator that it reads.
-
-    Attributes:
-        clock: The waits.
-        source: The iterator that elements come from; None where there is none, and after `close`.
-        iterator: The iterator to read instead.
-        loader: tfprep's loader behind a Python iterator, where it is known.
-        error: An error of the source in another thread, which the consumer sees as another one.
-    """
-
-    source: Any
-    loader: Any
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def iterator(self) -> Any: ...
-    @property
-    def error(self) -> BaseException | None: ...
-    def handed_over(self) -> Any: ...
-    def close(self) -> None: ...
-    def cancel_wait(self) -> None: ...
 
 
 class PythonClock:
@@ -174,15 +143,15 @@ class InputWindow:
     """Training time counts from `resume` to `pause`; `take` ends a window and begins the next. Any thread may call."""
 
     def __init__(self) -> None:
-        self.relay: TimedInput | None = None
+        self.relay: Any = None
         self._lock = threading.RLock()
         self._seen = _NOTHING
         self._waited_before_s = 0.0
         self._since: float | None = None
         self._clear()
 
-    def switch(self, relay: TimedInput | None) -> None:
-        """Measure another input from now on."""
+    def switch(self, relay: Any) -> None:
+        """Measure another input from now on: a relay (see `tfprep.train.monitor.python_relay`), or None."""
         with self._lock:
             self._collect()
             self.relay, self._seen = relay, _NOTHING
@@ -236,7 +205,8 @@ class InputWindow:
         """Add what the clock has noted since the last call; returns its reading."""
         if self.relay is None:
             return _NOTHING
-        now, seen = self.relay.clock.read(), self._seen
+        now: ClockReading = self.relay.clock.read()
+        seen = self._seen
         if now.answered > seen.answered:
             self._waits.append(now.waits_since(seen.answered))
         self._waited_s += now.wait_s_since(seen.answered)

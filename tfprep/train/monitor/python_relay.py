@@ -11,14 +11,20 @@ import queue
 import threading
 from collections.abc import Iterable
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 
 from tfprep.errors import TrainError
 from tfprep.load.waits import TimedLoader, loader_of_this_thread
 from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
-from tfprep.train.monitor.clock import PythonClock, TimedInput
+from tfprep.train.monitor.clock import PythonClock
+
+if TYPE_CHECKING:
+    from tfprep.train.monitor.relay import Relay
+
+TimedInput: TypeAlias = "Relay | PythonRelay | FetchedInput"
+"""An input whose waits are measured, in the place of the iterator that it reads."""
 
 
 class PythonRelay:
@@ -156,15 +162,9 @@ class FetchedInput:
         """Note that the next batch is not fetched now."""
         self.clock.ended()
 
-    def handed_over(self) -> Any:
-        """Nothing to hand over: Keras fetches."""
-
     def close(self) -> None:
         """Leave the loader."""
         self._switch(None)
-
-    def cancel_wait(self) -> None:
-        """Nothing: Keras fetches in its own thread."""
 
     def _switch(self, loader: TimedLoader | None) -> None:
         if self.loader is not None:
@@ -174,7 +174,7 @@ class FetchedInput:
             loader.clock = self.clock
 
 
-def relay_of(data: Any, *, cancellable: bool = False) -> TimedInput:
+def relay_of(data: Any, *, cancellable: bool = False) -> PythonRelay | Relay:
     """The relay of what a custom training loop goes through.
 
     Args:

@@ -14,8 +14,7 @@ from typing import Any
 
 from tfprep.errors import StalledPipelineError, TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.clock import TimedInput
-from tfprep.train.monitor.python_relay import PythonRelay, relay_of
+from tfprep.train.monitor.python_relay import PythonRelay, TimedInput, relay_of
 from tfprep.train.monitor.stages import Counters, HasStats, Stage, checked, counters, loader_behind, stages, stopped
 from tfprep.train.steps import Listener, attach, detach
 
@@ -132,7 +131,7 @@ def _look_often(watch: weakref.ref[_Watch], ended: threading.Event, every_s: flo
         del alive
 
 
-def _next(relay: TimedInput) -> Any:
+def _next(relay: Any) -> Any:
     """The next element. `get_next` of tf.data raises an OutOfRange error at the end, which may also be one of the source."""
     if isinstance(relay, PythonRelay):
         return next(relay)
@@ -190,7 +189,7 @@ class _Watch:
             _LOG.exception("Watchdog: the counters cannot be read")
             return (), {}
 
-    def _cancel(self, relay: TimedInput, pending_s: float) -> None:
+    def _cancel(self, relay: Any, pending_s: float) -> None:
         self._report = report(pending_s, self._look(relay), self._halfway or ((), {}), self._timeout_s)
         relay.cancel_wait()
         if self.ended.wait(_GRACE_S):
