@@ -50,16 +50,34 @@ def read_declared(path: Path) -> dict[str, Declared]:
     Raises:
         DatasetError: The file cannot be read, or an entry is not one that is known.
     """
-    raw = _load(path)
+    raw = _json_object(path)
     if "pythonClassName" in raw:
         try:
             return dict(_tfds_features(raw, path.parent, "", ()))
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
-    return {name: _own(name, entry, path) for name, entry in raw.items()}
+    declared = {}
+    for name, entry in raw.items():
+        if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
+            raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
+        kind, shape, dtype, classes = (entry.get(one) for one in ("kind", "shape", "dtype", "classes"))
+        if kind is not None and kind not in KINDS:
+            raise DatasetError(f"{path}: the kind of {name!r} is one of {', '.join(KINDS)}, not {kind!r}")
+        is_shape = isinstance(shape, list) and all(n is None or (type(n) is int and n >= 0) for n in shape)
+        if shape is not None and not is_shape:
+            raise DatasetError(f"{path}: the shape of {name!r} is a list of whole numbers and null, not {shape!r}")
+        if "classes" in entry and not (isinstance(classes, list) and all(isinstance(one, str) for one in classes)):
+            raise DatasetError(f"{path}: the classes of {name!r} are a list of text, not {str(classes)[:80]!r}")
+        try:
+            dtype = None if dtype is None else np.dtype(dtype).name
+        except TypeError:
+            raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {dtype!r}") from None
+        kind = "label" if classes and kind is None else kind
+        declared[name] = Declared(kind, None if shape is None else tuple(shape), dtype, tuple(classes or ()))
+    return declared
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _json_object(path: Path) -> dict[str, Any]:
     try:
         with open_file(path) as file:
             raw = json.loads(file.read(_MOST_JSON))
@@ -68,32 +86,6 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise DatasetError(f"{path} is a JSON object, not {str(raw)[:60]!r}")
     return raw
-
-
-def _own(name: str, entry: Any, path: Path) -> Declared:
-    if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
-        raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
-    kind, shape, classes = entry.get("kind"), entry.get("shape"), entry.get("classes", [])
-    if kind is not None and kind not in KINDS:
-        raise DatasetError(f"{path}: the kind of {name!r} is one of {', '.join(KINDS)}, not {kind!r}")
-    if shape is not None and not (isinstance(shape, list) and all(n is None or _is_count(n) for n in shape)):
-        raise DatasetError(f"{path}: the shape of {name!r} is a list of whole numbers and null, not {shape!r}")
-    if not isinstance(classes, list) or not all(isinstance(label, str) for label in classes):
-        raise DatasetError(f"{path}: the classes of {name!r} are a list of text, not {str(classes)[:80]!r}")
-    kind = "label" if classes and kind is None else kind
-    return Declared(kind, None if shape is None else tuple(shape), _dtype(entry, name, path), tuple(classes))
-
-
-def _dtype(entry: Mapping[str, Any], name: str, path: Path) -> str | None:
-    dtype = entry.get("dtype")
-    try:
-        return None if dtype is None else np.dtype(dtype).name
-    except TypeError:
-        raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {dtype!r}") from None
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 # --- features.json of TensorFlow Datasets -----------------------------------------------------------------------------
@@ -116,35 +108,29 @@ def _tfds_features(raw: Any, folder: Path, name: str, outer: Shape) -> Iterator[
 
 
 def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Shape) -> Declared:
-    if outer.count(None) > 1:
-        return Declared(reason="a sequence of sequences, which TensorFlow Datasets stores as several features")
-    if kind in ("Image", "LabeledImage"):
-        return _image(kind, raw, outer)
-    if kind == "ClassLabel":
-        return Declared("label", outer, classes=_class_names(folder, name))
-    if kind in ("Text", "Scalar", "Tensor", "BBoxFeature"):
-        return _tensor(kind, raw, outer)
-    return Declared(reason=f"a {kind} of TensorFlow Datasets")
-
-
-def _image(kind: str, raw: Mapping[str, Any], outer: Shape) -> Declared:
+    is_image, reason = kind in ("Image", "LabeledImage"), ""
     image = raw.get("image") or raw.get("labeledImage") or {}
-    if outer:
-        return Declared(reason="a sequence of images")
-    dtype = str(image.get("dtype", "uint8"))
-    if dtype not in ("uint8", "uint16"):
-        return Declared(reason=f"an image of {dtype}, which TensorFlow Datasets packs into four channels")
-    mask = kind == "LabeledImage" or image.get("useColormap") is True
-    return Declared("mask" if mask else "image", _dimensions(image))
-
-
-def _tensor(kind: str, raw: Mapping[str, Any], outer: Shape) -> Declared:
     tensor = next((value for key, value in raw.items() if key != "pythonClassName" and isinstance(value, dict)), {})
     encoding = str(tensor.get("encoding", "none")).lower()
-    if encoding == "bytes" and not outer:
-        return Declared("scalar", _dimensions(tensor), str(tensor.get("dtype")))
-    if encoding not in ("none", ""):
-        return Declared(reason=f"a tensor in TensorFlow Datasets' encoding {encoding!r}")
+    if outer.count(None) > 1:
+        reason = "a sequence of sequences, which TensorFlow Datasets stores as several features"
+    elif is_image and outer:
+        reason = "a sequence of images"
+    elif is_image and (dtype := str(image.get("dtype", "uint8"))) not in ("uint8", "uint16"):
+        reason = f"an image of {dtype}, which TensorFlow Datasets packs into four channels"
+    elif not is_image and kind not in ("ClassLabel", "Text", "Scalar", "Tensor", "BBoxFeature"):
+        reason = f"a {kind} of TensorFlow Datasets"
+    elif kind in ("Text", "Scalar", "Tensor", "BBoxFeature") and encoding not in ("none", ""):
+        if encoding == "bytes" and not outer:
+            return Declared("scalar", _dimensions(tensor), str(tensor.get("dtype")))
+        reason = f"a tensor in TensorFlow Datasets' encoding {encoding!r}"
+    if reason:
+        return Declared(reason=reason)
+    if is_image:
+        is_mask = kind == "LabeledImage" or image.get("useColormap") is True
+        return Declared("mask" if is_mask else "image", _dimensions(image))
+    if kind == "ClassLabel":
+        return Declared("label", outer, classes=_class_names(folder, name))
     return Declared(None, (*outer, *((4,) if kind == "BBoxFeature" else _dimensions(tensor))))
 
 
@@ -168,46 +154,32 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
 # --- dataset_info.json of TensorFlow Datasets ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TfdsSplit:
-    """One split of a directory of TensorFlow Datasets: the names of its shards, and how many records each holds."""
-
-    files: tuple[str, ...]
-    lengths: tuple[int, ...]
-
-
-def tfds_splits(folder: Path) -> tuple[str, dict[str, TfdsSplit]]:
-    """The name of the dataset in a directory of TensorFlow Datasets, and its splits.
+def tfds_splits(folder: Path) -> tuple[str, dict[str, dict[str, int]]]:
+    """Return the name of the dataset in a directory of TensorFlow Datasets, and by split its shards with their records.
 
     Raises:
         DatasetError: The directory cannot be read, or its files are no TFRecords.
     """
     path = folder / INFO_JSON
-    raw = _load(path)
+    raw = _json_object(path)
     form = str(raw.get("fileFormat", "tfrecord"))
     if form != "tfrecord":
         raise DatasetError(f"{path}: the files are of the format {form!r}; an index is of TFRecord files")
     name, splits = str(raw.get("name", folder.name)), {}
     try:
         for entry in raw.get("splits", []):
-            lengths = tuple(int(length) for length in entry.get("shardLengths", []))
+            lengths = [int(length) for length in entry.get("shardLengths", [])]
             template = entry.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-            files = [_file_name(template, name, entry["name"], number, len(lengths)) for number in range(len(lengths))]
-            splits[str(entry["name"])] = TfdsSplit(tuple(files), lengths)
+            for key, value in (("DATASET", name), ("SPLIT", entry["name"]), ("FILEFORMAT", "tfrecord")):
+                template = template.replace("{" + key + "}", value)
+            files = {}
+            for number, length in enumerate(lengths):
+                file, index, count = template, f"{number:05d}", f"{len(lengths):05d}"
+                numbers = (("SHARD_INDEX", index), ("NUM_SHARDS", count), ("SHARD_X_OF_Y", f"{index}-of-{count}"))
+                for key, value in numbers:
+                    file = file.replace("{" + key + "}", value)
+                files[file] = length
+            splits[str(entry["name"])] = files
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{path}: an entry of its splits is damaged ({error!r})") from error
     return name, splits
-
-
-def _file_name(template: str, name: str, split: str, number: int, count: int) -> str:
-    values = {
-        "DATASET": name,
-        "SPLIT": split,
-        "FILEFORMAT": "tfrecord",
-        "SHARD_INDEX": f"{number:05d}",
-        "NUM_SHARDS": f"{count:05d}",
-        "SHARD_X_OF_Y": f"{number:05d}-of-{count:05d}",
-    }
-    for key, value in values.items():
-        template = template.replace("{" + key + "}", value)
-    return template

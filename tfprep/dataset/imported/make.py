@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from tfprep.dataset.names import PRIVATE, check_name
 from tfprep.errors import BuildLockedError, DatasetError
 from tfprep.storage.local import locked, writing
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import folder_at, is_remote
+from tfprep.storage.urls import folder_at, is_remote, names_in
 
 _MOST_LOST = 0.5
 """With on_bad="skip", records without an image are left out up to this share; beyond it, the user decides what is left out."""
@@ -122,34 +122,42 @@ def index_tfrecords(
         DatasetError: A shard is no TFRecord file, holds no Examples, is compressed as a whole or damaged.
         BuildLockedError: Another process writes this dataset.
     """
-    targets = _find_targets(os.fspath(source), split, features)
-    folder = _out_folder(targets, out)
+    name, beside, splits, lengths = _find_shards(os.fspath(source), split)
+    declared = _declared(beside, features)
+    if out is not None and "://" in os.fspath(out):
+        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
+    if out is None and is_remote(beside):
+        raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
+    folder = Path(os.path.abspath(out)) if out is not None else beside / BESIDE
+    if (folder / MANIFEST).is_file() and read_manifest(folder).imported is None:
+        raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
     busy = BuildLockedError(f"another process indexes into {folder}; wait until it has finished")
     with writing(folder):
         (folder / PRIVATE).mkdir(parents=True, exist_ok=True)
     with locked(folder / PRIVATE / "lock", busy):
         old = read_manifest(folder) if (folder / MANIFEST).is_file() else None
-        groups, scanned = _scan(folder, targets, old, options, on_bytes)
-        content = _decide(groups, targets, old, options, _command(os.fspath(source), split, out, features, options))
+        groups, scanned = _scan(folder, splits, old, options, on_bytes)
+        if options.on_bad != "skip":
+            for key in splits:
+                _check_whole(groups[key], lengths.get(key))
+        commands = dict(old.imported.commands) if old and old.imported else {}
+        commands |= dict.fromkeys(splits, _command(os.fspath(source), split, out, features, options))
+        content = _decide(groups, old.name if old else name, declared, options, commands)
         manifest = write_imported(folder, content, old)
-        remove_receipts(
-            folder / PRIVATE, {part_of(found, folder / PRIVATE) for group in groups.values() for _, found in group}
-        )
+        found = {part_of(one, folder / PRIVATE) for group in groups.values() for _, one in group}
+        remove_receipts(folder / PRIVATE, found)
     names = [name_below(content.root, shard.path) for shard in scanned]
-    missing = missing_shards(shard.path for shards in targets.splits.values() for shard in shards)
+    missing = missing_shards(shard.path for shards in splits.values() for shard in shards)
     changes, nbytes = _changes(old, manifest), sum(shard.bytes for shard in scanned)
     return IndexReport(folder, manifest, tuple(content.fields), tuple(names), nbytes, changes, tuple(missing))
 
 
 def _command(source: str, split: str | None, out: Any, features: Any, options: IndexOptions) -> str:
-    words = ["tfprep", "index", source]
-    named = (("--split", split), ("--out", out), ("--features", features), ("--key", options.key))
-    for flag, value in named:
-        words += [flag, os.fspath(value)] if value is not None else []
-    for flag, values in (("--require", options.require), ("--ignore", options.ignore)):
-        words += [word for value in values for word in (flag, value)]
-    words += ["--on-bad", "skip"] if options.on_bad == "skip" else []
-    return shlex.join(words)
+    named = [("--split", split), ("--out", out), ("--features", features), ("--key", options.key)]
+    named += [("--require", name) for name in options.require] + [("--ignore", name) for name in options.ignore]
+    named += [("--on-bad", "skip" if options.on_bad == "skip" else None)]
+    words = [word for flag, value in named if value is not None for word in (flag, os.fspath(value))]
+    return shlex.join(["tfprep", "index", source, *words])
 
 
 def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
@@ -169,26 +177,38 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
 # --- what is asked for ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Targets:
-    """Shards by split, the numbers of their records where they are known, and declarations of features."""
-
-    name: str
-    folder: Place
-    splits: Mapping[str, Sequence[Shard]]
-    lengths: Mapping[str, Sequence[int]]
-    declared: Mapping[str, Declared]
-
-
-def _find_targets(source: str, split: str | None, features: str | os.PathLike[str] | None) -> _Targets:
+def _find_shards(source: str, split: str | None) -> tuple[str, Place, dict[str, list[Shard]], dict[str, Sequence[int]]]:
+    """Return the dataset's name, the folder of all shards, the shards by split, and the numbers of their records if known."""
     if (folder := _tfds_folder(source)) is not None:
-        return _tfds_targets(folder, split, features)
-    shards = list_shards(source)
-    if split is None:
-        raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
-    check_name("the name of a split", split)
-    folder = common_root([shard.path for shard in shards])
-    return _Targets(_dataset_name(folder.name), folder, {split: shards}, {}, _declared(folder, features))
+        name, tfds = tfds_splits(folder)
+        if split is not None and split not in tfds:
+            raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(tfds) or 'none'}")
+        chosen = {key: files for key, files in tfds.items() if split in (None, key) and files}
+        splits = {key: shards_at(folder, files) for key, files in chosen.items()}
+        if not splits:
+            raise DatasetError(f"{folder / INFO_JSON} names no shards")
+        lengths: dict[str, Sequence[int]] = {key: [*files.values()] for key, files in chosen.items()}
+    else:
+        shards, lengths = list_shards(source), {}
+        if split is None:
+            raise DatasetError(
+                f"which split are the shards {source} of? Name it with --split, for example --split train"
+            )
+        folder, splits = common_root([shard.path for shard in shards]), {split: shards}
+        name = folder.name
+    for key in splits:
+        check_name("the name of a split", key)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)[:90].strip("_")
+    name = name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")
+    return re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits, lengths
+
+
+def _declared(folder: Place, features: str | os.PathLike[str] | None) -> dict[str, Declared]:
+    """Read the file of `features`, or else a `features.json` beside the shards."""
+    if features is not None:
+        return read_declared(Path(features))
+    is_there = FEATURES_JSON in names_in(folder) if is_remote(folder) else (folder / FEATURES_JSON).is_file()
+    return read_declared(folder / FEATURES_JSON) if is_there else {}
 
 
 def _tfds_folder(source: str) -> Place | None:
@@ -211,95 +231,51 @@ def _tfds_folder(source: str) -> Place | None:
     return path
 
 
-def _tfds_targets(folder: Place, split: str | None, features: str | os.PathLike[str] | None) -> _Targets:
-    name, splits = tfds_splits(folder)
-    if split is not None and split not in splits:
-        raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(splits) or 'none'}")
-    chosen = {key: value for key, value in splits.items() if split in (None, key) and value.files}
-    shards = {key: shards_at(folder, value.files) for key, value in chosen.items()}
-    if not shards:
-        raise DatasetError(f"{folder / INFO_JSON} names no shards")
-    for key in shards:
-        check_name("the name of a split", key)
-    lengths = {key: value.lengths for key, value in chosen.items()}
-    return _Targets(_dataset_name(name), folder, shards, lengths, _declared(folder, features))
-
-
-def _declared(folder: Place, features: str | os.PathLike[str] | None) -> dict[str, Declared]:
-    """Read the file of `features`, or else a `features.json` beside the shards."""
-    if features is not None:
-        return read_declared(Path(features))
-    beside = folder / FEATURES_JSON
-    if is_remote(beside):
-        listed = {info.name for info in open_store(folder).list(recursive=False)}
-        return read_declared(beside) if FEATURES_JSON in listed else {}
-    return read_declared(beside) if beside.is_file() else {}
-
-
-def _dataset_name(text: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_]", "_", text)[:90].strip("_")
-    return re.sub(r"_v[0-9]+\Z", "", name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")) or "tfrecords"
-
-
-def _out_folder(targets: _Targets, out: str | os.PathLike[str] | None) -> Path:
-    if out is not None and "://" in os.fspath(out):
-        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
-    if out is None and is_remote(targets.folder):
-        raise DatasetError(f"the shards are at {targets.folder}; name a local folder for the index with --out")
-    folder = Path(os.path.abspath(out)) if out is not None else targets.folder / BESIDE
-    if (folder / MANIFEST).is_file() and read_manifest(folder).imported is None:
-        raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-    return folder
-
-
 # --- what is in the shards ------------------------------------------------------------------------------------------------
 
 
 def _scan(
     folder: Path,
-    targets: _Targets,
+    splits: Mapping[str, Sequence[Shard]],
     old: Manifest | None,
     options: IndexOptions,
     on_bytes: Callable[[int, int], None],
 ) -> tuple[Groups, list[Shard]]:
     """Return the shards of all splits with what was found in them, and those that were scanned for it."""
     work = folder / PRIVATE
-    splits = {split: list(_known_shards(folder, old, split)) for split in old.splits} if old else {}
-    splits |= {split: list(shards) for split, shards in targets.splits.items()}
-    new = [
-        shard
-        for split, shards in splits.items()
-        for shard in shards
-        if find_receipt(shard, work, verify=options.verify and split in targets.splits) is None
-    ]
-    done, total = 0, sum(shard.bytes for shards in splits.values() for shard in shards)
+    shards: dict[str, Sequence[Shard]] = {}
+    if old is not None and old.imported is not None:
+        root = root_of(folder, old)
+        for split, info in old.splits.items():  # as they were indexed; or as they are if nothing is known of them
+            versions = zip(info.files[0], old.imported.versions[split], strict=True)
+            before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
+            shards[split] = [
+                shard if split in splits or find_receipt(shard, work, verify=False) else current(shard.path)
+                for shard in before
+            ]
+    shards |= splits
+
+    def receipt(split: str, shard: Shard) -> Scanned | None:
+        return find_receipt(shard, work, verify=options.verify and split in splits)
+
+    new = [shard for split, some in shards.items() for shard in some if receipt(split, shard) is None]
+    total = sum(shard.bytes for some in shards.values() for shard in some)
+    done = total - sum(shard.bytes for shard in new)
+    on_bytes(done, total)
 
     def count(more: int) -> None:
         nonlocal done
         done += more
         on_bytes(done, total)
 
-    count(total - sum(shard.bytes for shard in new))
     scan_shards(new, work, verify=options.verify, workers=options.workers, on_bytes=count)
-    groups: dict[str, list[tuple[Shard, Scanned]]] = {split: [] for split in splits}
-    for split, shards in splits.items():
-        for shard in shards:
-            found = find_receipt(shard, work, verify=options.verify and split in targets.splits)
+    groups: dict[str, list[tuple[Shard, Scanned]]] = {split: [] for split in shards}
+    for split, some in shards.items():
+        for shard in some:
+            found = receipt(split, shard)
             assert found is not None, shard
             groups[split].append((shard, found))
-    if options.on_bad != "skip":
-        for split in targets.splits:
-            _check_whole(groups[split], targets.lengths.get(split))
     return groups, new
-
-
-def _known_shards(folder: Path, manifest: Manifest, split: str) -> Iterator[Shard]:
-    """The shards of a split that this command does not name, as they were indexed; or as they are if nothing is known of them."""
-    assert manifest.imported is not None
-    root = root_of(folder, manifest)
-    for file, version in zip(manifest.splits[split].files[0], manifest.imported.versions[split], strict=True):
-        shard = Shard(path_below(root, file.name), file.bytes, version)
-        yield shard if find_receipt(shard, folder / PRIVATE, verify=False) else current(shard.path)
 
 
 def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] | None) -> None:
@@ -321,7 +297,9 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             )
 
 
-def _decide(groups: Groups, targets: _Targets, old: Manifest | None, options: IndexOptions, command: str) -> Content:
+def _decide(
+    groups: Groups, name: str, declared: Mapping[str, Declared], options: IndexOptions, commands: Mapping[str, str]
+) -> Content:
     """Decide from what was found in all shards which features become fields, and what the index is made of."""
     found = [one for group in groups.values() for _, one in group]
     summaries: dict[str, FeatureSummary] = {}
@@ -329,29 +307,10 @@ def _decide(groups: Groups, targets: _Targets, old: Manifest | None, options: In
         summaries = merge(summaries, one.summaries)
     records = sum(one.records for one in found)
     if not records:
-        raise DatasetError(f"{targets.folder}: the shards hold no record")
-    fields, left_out = decide_fields(summaries, records, targets.declared, options.require, options.ignore)
-    _check_complete(fields, summaries, records, options)
-    if not fields:
-        reasons = "; ".join(f"{item.feature}: {item.reason}" for item in left_out)
-        raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
-    commands = old.imported.commands if old and old.imported else {}
-    return Content(
-        name=old.name if old else targets.name,
-        groups=groups,
-        fields=fields,
-        left_out={item.feature: item.reason for item in left_out},
-        commands={split: command if split in targets.splits else commands[split] for split in groups},
-        raster=sized_raster(fields, summaries),
-        key=_key_field(fields, options.key),
-    )
-
-
-def _check_complete(
-    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], records: int, options: IndexOptions
-) -> None:
-    """A required feature is in every record, or the user says that the others are left out."""
-    for item in fields:
+        shards = [shard.path for group in groups.values() for shard, _ in group]
+        raise DatasetError(f"{common_root(shards)}: the shards hold no record")
+    fields, left_out = decide_fields(summaries, records, declared, options.require, options.ignore)
+    for item in fields:  # a required one is in every record, or the user says that the others are left out
         summary = summaries[item.feature]
         absent = records - (summary.records - summary.kinds.get("none", 0))
         is_lost = options.on_bad == "skip" and absent <= records * _MOST_LOST
@@ -360,14 +319,13 @@ def _check_complete(
                 f"{absent:,} of {records:,} records have no {item.feature!r}. Leave the feature out with --ignore "
                 f"{shlex.quote(item.feature)}, or those records with --require {shlex.quote(item.feature)}, which lists them"
             )
-
-
-def _key_field(fields: Sequence[IndexedField], feature: str | None) -> str | None:
-    if feature is None:
-        return None
-    known = {item.feature: item.name for item in fields if item.column and item.spec.shape == ()}
-    if feature not in known:
+    if not fields:
+        reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())
+        raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
+    keys = {item.feature: item.name for item in fields if item.column and item.spec.shape == ()}
+    if options.key is not None and options.key not in keys:
         raise DatasetError(
-            f"--key {feature!r}: the key is a number or a short string that every record has; there are {', '.join(known)}"
+            f"--key {options.key!r}: the key is a number or a short string that every record has; there are {', '.join(keys)}"
         )
-    return known[feature]
+    key = None if options.key is None else keys[options.key]
+    return Content(name, groups, fields, left_out, commands, sized_raster(fields, summaries), key)

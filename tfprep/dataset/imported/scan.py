@@ -112,7 +112,11 @@ def _scan_block(
     start, stop, crc = block.walk.start, block.walk.stop, block.walk.payload_crc
     features, faults = find_features(block.bytes, start, stop)
     if verify:
-        faults |= _wrong_checksums(block.bytes, start, stop, crc)
+        for number, (first_byte, last, stored) in enumerate(
+            zip(start.tolist(), stop.tolist(), crc.tolist(), strict=True)
+        ):
+            if masked(google_crc32c.value(block.bytes[first_byte:last].tobytes())) != stored:
+                faults[number] = "wrong checksum of the payload"
     good = np.ones(len(start), bool)
     good[list(faults)] = False
     rows = _Rows(block, first, good)
@@ -129,15 +133,6 @@ def _scan_block(
         LostRecord(first + number, block.offset + int(start[number]) - HEADER_BYTES, reason)
         for number, reason in sorted(faults.items())
     ]
-
-
-def _wrong_checksums(buffer: Array, start: Array, stop: Array, crc: Array) -> dict[int, str]:
-    payloads = zip(start.tolist(), stop.tolist(), crc.tolist(), strict=True)
-    return {
-        number: "wrong checksum of the payload"
-        for number, (first, last, stored) in enumerate(payloads)
-        if masked(google_crc32c.value(buffer[first:last].tobytes())) != stored
-    }
 
 
 class _Rows:
@@ -167,9 +162,18 @@ class _Rows:
             self._row[feature.record[kept]],
             *(getattr(feature, name)[kept] for name in ("kind", "offset", "size", "count")),
         )
-        item, item_size = self._items(feature)
+        item, item_size = feature.offset.copy(), feature.size.copy()
+        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
+        head = head_bytes(item_size[single])  # the content of a single string, without its tag and length
+        item[single] += head
+        item_size[single] -= head
         headers = self._headers(feature, item, item_size)
-        columns = self._spans(feature)
+        offset = np.where(feature.size > 0, feature.offset + self._block.offset, 0)
+        columns = {
+            "kind": self._spread(feature.record, feature.kind, MISSING, np.int8),
+            "offset": self._spread(feature.record, offset, 0, np.int64),
+            "size": self._spread(feature.record, feature.size, 0, np.int64),
+        }
         if headers is not None:
             columns |= {
                 side: self._spread(feature.record, getattr(headers, side), 0, np.int32) for side in ("height", "width")
@@ -178,23 +182,6 @@ class _Rows:
             columns["value"] = values
         named = {f"{number}.{name}": column for name, column in columns.items()}
         return self._summary(feature, item, item_size, headers), named
-
-    def _items(self, feature: Feature) -> tuple[Array, Array]:
-        """Return the place of the content of each single string, without its tag and length."""
-        offset, size = feature.offset.copy(), feature.size.copy()
-        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
-        head = head_bytes(size[single])
-        offset[single] += head
-        size[single] -= head
-        return offset, size
-
-    def _spans(self, feature: Feature) -> dict[str, Array]:
-        offset = np.where(feature.size > 0, feature.offset + self._block.offset, 0)
-        return {
-            "kind": self._spread(feature.record, feature.kind, MISSING, np.int8),
-            "offset": self._spread(feature.record, offset, 0, np.int64),
-            "size": self._spread(feature.record, feature.size, 0, np.int64),
-        }
 
     def _spread(self, rows: Array, values: Array, missing: int, dtype: Any) -> Array:
         """The values of all rows, `missing` where a row has none."""
@@ -223,12 +210,16 @@ class _Rows:
         kind, rows, at, length = kinds.pop(), feature.record[one], item[one], size[one]
         if kind == BYTES:
             return self._strings(rows, at, length) if length.max() <= LONGEST_VALUE else None
-        content = np.zeros((8 if kind == INT64 else 4, len(rows)), np.uint8)
-        numbers = _varint_values(self._buffer, at, length) if kind == INT64 else None
-        if numbers is None:
-            for byte in range(4):
-                content[byte] = self._buffer.take(at + byte)
-            numbers = np.ascontiguousarray(content.T).view("<f4")[:, 0]
+        if kind == INT64:
+            varints = np.zeros(len(rows), np.uint64)
+            for byte in range(int(length.max(initial=0))):
+                more = np.flatnonzero(length > byte)
+                group = (self._buffer.take(at[more] + byte) & 0x7F).astype(np.uint64)
+                varints[more] |= group << np.uint64(7 * byte)
+            numbers: Array = varints.view(np.int64)
+        else:
+            content = np.stack([self._buffer.take(at + byte) for byte in range(4)], axis=1)
+            numbers = content.view("<f4")[:, 0]
         missing = np.ones(len(self._numbers), bool)
         missing[rows] = False
         dtype = np.int64 if kind == INT64 else np.float32
@@ -276,7 +267,12 @@ class _Rows:
         for number in np.flatnonzero((feature.kind == BYTES) & (feature.count > 1))[:_LOOKED_AT].tolist():
             items = memoryview(self._buffer[item[number] : item[number] + size[number]].tobytes())
             pieces += [bytes(items[start:stop]) for _, start, stop in messages(items, 0, len(items), 1)]
-        return all(_decodes(piece) for piece in pieces)
+        try:
+            for piece in pieces:
+                piece.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
 
 def head_bytes(size: Array) -> Array:
@@ -304,16 +300,6 @@ def _image_summary(headers: Headers) -> tuple[dict[str, int], tuple[int, int] | 
     return images, heights, widths
 
 
-def _varint_values(buffer: Array, at: Array, length: Array) -> Array:
-    """The numbers of one varint each."""
-    value = np.zeros(len(at), np.uint64)
-    for byte in range(int(length.max()) if len(length) else 0):
-        more = np.flatnonzero(length > byte)
-        group = (buffer.take(at[more] + byte) & 0x7F).astype(np.uint64)
-        value[more] |= group << np.uint64(7 * byte)
-    return value.view(np.int64)
-
-
 def _all_decode(content: Array, sizes: Array) -> bool:
     """Return whether each of these strings is UTF-8."""
     ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -321,14 +307,6 @@ def _all_decode(content: Array, sizes: Array) -> bool:
     try:
         strings.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _decodes(piece: bytes) -> bool:
-    try:
-        piece.decode()
-    except UnicodeDecodeError:
         return False
     return True
 
@@ -377,8 +355,5 @@ def compression_of(start: bytes) -> str:
     """GZIP or ZLIB if a file that begins with these bytes is compressed as a whole, as `TFRecordOptions` asks for; else ""."""
     if start.startswith(_GZIP):
         return "GZIP"
-    return (
-        "ZLIB"
-        if start.startswith(_ZLIB) and len(start) >= HEADER_BYTES and walk(np.frombuffer(start, np.uint8)).fault
-        else ""
-    )
+    is_whole = start.startswith(_ZLIB) and len(start) >= HEADER_BYTES and walk(np.frombuffer(start, np.uint8)).fault
+    return "ZLIB" if is_whole else ""

@@ -52,8 +52,22 @@ def scan_shards(
     if count <= 1 or (workers is None and sum(shard.bytes for shard in shards) < FEW_BYTES):
         for shard in shards:
             scan_one(shard, folder, verify=verify, on_bytes=on_bytes)
-    else:
-        _in_processes(shards, folder, verify, count, on_bytes)
+        return
+    shards = sorted(shards, key=lambda shard: -shard.bytes)
+    done = [0] * len(shards)
+    with closing(Processes(_ENTRY, workers=count, item_timeout_s=inf)) as processes:
+        processes.start()
+        processes.open((folder, verify))
+        for number, shard in enumerate(shards):
+            processes.submit(number, shard)
+        for event in processes.events():
+            if isinstance(event, TaskProgress | TaskDone):
+                read = event.item if isinstance(event, TaskProgress) else event.result
+                on_bytes(read - done[event.task])
+                done[event.task] = read
+            elif isinstance(event, TaskCrashed):
+                path = shards[event.task].path
+                raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
 def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> None:
@@ -116,32 +130,6 @@ def _identity(shard: Shard, folder: Path) -> dict[str, Any]:
 def _paths(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
     return folder / f"{digest}.part", folder / f"{digest}.json"
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-def _in_processes(shards: Sequence[Shard], folder: Path, verify: bool, count: int, on_bytes: OnBytes) -> None:
-    shards = sorted(shards, key=lambda shard: -shard.bytes)
-    done = [0] * len(shards)
-
-    def note(number: int, read: int) -> None:
-        on_bytes(read - done[number])
-        done[number] = read
-
-    with closing(Processes(_ENTRY, workers=count, item_timeout_s=inf)) as processes:
-        processes.start()
-        processes.open((folder, verify))
-        for number, shard in enumerate(shards):
-            processes.submit(number, shard)
-        for event in processes.events():
-            if isinstance(event, TaskProgress):
-                note(event.task, event.item)
-            elif isinstance(event, TaskDone):
-                note(event.task, event.result)
-            elif isinstance(event, TaskCrashed):
-                path = shards[event.task].path
-                raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
 def open_scan(argument: tuple[Path, bool]) -> Callable[[Shard, Mark], int]:

@@ -128,14 +128,6 @@ class IndexedField:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A feature that becomes no field, and why."""
-
-    feature: str
-    reason: str
-
-
 class _Unreadable(Exception):
     """A feature becomes no field; the text says why."""
 
@@ -146,7 +138,7 @@ def decide_fields(
     declared: Mapping[str, Declared],
     require: Iterable[str] = (),
     ignore: Iterable[str] = (),
-) -> tuple[list[IndexedField], list[LeftOut]]:
+) -> tuple[list[IndexedField], dict[str, str]]:
     """Decide which features become which fields.
 
     Args:
@@ -157,23 +149,25 @@ def decide_fields(
         ignore: Features that become no fields.
 
     Returns:
-        The fields, and the features that become none.
+        The fields, and the features that become none, with the reason.
 
     Raises:
         DatasetError: A name stands for no feature, or what is declared does not fit what was found.
     """
     require, ignore = set(require), set(ignore)
-    _check_names(summaries, {"--require": require, "--ignore": ignore})
+    for option, chosen in (("--require", require), ("--ignore", ignore)):
+        if unknown := sorted(chosen - set(summaries)):
+            raise DatasetError(f"{option} {unknown[0]!r}: no record has it; there are {', '.join(sorted(summaries))}")
     names = _field_names(name for name in sorted(summaries) if name not in ignore)
-    fields, left_out = [], [LeftOut(name, "--ignore names it") for name in sorted(ignore)]
+    fields, left_out = [], dict.fromkeys(sorted(ignore), "--ignore names it")
     for feature, name in names.items():
         known = declared.get(feature, Declared())
         try:
             fields.append(_field(name, feature, summaries[feature], records, known, feature in require))
         except _Unreadable as error:
-            left_out.append(LeftOut(feature, str(error)))
-    absent = sorted(set(declared) - set(summaries))
-    left_out += [LeftOut(name, declared[name].reason or "no record has it, although it is declared") for name in absent]
+            left_out[feature] = str(error)
+    for feature in sorted(set(declared) - set(summaries)):
+        left_out[feature] = declared[feature].reason or "no record has it, although it is declared"
     return _label_first(_with_boxes(fields)), left_out
 
 
@@ -215,12 +209,6 @@ def _label_first(fields: list[IndexedField]) -> list[IndexedField]:
         for field in fields
     ]
     return sorted(renamed, key=lambda field: field.name != "label")
-
-
-def _check_names(summaries: Mapping[str, FeatureSummary], options: Mapping[str, set[str]]) -> None:
-    for option, names in options.items():
-        if unknown := sorted(names - set(summaries)):
-            raise DatasetError(f"{option} {unknown[0]!r}: no record has it; there are {', '.join(sorted(summaries))}")
 
 
 def _field_names(features: Iterable[str]) -> dict[str, str]:

@@ -49,7 +49,23 @@ def list_shards(pattern: str) -> list[Shard]:
     Raises:
         DatasetError: There is none, or one is no regular file.
     """
-    shards = _list_remote(pattern) if "://" in pattern and not pattern.startswith("file://") else _list_local(pattern)
+    if "://" in pattern and not pattern.startswith("file://"):
+        fixed = pattern[: match.start()] if (match := _WILDCARD.search(pattern)) else pattern
+        folder: Any = folder_at(fixed.rpartition("/")[0])
+        wanted = pattern[len(fixed.rpartition("/")[0]) + 1 :]
+        parts = wanted.count("/")
+        shards = [
+            Shard(folder / info.name, info.bytes, info.version)
+            for info in open_store(folder).list(recursive=parts > 0)
+            if info.name.count("/") == parts and fnmatch.fnmatchcase(info.name, wanted)
+        ]
+    else:
+        path = Path(os.path.abspath(pattern.removeprefix("file://")))
+        depth = next((number for number, part in enumerate(path.parts) if _WILDCARD.search(part)), None)
+        if depth is None:
+            return [_local(path)]
+        found = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
+        shards = [_local(file) for file in sorted(found) if file.is_file() and not file.name.startswith(".")]
     if not shards:
         raise DatasetError(
             f"{pattern} names no file; put the pattern in quotes so that the shell leaves it alone: 'DIR/train-*.tfrecord'"
@@ -92,27 +108,6 @@ def current(path: Place) -> Shard:
         info = open_store(path.parent).info(path.name)
         return Shard(path, info.bytes, info.version)
     return _local(path)
-
-
-def _list_local(pattern: str) -> list[Shard]:
-    path = Path(os.path.abspath(pattern.removeprefix("file://")))
-    if not _WILDCARD.search(str(path)):
-        return [_local(path)]
-    depth = next(number for number, part in enumerate(path.parts) if _WILDCARD.search(part))
-    found = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
-    return [_local(file) for file in sorted(found) if file.is_file() and not file.name.startswith(".")]
-
-
-def _list_remote(pattern: str) -> list[Shard]:
-    fixed = pattern[: match.start()] if (match := _WILDCARD.search(pattern)) else pattern
-    folder: Any = folder_at(fixed.rpartition("/")[0])
-    wanted = pattern[len(fixed.rpartition("/")[0]) + 1 :]
-    parts = wanted.count("/")
-    return [
-        Shard(folder / info.name, info.bytes, info.version)
-        for info in open_store(folder).list(recursive=parts > 0)
-        if info.name.count("/") == parts and fnmatch.fnmatchcase(info.name, wanted)
-    ]
 
 
 def _local(path: Path) -> Shard:

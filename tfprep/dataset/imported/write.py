@@ -74,10 +74,12 @@ def write_imported(folder: Path, content: Content, old: Manifest | None) -> Mani
     """
     work, rows = folder / PRIVATE, _Rows(content, folder / PRIVATE)
     with writing(folder):
-        for name in (INDEX, LOCATIONS, REJECTS):
-            (work / name).unlink(
-                missing_ok=True
-            )  # of a command that was killed; it may be a second name of a published file
+        for name in (
+            INDEX,
+            LOCATIONS,
+            REJECTS,
+        ):  # of a command that was killed; a second name of a published file perhaps
+            (work / name).unlink(missing_ok=True)
         write_index(work / INDEX, rows.schema, rows.tables())
     write_whole(work / REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejects))
     manifest = write_locations(work / LOCATIONS, work / INDEX, _manifest(folder, content, rows))
@@ -86,7 +88,20 @@ def write_imported(folder: Path, content: Content, old: Manifest | None) -> Mani
     identity = json.dumps([files[LOCATIONS].sha256, names])
     manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
     manifest = replace(manifest, added=kept_fields(old, manifest))
-    _publish(folder, manifest)
+    # The steps of a build: at every moment readers find the old dataset or the new one.
+    with writing(folder):
+        if (folder / MANIFEST).is_file():
+            aliases = {name: hidden_name(name, digest.sha256) for name, digest in files.items()}
+            for name, alias in aliases.items():
+                link_or_copy(work / name, folder / alias)
+            hidden = replace(manifest, files={aliases[name]: digest for name, digest in files.items()})
+            write_whole(folder / MANIFEST, hidden.to_json())
+        for name in files:
+            os.replace(work / name, folder / name)
+        write_whole(folder / MANIFEST, manifest.to_json())
+        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
+            path.unlink(missing_ok=True)
+    sync_folder(folder)
     return manifest
 
 
@@ -105,7 +120,10 @@ def _manifest(folder: Path, content: Content, rows: _Rows) -> Manifest:
         fields={field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields},
         splits=splits,
         classes={field.name: field.classes for field in fields if field.classes},
-        class_counts=rows.class_counts,
+        class_counts={
+            name: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
+            for name, of_splits in rows.counts.items()
+        },
         versions={"tfprep": __version__},
         rejects=len(rows.rejects),
         imported=Imported(
@@ -116,23 +134,6 @@ def _manifest(folder: Path, content: Content, rows: _Rows) -> Manifest:
             commands=dict(content.commands),
         ),
     )
-
-
-def _publish(folder: Path, manifest: Manifest) -> None:
-    """Put the files in the place of older ones, in the steps of a build: readers find the old dataset or the new one."""
-    with writing(folder):
-        aliases = {name: hidden_name(name, digest.sha256) for name, digest in manifest.files.items()}
-        if (folder / MANIFEST).is_file():
-            for name, alias in aliases.items():
-                link_or_copy(folder / PRIVATE / name, folder / alias)
-            hidden = {aliases[name]: digest for name, digest in manifest.files.items()}
-            write_whole(folder / MANIFEST, replace(manifest, files=hidden).to_json())
-        for name in aliases:
-            os.replace(folder / PRIVATE / name, folder / name)
-        write_whole(folder / MANIFEST, manifest.to_json())
-        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
-            path.unlink(missing_ok=True)
-    sync_folder(folder)
 
 
 class _Rows:
@@ -151,18 +152,10 @@ class _Rows:
         self.schema = schema(list(infos), label_type(infos), columns)
         self.records: dict[str, list[int]] = {split: [] for split in content.groups}
         self.rejects: list[dict[str, Any]] = []
-        self._counts: dict[str, dict[str, Array]] = {
+        self.counts: dict[str, dict[str, Array]] = {
             field.name: {split: np.zeros(len(field.classes), np.int64) for split in content.groups}
             for field in content.fields
             if field.classes and field.column and field.spec.shape == ()
-        }
-
-    @property
-    def class_counts(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Numbers of records of each class in each split, by label; numbers of no class are not counted."""
-        return {
-            name: {split: tuple(counts.tolist()) for split, counts in splits.items()}
-            for name, splits in self._counts.items()
         }
 
     def tables(self) -> Iterator[pa.Table]:
@@ -210,8 +203,12 @@ class _Rows:
         }
         for field in self._content.fields:
             columns |= self._field(field, batch, numbers.get(field.feature), rows, offset)
+        raster = numbers.get(self._content.raster or "")
         for side in ("height", "width"):
-            columns[side] = _side(batch, f"{numbers.get(self._content.raster or '')}.{side}", rows)
+            columns[side] = pa.nulls(len(rows), pa.int32())
+            if f"{raster}.{side}" in batch.schema.names:
+                values = batch.column(f"{raster}.{side}").to_numpy()[rows]
+                columns[side] = pa.array(values, mask=values == 0)
         if self._content.key is None:
             record = pa.array(batch.column("number").to_numpy()[rows]).cast(pa.string())
             columns["key"] = pc.binary_join_element_wise(pa.scalar(shard_name), record, pa.scalar("#"))
@@ -219,11 +216,12 @@ class _Rows:
             columns["key"] = columns[self._content.key]
         if "label" in self.schema.names and self._label is not None:
             columns["label"] = columns[self._label]
-        for name, of_splits in self._counts.items():
+        for name, of_splits in self.counts.items():
             values, counts = columns[name].to_numpy(), of_splits[split]
             counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
+        arrays = [one if isinstance(one, pa.Array) else pa.array(one) for one in map(columns.get, self.schema.names)]
         return pa.table(
-            {column.name: _cast(columns[column.name], column.type) for column in self.schema}, schema=self.schema
+            [one.cast(kind) for one, kind in zip(arrays, self.schema.types, strict=True)], schema=self.schema
         )
 
     def _complete(self, batch: pa.RecordBatch, numbers: Mapping[str, int], split: str, shard: str) -> Array:
@@ -258,15 +256,3 @@ class _Rows:
             if field.column and f"{number}.value" in batch.schema.names:
                 values = batch.column(f"{number}.value").take(pa.array(rows))
         return {f"{field.name}_offset": first, f"{field.name}_size": size, field.name: values}
-
-
-def _side(batch: pa.RecordBatch, name: str, rows: Array) -> pa.Array:
-    if name not in batch.schema.names:
-        return pa.nulls(len(rows), pa.int32())
-    values = batch.column(name).to_numpy()[rows]
-    return pa.array(values, mask=values == 0)
-
-
-def _cast(values: Any, dtype: pa.DataType) -> pa.Array:
-    array = values if isinstance(values, pa.Array) else pa.array(values)
-    return array if array.type == dtype else array.cast(dtype)
