@@ -56,3 +56,7 @@ def write_picture(path: Path, number: int, height: int = 40, width: int = 56) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), pixels[:, :, ::-1])
     return pixels
+
+
+def png(array: np.ndarray) -> bytes:
+    return cv2.imencode(".png", array[:, :, ::-1] if array.ndim == 3 else array)[1].tobytes()

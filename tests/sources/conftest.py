@@ -1,4 +1,4 @@
-"""Generated trees of files."""
+"""Generated trees of files, and a folder for copies of raw files."""
 
 import os
 from collections.abc import Callable
@@ -22,3 +22,18 @@ def tree(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def staging(tmp_path, monkeypatch):
+    """The folder of copies, empty at first."""
+    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
+    return tmp_path / "staging"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignore a warning of NumPy 2 about pycocotools 2.0.11, which calls it in the old way."""
+    ignored = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(ignored))

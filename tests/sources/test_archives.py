@@ -10,20 +10,13 @@ import zipfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.sources.building import built, picture
+from tests.sources.building import built, picture, png
 from tfprep import sources
 from tfprep.errors import RecipeError, SourceError
 from tfprep.sources import archives as compressed
 
 NAMES = ("cat", "dog")
-
-
-def png(array):
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, "PNG")
-    return file.getvalue()
 
 
 def content(number):
@@ -149,12 +142,6 @@ def zstandard(data):
 
 COMPRESSORS = {"tar.gz": gzip.compress, "tgz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress,
                "tar.zst": zstandard}  # fmt: skip
-
-
-@pytest.fixture
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-    return tmp_path / "staging"
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)

@@ -13,11 +13,6 @@ from tfprep.sources.detection.detect import detect
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-
-
 @pytest.mark.parametrize(
     ("images", "first", "expected"),
     [

@@ -1,6 +1,5 @@
 """Parquet in the layout of Hugging Face, as pyarrow writes it and https://huggingface.co/docs/hub/datasets-image describes it."""
 
-import io
 import itertools
 import json
 
@@ -8,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from tests.sources.building import built, picture
+from tests.sources.building import built, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
 from tfprep.sources import raw
@@ -29,18 +27,6 @@ FEATURES = {
     },
 }  # fmt: skip
 _numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-    return tmp_path / "staging"
-
-
-def png(array):
-    file = io.BytesIO()
-    Image.fromarray(array).save(file, "PNG")
-    return file.getvalue()
 
 
 def row(number):

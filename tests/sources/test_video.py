@@ -16,12 +16,6 @@ STORE = {"image": codecs.Png()}
 _numbers = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-    return tmp_path / "staging"
-
-
 def write(path, frames, rate=10, codec="ffv1", pixels="bgr0", times=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as video:

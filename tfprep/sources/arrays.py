@@ -137,17 +137,17 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
     file, _, name = text.partition(":")
     inside = compile_pattern(f"{name}.npy", "Arrays") if name else None
     found = []
-    for one in walk(root, compile_pattern(file, "Arrays"), Counter()):
+    for path, of_file in walk(root, compile_pattern(file, "Arrays"), Counter()):
         if inside is None:
-            found.append(_stored(root, one.path, one.path, 0, one.holes.get("split", UNSPLIT)))
+            found.append(_stored(root, path, path, 0, of_file.get("split", UNSPLIT)))
             continue
-        for member in members(root / one.path, Counter()):
-            holes = inside.match_file(member.name, one.holes)
+        for member in members(root / path, Counter()):
+            holes = inside.match_file(member.name, of_file)
             if holes is not None:
-                place, start = one.path, member.start
+                place, start = path, member.start
                 if member.deflated:
 
-                    def copy(target: CheckedFile, path: Path = root / one.path, name: str = member.name) -> None:
+                    def copy(target: CheckedFile, path: Path = root / path, name: str = member.name) -> None:
                         try:
                             with (
                                 open_raw(path) as file,
@@ -159,8 +159,8 @@ def stored_arrays(root: Path, text: str) -> list[StoredArray]:
                         except (OSError, zipfile.BadZipFile) as error:
                             raise SourceError(f"{path}: {name} cannot be read: {error}") from error
 
-                    place, start = str(staged(root / one.path, f".{member.name}".replace("/", "_"), copy)), 0
-                array = f"{one.path}/{member.name.removesuffix('.npy')}"
+                    place, start = str(staged(root / path, f".{member.name}".replace("/", "_"), copy)), 0
+                array = f"{path}/{member.name.removesuffix('.npy')}"
                 found.append(_stored(root, array, place, start, holes.get("split", UNSPLIT)))
     if not found:
         raise SourceError(f"{root}: no array fits {text!r}")

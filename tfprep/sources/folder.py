@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import header_text
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, MatchedFile, Pattern, compile_pattern, literal, walk
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, literal, walk
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import (
@@ -104,14 +104,14 @@ class Folder:
             skip=lambda holes: holes.get("split") in self.labels,
         )
         for image in found:
-            path = image.file.path
-            yield Entry(key_of(path), image.split, (path,), image.values), dicom_group(self.splits, root, path)
+            group = dicom_group(self.splits, root, image.path)
+            yield Entry(key_of(image.path), image.split, (image.path,), image.values), group
         numbers = {name: number for number, name in enumerate(classes or ())}
         for split, file in self.labels.items():
             if isinstance(self.splits, tuple) and split not in self.splits:
                 continue
             below = compile_pattern(f"{self.image.partition('{split}')[0]}{literal(split)}/**", "Folder: image")
-            paths = [image.path for image in walk(root, below, tally)]
+            paths = [path for path, _ in walk(root, below, tally)]
             labels = read_labels(root, file, [path.rpartition("/")[2] for path in paths])
             for path in paths:
                 label = labels.get(os.path.splitext(path.rpartition("/")[2])[0])
@@ -166,7 +166,8 @@ UNSPLIT = "train"
 class ListedImage(NamedTuple):
     """A file that fits the image pattern. `values` is its class number alone, or empty without classes."""
 
-    file: MatchedFile
+    path: str
+    holes: Holes
     split: str
     values: tuple[int, ...]
 
@@ -191,7 +192,7 @@ def check_common(source: Any, pattern: Pattern, labelled: bool | None = None) ->
 def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str, dict[str, str]]]:
     """Return each file that fits a pattern, with its placeholders, `split` among them. SourceError if there is none."""
     pattern = compile_pattern(text, what)
-    files = [(found.path, {"split": UNSPLIT, **found.holes}) for found in walk(root, pattern, Counter())]
+    files = [(path, {"split": UNSPLIT, **holes}) for path, holes in walk(root, pattern, Counter())]
     if isinstance(splits, tuple) and "split" in pattern.holes:
         files = [(path, holes) for path, holes in files if holes["split"] in splits]
     if not files:
@@ -221,12 +222,12 @@ def fitting(
     rivals: Iterable[Pattern],
     tally: Counter[str],
     done: Callable[[Holes], bool] = lambda holes: False,
-) -> Iterator[MatchedFile]:
+) -> Iterator[tuple[str, Holes]]:
     """The files of `pattern`. One that also fits a pattern of `rivals` with more literal text belongs to that one."""
     stronger = [rival for rival in rivals if rival.literal_length > pattern.literal_length]
-    for found in walk(root, pattern, tally, done):
-        if all(rival.match_path(found.path) is None for rival in stronger):
-            yield found
+    for path, holes in walk(root, pattern, tally, done):
+        if all(rival.match_path(path) is None for rival in stronger):
+            yield path, holes
 
 
 def class_names(
@@ -236,8 +237,8 @@ def class_names(
     in_folder = any("label" in part.holes for part in pattern.folders)
     seen: set[str] = set()
     done: Callable[[Holes], bool] = lambda holes: (in_folder and holes.get("label") in seen) or skip(holes)  # noqa: E731
-    for found in fitting(root, pattern, rivals, Counter(), done):
-        seen.add(found.holes["label"])
+    for _, holes in fitting(root, pattern, rivals, Counter(), done):
+        seen.add(holes["label"])
     names = tuple(sorted({key_of(name) for name in seen}))
     if fault := next(filter(None, map(class_name_fault, names)), ""):
         raise SourceError(f"{root}: {fault}; rename the folder or file")
@@ -256,23 +257,23 @@ def listed_images(
 ) -> Iterator[ListedImage]:
     """Yield every image, in order; folders whose placeholders are to `skip` are not entered. SourceError if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
-    found, checked = None, set[str]()
-    for found in fitting(root, pattern, rivals, tally, skip):
-        split = key_of(found.holes.get("split", UNSPLIT))
+    path, checked = None, set[str]()
+    for path, holes in fitting(root, pattern, rivals, tally, skip):
+        split = key_of(holes.get("split", UNSPLIT))
         if isinstance(splits, tuple) and split not in splits:
             tally[f"in no split of {splits}"] += 1
             continue
         if split not in checked:
-            checked.add(check_split_name(split, str(root / found.path)))
+            checked.add(check_split_name(split, str(root / path)))
         values: tuple[int, ...] = ()
         if numbers is not None:
-            name = key_of(found.holes["label"])
+            name = key_of(holes["label"])
             if name not in numbers:
                 known = ", ".join(map(repr, list(numbers)[:20]))
-                raise SourceError(f"{root / found.path}: {name!r} is none of the {len(numbers)} classes: {known}")
+                raise SourceError(f"{root / path}: {name!r} is none of the {len(numbers)} classes: {known}")
             values = (numbers[name],)
-        yield ListedImage(found, split, values)
-    if found is None:
+        yield ListedImage(path, holes, split, values)
+    if path is None:
         files, folders, _ = names_of(root)
         there = sorted((*files, *(f"{name}/" for name in folders)))
         listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"

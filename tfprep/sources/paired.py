@@ -131,23 +131,21 @@ class Paired:
             root, pattern, splits=self.splits, classes=classes, tally=tally, rivals=others.values()
         ):
             first = first or image
-            expected = {name: companions.find(other, image.file.holes) for name, other in others.items()}
-            with_field.update(name for name, file in expected.items() if file.exists)
-            tally.update(f"image without its {name}" for name, file in expected.items() if not file.exists)
-            files = (image.file.path, *(file.path for file in expected.values()))
+            expected = {name: companions.find(other, image.holes) for name, other in others.items()}
+            with_field.update(name for name, (_, there) in expected.items() if there)
+            tally.update(f"image without its {name}" for name, (_, there) in expected.items() if not there)
+            files = (image.path, *(path for path, _ in expected.values()))
             yield Entry(key_of(files[0]), image.split, files, image.values), dicom_group(self.splits, root, files[0])
         for name, other in others.items():
             if first is not None and not with_field[name]:
-                path, there = companions.find(other, first.file.holes).path, next(walk(root, other, Counter()), None)
-                seen = (
-                    f"the first file of {other.text!r} is {there.path!r}" if there else f"no file fits {other.text!r}"
-                )
-                raise SourceError(
-                    f"{root}: no image has its {name}: {first.file.path!r} should have {path!r}, and {seen}"
-                )
+                path, other_file = companions.find(other, first.holes)[0], next(walk(root, other, Counter()), None)
+                seen = f"no file fits {other.text!r}"
+                if other_file is not None:
+                    seen = f"the first file of {other.text!r} is {other_file[0]!r}"
+                raise SourceError(f"{root}: no image has its {name}: {first.path!r} should have {path!r}, and {seen}")
             if pattern.holes <= other.holes:  # the placeholders of a file say which image would be its own
                 own = fitting(root, other, [pattern], Counter())
-                orphans = sum(not companions.find(pattern, file.holes).exists for file in own)
+                orphans = sum(not companions.find(pattern, holes)[1] for _, holes in own)
                 tally.update({f"{name} without its image": orphans} if orphans else {})
 
     __repr__ = constructor_text

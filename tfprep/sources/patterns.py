@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
 from tfprep.sources.raw import can_list, names_of
@@ -237,25 +237,18 @@ OUTSIDE = "outside the pattern"
 LOOP = "a link to a folder above itself"
 
 
-class MatchedFile(NamedTuple):
-    """A file: its path relative to the root, and what the pattern's placeholders stand for in it."""
-
-    path: str
-    holes: Holes
-
-
 def walk(
     root: Path, pattern: Pattern, tally: Counter[str], done: Callable[[Holes], bool] = lambda holes: False
-) -> Iterator[MatchedFile]:
-    """Yield every file that fits `pattern`, in order. A folder is not entered if its placeholders are `done`.
+) -> Iterator[tuple[str, Holes]]:
+    """Yield the path of every file that fits `pattern`, in order, and what the placeholders stand for in it.
 
-    The files of a folder come first, then its subfolders, each sorted by code points of the name's key form (`key_of`), so that
-    the order depends on names alone. Links to files and folders are followed, except for a link to a folder above itself, which
-    has no end: it is passed over, and the tally names it. Names that begin with a dot are passed over. No file is opened, and
-    only the names of one folder at a time are kept in memory.
+    A folder is not entered if its placeholders are `done`. The files of a folder come first, then its subfolders, each sorted by
+    code points of the name's key form (`key_of`), so that the order depends on names alone. Links to files and folders are
+    followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Names that
+    begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
     """
     if not pattern.holes and not can_list(root):
-        yield MatchedFile(pattern.text, {})
+        yield pattern.text, {}
         return
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
@@ -271,7 +264,7 @@ def walk(
         for name in files:
             holes = None if known is None else pattern.match_file(name, known)
             if holes is not None:
-                yield MatchedFile(f"{folder}/{name}" if folder else name, holes)
+                yield (f"{folder}/{name}" if folder else name), holes
             else:
                 tally[OUTSIDE if image_suffix(name) else NO_IMAGE] += 1
 
@@ -335,18 +328,11 @@ _FOLDERS_CACHED = 4
 def image_places(root: Path, path: str) -> dict[str, str]:
     """Return the path of each image below `root` by its name, if `path` begins with `**/`. SourceError for two of one name."""
     places: dict[str, str] = {}
-    for found in walk(root, compile_pattern("**", "image"), Counter()) if path.startswith("**/") else ():
-        name = key_of(found.path.rpartition("/")[2])
-        if places.setdefault(name, found.path) != found.path:
-            raise SourceError(f"{root}: {path!r} may be {places[name]} or {found.path}; rename one, or name the folder")
+    for found, _ in walk(root, compile_pattern("**", "image"), Counter()) if path.startswith("**/") else ():
+        name = key_of(found.rpartition("/")[2])
+        if places.setdefault(name, found) != found:
+            raise SourceError(f"{root}: {path!r} may be {places[name]} or {found}; rename one, or name the folder")
     return places
-
-
-class ExpectedFile(NamedTuple):
-    """A path relative to the root, and whether the file exists."""
-
-    path: str
-    exists: bool
 
 
 class Companions:
@@ -365,15 +351,16 @@ class Companions:
 
         self._names = names_in
 
-    def find(self, pattern: Pattern, holes: Holes) -> ExpectedFile:
-        """Return the file of `pattern` with these placeholders, whatever the case of its suffix and its Unicode form.
+    def find(self, pattern: Pattern, holes: Holes) -> tuple[str, bool]:
+        """Return the path of the file of `pattern` with these placeholders, and whether there is one.
 
-        If there is none, its path is the one where it is expected. Raises SourceError if two files fit.
+        The case of its suffix and its Unicode form do not matter. If there is none, its path is the one where it is expected.
+        Raises SourceError if two files fit.
         """
         folder, slash, stem = pattern.fill(holes).rpartition("/")
         names = self._names(folder)
         if pattern.suffix is not None and stem + pattern.suffix in names:
-            return ExpectedFile(folder + slash + stem + pattern.suffix, True)
+            return folder + slash + stem + pattern.suffix, True
         forms = dict.fromkeys((stem, *(unicodedata.normalize(form, stem) for form in ("NFC", "NFD"))))
         endings = IMAGE_SUFFIXES if pattern.suffix is None else (pattern.suffix,)
         spelled = (form + one for form in forms for end in endings for one in (end, end.upper(), end.title()))
@@ -383,9 +370,7 @@ class Companions:
                 f"{folder + slash}: {' and '.join(map(repr, fitting))} both fit {pattern.text!r} for one image; keep one, or "
                 "give the pattern a suffix"
             )
-        return ExpectedFile(
-            folder + slash + (fitting[0] if fitting else stem + (pattern.suffix or ".*")), bool(fitting)
-        )
+        return folder + slash + (fitting[0] if fitting else stem + (pattern.suffix or ".*")), bool(fitting)
 
 
 def spelled(root: Path, path: str) -> str:

@@ -24,7 +24,7 @@ from array import array
 from bisect import bisect_right
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -128,7 +128,7 @@ def listing_of(
         if fractions is not None:
             unit = _unit(fractions)
             label = values.index(fractions.stratify) if fractions.stratify else None
-            cuts = _cuts(fractions, unit, label, rows)
+            plain, strata, mixed = _cuts(fractions, unit, label, rows)
             names = tuple(fractions.shares())
         for entry, column in rows(tally):
             if pattern is not None:
@@ -138,8 +138,10 @@ def listing_of(
                 yield replace(entry, split=check_split_name(key_of(holes["split"]), entry.files[0]))
             elif fractions is not None:
                 position = sample_hash(fractions.seed, unit(entry.key, column))
-                stratum = None if label is None else entry.values[label]
-                yield Entry(entry.key, names[cuts.index(position, stratum)], entry.files, entry.values)
+                ends = plain
+                if label is not None and (stratum := entry.values[label]) is not None:
+                    ends = strata.get(mixed.get(position, stratum), plain)
+                yield Entry(entry.key, names[bisect_right(ends, position)], entry.files, entry.values)
             else:
                 yield entry
 
@@ -159,20 +161,6 @@ def check_split_name(name: str, where: str) -> str:
             f"which names a variant; got {name!r}"
         )
     return name
-
-
-@dataclass(frozen=True)
-class _Cuts:
-    """The 64-bit positions at which splits end: for all samples, by stratum, and the stratum of groups with several labels."""
-
-    plain: tuple[int, ...]
-    strata: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    mixed: Mapping[int, int] = field(default_factory=dict)
-
-    def index(self, position: int, stratum: int | None) -> int:
-        if stratum is None:
-            return bisect_right(self.plain, position)
-        return bisect_right(self.strata.get(self.mixed.get(position, stratum), self.plain), position)
 
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
@@ -200,11 +188,14 @@ def _cuts(
     unit: Callable[[str, str | None], str],
     label: int | None,
     rows: Callable[[Counter[str]], Iterator[Row]],
-) -> _Cuts:
-    """Return where the splits end; `label` is the index, among an entry's values, of the field to stratify by."""
+) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]], dict[int, int]]:
+    """Return the 64-bit positions at which splits end: for all samples, and by stratum; and the strata of groups with several.
+
+    `label` is the index, among an entry's values, of the field to stratify by.
+    """
     plain = tuple(int(border * _WHOLE) for border in fractions.borders())
     if label is None:
-        return _Cuts(plain)
+        return plain, {}, {}
     positions, labels = array("Q"), array("q")
     for entry, column in rows(Counter()):
         stratum = entry.values[label]
@@ -223,7 +214,7 @@ def _cuts(
         # A unit counts at the middle of its samples; a split ends at the first unit after its border.
         behind = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
         strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in behind)
-    return _Cuts(plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True)))
+    return plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True))
 
 
 def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]:

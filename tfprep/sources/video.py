@@ -106,7 +106,7 @@ class Video:
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
         kind = f".{self.every or ''}.{self.seconds or ''}.frames"
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
-            path = video.file.path
+            path = video.path
             copy = staged(root / path, kind, partial(self._copy, root / path))
             with copy.open("rb") as file:
                 file.seek(-8, 2)

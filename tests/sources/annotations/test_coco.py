@@ -14,10 +14,6 @@ from tfprep.recipe import Recipe
 masks = pytest.importorskip("pycocotools.mask")
 coco_api = pytest.importorskip("pycocotools.coco")
 
-# pycocotools 2.0.11 calls NumPy 2 in the old way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
 SIZE = 40, 56
 ALL = ("boxes", "box_labels", "box_numbers", "instances", "mask", "crowd")
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}, {"id": 90, "name": "zebra"}]

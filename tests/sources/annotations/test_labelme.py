@@ -14,9 +14,6 @@ from tfprep.errors import RecipeError, TooManyRejectsError
 from tfprep.sources.detection.detect import detect
 
 masks = pytest.importorskip("pycocotools.mask")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
 SIZE = 40, 56
 SQUARE = [[4, 5], [14, 5], [14, 15], [4, 15]]
 

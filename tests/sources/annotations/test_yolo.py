@@ -10,9 +10,6 @@ from tfprep.errors import RecipeError, SourceError
 yaml = pytest.importorskip("yaml")
 masks = pytest.importorskip("pycocotools.mask")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-)
 SIZE = 40, 56
 
 

@@ -20,11 +20,6 @@ SERIAL = BuildOptions(workers=0)
 BOX = [3.0, 4.0, 20.0, 30.0]
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-
-
 def exported(root: Path, to: Format, *fields: str) -> tuple[Any, Path]:
     """A dataset of two splits with some of the fields, and its export."""
     rows = []

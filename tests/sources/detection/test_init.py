@@ -237,12 +237,6 @@ LAYOUTS = {
 SAMPLES = {coco: 24, shards: 24, compressed: 24}
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFPREP_STAGING", str(tmp_path / "staging"))
-
-
-@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     if layout in (coco, beside):

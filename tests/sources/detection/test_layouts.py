@@ -855,7 +855,6 @@ def found_in(found: Detected, root: Path) -> Truth:
     return truth
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
     truth = layout(tmp_path)

@@ -163,20 +163,19 @@ def annotated_images(
     """Yield the images of a pattern, each with the file of its annotations and its placeholders."""
     companions = Companions(root)
     for one in listed_images(root, image, splits=source.splits, classes=None, tally=tally):
-        path = companions.find(annotations, one.file.holes).path
-        yield AnnotatedImage(one.file.path, one.split, path), one.file.holes
+        yield AnnotatedImage(one.path, one.split, companions.find(annotations, one.holes)[0]), one.holes
     if image.holes <= annotations.holes:  # a file of annotations says which image would be its own
         files = walk(root, annotations, Counter())
-        orphans = sum(not companions.find(image, file.holes).exists for file in files)
+        orphans = sum(not companions.find(image, holes)[1] for _, holes in files)
         tally.update({ORPHAN: orphans} if orphans else {})
 
 
 def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[Any]]) -> set[str]:
     """Return the names of classes that occur in files of annotations. One that is wrong rejects its image when that is listed."""
     found: set[str] = set()
-    for file in walk(root, annotations, Counter()):
+    for path, _ in walk(root, annotations, Counter()):
         with suppress(WrongAnnotation):
-            of_file = names(read_annotations(root, file.path) or b"", file.path)
+            of_file = names(read_annotations(root, path) or b"", path)
             found |= {name for name in of_file if isinstance(name, str) and name and not class_name_fault(name)}
     return found
 

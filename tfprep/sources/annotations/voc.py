@@ -135,7 +135,7 @@ class Voc(AnnotatedSource):
         else:
             found = self._listed(root, image, annotations, companions)
         for one, holes in found:
-            yield one._replace(others=tuple(companions.find(mask, holes).path for mask in masks))
+            yield one._replace(others=tuple(companions.find(mask, holes)[0] for mask in masks))
 
     def _listed(
         self, root: Path, image: Pattern, annotations: Pattern, companions: Companions
@@ -146,10 +146,10 @@ class Voc(AnnotatedSource):
                 # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
                 found = [companions.find(image, {**placeholders, "_1": name}) for name in names]
-                place = 0 if found[0].exists else 1
+                place = 0 if found[0][1] else 1
                 holes = {**placeholders, "_1": names[place]}
-                own = companions.find(annotations, holes).path
-                yield AnnotatedImage(found[place].path, placeholders["split"], own), holes
+                own = companions.find(annotations, holes)[0]
+                yield AnnotatedImage(found[place][0], placeholders["split"], own), holes
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         tree = _tree(data, path)

@@ -126,9 +126,7 @@ class Yolo(AnnotatedSource):
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
             companions = Companions(root)
             found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
-            of_pattern = (
-                AnnotatedImage(one.file.path, one.split, companions.find(labels, one.file.holes).path) for one in found
-            )
+            of_pattern = (AnnotatedImage(one.path, one.split, companions.find(labels, one.holes)[0]) for one in found)
             yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
         for split, place in [(one, place) for one in splits for place in data.places[one]]:
@@ -141,7 +139,7 @@ class Yolo(AnnotatedSource):
             if not own and (root / folder).is_dir():
                 expected = {image.annotations for image in listed}
                 files = walk(root, compile_pattern(f"{literal(folder)}/**/*.txt", "Yolo"), Counter())
-                orphans = sum(file.path not in expected for file in files)
+                orphans = sum(file not in expected for file, _ in files)
                 tally.update({ORPHAN: orphans} if orphans else {})
 
     def _objects(self, content: bytes, path: str, data: DataYaml) -> dict[str, Any]:
@@ -314,7 +312,7 @@ def _place(root: Path, yaml: str, content: dict[Any, Any], value: str) -> str | 
 def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
     if not place.endswith(".txt"):
         pattern = compile_pattern("**" if place == "." else f"{literal(place)}/**", "Yolo")
-        found = [file.path for file in walk(root, pattern, tally)]
+        found = [path for path, _ in walk(root, pattern, tally)]
         if not found:
             raise SourceError(
                 f"{root / place}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})"

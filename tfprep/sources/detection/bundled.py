@@ -33,7 +33,7 @@ _SECONDS = 1.0
 
 
 def _paths(folder: Path, suffix: str) -> list[str]:
-    return [found.path for found in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
+    return [path for path, _ in walk(folder, compile_pattern(f"**/*{suffix}", "detect"), Counter())]
 
 
 def archives(folder: Path) -> LayoutGuess | None:
