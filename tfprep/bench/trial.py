@@ -53,7 +53,9 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
     rasters = [name for name in recipe.store if kinds[name] in RASTER_KINDS]
     images = [name for name in rasters if kinds[name] == "image"]
     others = [name for name in rasters if kinds[name] != "image"]
-    small, large = ({name: _exact(recipe.store[name], form) for name in others} for form in (Zstd, Raw))
+    dtypes = {name: codec.dtype for name, codec in recipe.store.items() if isinstance(codec, Zstd | Raw)}
+    small: dict[str, Codec] = {name: Zstd(dtype=dtypes.get(name)) for name in others}
+    large: dict[str, Codec] = {name: Raw(dtype=dtypes.get(name)) for name in others}
     found = [Strategy("as the recipe says", recipe, recipe)]
 
     def add(name: str, changed: Mapping[str, Codec]) -> None:
@@ -68,27 +70,19 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
         add("images as JPEG 95, masks and maps as Zstd", {**dict.fromkeys(images, Jpeg(95)), **small})
         add("all as Zstd", {**dict.fromkeys(images, Zstd()), **small})
     if stored := [name for name in recipe.derive if name in recipe.store]:
-        found += [_computed(strategy, stored) for strategy in found[:2]]
+        for one in found[:2]:
+            rest = {field: codec for field, codec in one.recipe.store.items() if field not in stored}
+            name = f"{one.name}, {', '.join(stored)} computed during training"
+            found.append(Strategy(name, replace(one.recipe, store=rest), recipe, tuple(stored)))
     elif images and not others and not recipe.derive:
         # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
-        kept = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
-        plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=kept)
+        files = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
+        plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=files)
         found.append(Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry)))
     distinct: dict[Any, Strategy] = {}  # one of each group that stores the same
     for one in found:
         distinct.setdefault((one.recipe.fingerprint("train"), one.computed), one)
     return list(distinct.values())
-
-
-def _exact(codec: Any, form: type[Zstd] | type[Raw]) -> Codec:
-    """Return the form with the dtype that the recipe stores."""
-    return form(dtype=codec.dtype) if isinstance(codec, Zstd | Raw) else form()
-
-
-def _computed(strategy: Strategy, derived: list[str]) -> Strategy:
-    store = {name: codec for name, codec in strategy.recipe.store.items() if name not in derived}
-    name = f"{strategy.name}, {', '.join(derived)} computed during training"
-    return Strategy(name, replace(strategy.recipe, store=store), strategy.whole, tuple(derived))
 
 
 def written(strategy: Strategy) -> tuple[str, ...]:

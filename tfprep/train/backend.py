@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,19 +101,11 @@ def accelerator_memory() -> dict[str, tuple[int, int]]:
         for number in range(cuda.device_count()):
             memory_of[f"GPU:{number}"] = cuda.memory_allocated(number), cuda.max_memory_allocated(number)
     elif backend == "tensorflow":
-        memory_of = _memory_of_tensorflow()
-    return memory_of
+        import tensorflow as tf
 
-
-def _memory_of_tensorflow() -> dict[str, tuple[int, int]]:
-    import tensorflow as tf
-
-    memory_of = {}
-    for device in tf.config.list_logical_devices("GPU"):
-        name = device.name.removeprefix("/device:")
-        try:
-            memory = tf.config.experimental.get_memory_info(name)
-        except ValueError:  # a pluggable device may keep no count
-            continue
-        memory_of[name] = (int(memory["current"]), int(memory["peak"]))
+        for device in tf.config.list_logical_devices("GPU"):
+            name = device.name.removeprefix("/device:")
+            with suppress(ValueError):  # a pluggable device may keep no count
+                counted = tf.config.experimental.get_memory_info(name)
+                memory_of[name] = int(counted["current"]), int(counted["peak"])
     return memory_of

@@ -119,7 +119,13 @@ def check_batches(
     )
     report = BatchReport(max(map(len, seen.values()), default=0), components, problems)
     if log_dir is not None:
-        _draw({name: arrays[0] for name, arrays in seen.items()}, str(log_dir))
+        writer = SummaryWriter(str(log_dir))
+        for name, (batch, *_) in seen.items():
+            if _is_image(batch):
+                picture, file = picture_of(batch), io.BytesIO()
+                Image.fromarray(picture).save(file, "PNG")
+                writer.image(f"batch/{name}", file.getvalue(), (picture.shape[0], picture.shape[1]), step=0)
+        writer.close()
     if strict and problems:
         raise TrainError(
             f"the batches do not look right; check_batches(..., strict=False) returns this as a report:\n{report}"
@@ -191,17 +197,6 @@ def _problems(component: BatchComponent, arrays: list[Array], num_classes: int |
 
 def _is_image(array: Array) -> bool:
     return array.ndim == 4 and array.shape[-1] in (1, 3)
-
-
-def _draw(first: dict[str, Array], log_dir: str) -> None:
-    writer = SummaryWriter(log_dir)
-    for name, batch in first.items():
-        if _is_image(batch):
-            picture = picture_of(batch)
-            file = io.BytesIO()
-            Image.fromarray(picture).save(file, "PNG")
-            writer.image(f"batch/{name}", file.getvalue(), (picture.shape[0], picture.shape[1]), step=0)
-    writer.close()
 
 
 def picture_of(batch: Array, most: int = 64) -> ImageArray:

@@ -7,19 +7,16 @@ import ctypes
 import gc
 import multiprocessing
 import pickle
-import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from tfprep.child_process import sendable_error
+from tfprep.child_process import ending_of, sendable_error
 from tfprep.errors import TrainError
 
 Result = TypeVar("Result")
-
-_LIKELY_CAUSES = {"SIGKILL": " (out of memory?)", "SIGSEGV": " (a crash in native code)"}
 
 
 @contextmanager
@@ -76,8 +73,9 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
             outcome, content = receiver.recv()
         except EOFError:
             process.join()
+            was = "was " if process.exitcode < 0 else ""
             raise TrainError(
-                f"the process of {_name(function)} {_ended(process.exitcode)} before it had a result"
+                f"the process of {_name(function)} {was}{ending_of(process.exitcode)} before it had a result"
             ) from None
     if outcome == "failed":
         error, trace = content
@@ -124,10 +122,3 @@ def require_picklable(caller: str, *sent: Any) -> None:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
-
-
-def _ended(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"ended with exit status {status}"
-    name = signal.Signals(-status).name
-    return f"was killed by {name}{_LIKELY_CAUSES.get(name, '')}"

@@ -297,7 +297,13 @@ def _run_trials(
 ) -> None:
     """Send (why it does not fit or "", another error or None) for each size; runs in the trial process."""
     try:
-        _grow_memory()
+        # The backend takes the GPU's memory as it is needed, not all of it at the start. (PyTorch always does.)
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            for gpu in tf.config.list_physical_devices("GPU"):
+                tf.config.experimental.set_memory_growth(gpu, True)
         model = build_model()
         for size in sizes:
             inputs, targets = make_batch(size)
@@ -317,14 +323,3 @@ def _run_trials(
             sender.send((f"{type(error).__name__}: {str(error)[:200]}", None))
         else:
             sender.send(("", f"{type(error).__name__}: {error}"))
-
-
-def _grow_memory() -> None:
-    """Let the backend take the GPU's memory as it is needed, not all of it at the start. (PyTorch always does.)"""
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    if keras.backend.backend() != "tensorflow":
-        return
-    import tensorflow as tf
-
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)

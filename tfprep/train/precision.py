@@ -43,16 +43,13 @@ class Precision:
             return dataset
         import tensorflow as tf
 
-        return dataset.map(self._cast_inputs, num_parallel_calls=tf.data.AUTOTUNE)
+        def cast_inputs(first: Any, *rest: Any) -> Any:
+            narrow = tf.nest.map_structure(
+                lambda part: tf.cast(part, self.dtype) if part.dtype == tf.float32 else part, first
+            )
+            return (narrow, *rest) if rest else narrow
 
-    def _cast_inputs(self, *element: Any) -> Any:
-        import tensorflow as tf
-
-        first, *rest = element
-        narrow = tf.nest.map_structure(
-            lambda part: tf.cast(part, self.dtype) if part.dtype == tf.float32 else part, first
-        )
-        return (narrow, *rest) if rest else narrow
+        return dataset.map(cast_inputs, num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def mixed_precision(policy: str = "auto") -> Precision:

@@ -88,16 +88,14 @@ class RetraceGuard(Listener):
         """See `Listener`."""
         self._done += 1
         traces: list[Signature] = getattr(self.model.train_step, _RECORDER)
-        for call in self._from_data(traces):
+        source = self._steps.source if self._steps else None
+        calls = list(traces)
+        if traces and isinstance(source, tf.data.Iterator):
+            # The specs of the data: a second trace of Keras has None for every axis that ever differed.
+            calls = [signature({"data": source.element_spec})]
+        for call in calls:
             self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
         traces.clear()
-
-    def _from_data(self, traces: list[Signature]) -> list[Signature]:
-        """The specs of the data: a second trace of Keras has None for every axis that ever differed."""
-        source = self._steps.source if self._steps else None
-        if not traces or source is None or not isinstance(source, tf.data.Iterator):
-            return list(traces)
-        return [signature({"data": source.element_spec})]
 
     # --- custom training loops ----------------------------------------------------------------------------------------
 

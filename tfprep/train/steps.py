@@ -91,9 +91,13 @@ class TrainSteps:
         except BaseException as error:
             if ends_data(error):
                 raise
-            explained = self._explained(error)
+            raised: BaseException = error
+            if self.relay is not None and self.relay.error is not None:
+                raised = self.relay.error  # the consumer only saw that the queue was closed
+            for listener in self.listeners:
+                raised = listener.failed(raised)
             self.close()
-            raise explained  # noqa: B904  (a listener that replaces it sets the cause)
+            raise raised  # noqa: B904  (a listener that replaces it sets the cause)
         if self.timed:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()
@@ -159,13 +163,6 @@ class TrainSteps:
             return 0.0
         before, self._waited_s = self._waited_s, self.relay.clock.waited_s
         return self._waited_s - before
-
-    def _explained(self, error: BaseException) -> BaseException:
-        if self.relay is not None and self.relay.error is not None:
-            error = self.relay.error  # the consumer only saw that the queue was closed
-        for listener in self.listeners:
-            error = listener.failed(error)
-        return error
 
 
 def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:

@@ -83,16 +83,8 @@ def _graph_clock() -> Any:
     try:
         tf.timestamp()
     except tf.errors.FailedPreconditionError:
-        return _python_time
+        return lambda: tf.ensure_shape(tf.numpy_function(lambda: np.float64(time.time()), [], tf.float64), [])
     return tf.timestamp
-
-
-def _python_time() -> Any:
-    return tf.ensure_shape(tf.numpy_function(_unix_time, [], tf.float64), [])
-
-
-def _unix_time() -> Any:
-    return np.float64(time.time())
 
 
 class Relay:
@@ -186,8 +178,9 @@ class _Feeder:
 
     def refuse(self) -> None:
         """Answer with what no step can take. (A closed queue alone would look like the end of the data.)"""
-        with contextlib.suppress(tf.errors.CancelledError):  # it has ended
-            self._answers.enqueue(_no_optional())
+        with contextlib.suppress(tf.errors.CancelledError), tf.device("CPU:0"):  # it has ended
+            no_optional = tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=0, element_dtype=tf.int32)
+            self._answers.enqueue(no_optional)
 
     def _run(self, source: Any) -> None:
         try:
@@ -244,12 +237,6 @@ def _map_in_calling_thread(dataset: Any, function: Any, spec: Any) -> Any:
 
 def _components(structure: Any) -> Any:
     return tf.nest.flatten(structure, expand_composites=True)
-
-
-def _no_optional() -> Any:
-    """A variant that is no `tf.experimental.Optional`."""
-    with tf.device("CPU:0"):
-        return tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=0, element_dtype=tf.int32)
 
 
 def _image_count(element: Any) -> Any:

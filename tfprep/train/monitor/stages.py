@@ -8,7 +8,7 @@ counters of its own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -127,7 +127,11 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
         _WITHOUT_MODEL.add(iterator)
         return ()
     by_name: dict[str, Stage] = {}
-    for depth, node in _from_the_consumer(model):
+    waiting = [(0, model.output)]
+    while waiting:  # from the consumer to the sources
+        depth, number = waiting.pop()
+        node = model.nodes[number]
+        waiting += [(depth + 1, other) for other in reversed(node.inputs)]
         if node.name != "Root":
             name = f"{depth}/{node.name}"
             by_name[name] = _stage(depth, node, by_name.get(name))
@@ -223,15 +227,6 @@ def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:
         holding = (stage for stage, before in pairs if before.produced > stage.produced * stage.per_element)
         return (next(holding, now[-2]),)
     return fused or now[-1:]
-
-
-def _from_the_consumer(model: Any) -> Iterator[tuple[int, Any]]:
-    waiting = [(0, model.output)]
-    while waiting:
-        depth, number = waiting.pop()
-        node = model.nodes[number]
-        yield depth, node
-        waiting += [(depth + 1, other) for other in reversed(node.inputs)]
 
 
 def _stage(depth: int, node: Any, sibling: Stage | None) -> Stage:
