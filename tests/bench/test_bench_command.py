@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands import status_of
 from tfprep.bench.run import files_of
-from tfprep.cli.values import named
+from tfprep.cli.options import named
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 

@@ -19,7 +19,7 @@ from tests.photos import write_photos
 from tests.sources.test_pixels import gamma_profile
 from tests.waiting import wait_until
 from tfprep.cli import COMMANDS, text
-from tfprep.cli.values import byte_count, share
+from tfprep.cli.options import byte_count, share
 from tfprep.demo.scenes import LEAF
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"

@@ -1,4 +1,4 @@
-"""The command line. Each command is one module that parses its options, calls the library once and prints the result."""
+"""The command line. Each command parses its options, calls the library once and prints the result."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import gc
 import importlib
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 import click
 
 from tfprep._version import __version__
+from tfprep.cli.text import echo, json_alone, print_json
 from tfprep.errors import TfprepError, TooManyRejectsError
 
 COMMANDS = {
@@ -36,16 +37,13 @@ COMMANDS = {
     "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Make data, build it, draw it and train on it.",
 }
-
 _MODULES = {
-    "dataset": ("info", "show", "verify", "repair", "clean", "export"),
-    "inspect": ("stats", "diff", "check"),
-    "fields": ("add_fields", "remove_fields"),
-    "start": ("init", "demo"),
-    "install": ("doctor", "completion"),
-    "bench": ("bench", "advise"),
+    "build": ("build", "add-fields", "remove-fields", "init"),
+    "files": ("index", "verify", "repair", "clean", "export"),
+    "content": ("info", "check", "stats", "diff", "show"),
+    "measure": ("bench", "advise", "doctor", "completion", "demo"),
 }
-"""Modules of several commands; the others have the name of theirs."""
+
 _COLLECT_AFTER = 10_000
 """New objects between two looks of the garbage collector. With its default of 700, imports take a tenth longer."""
 EXIT_ERROR, EXIT_REJECTS, EXIT_INTERRUPTED = 1, 3, 130
@@ -62,9 +60,9 @@ class _Lazy(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
             way_out = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {cmd_name!r}. {way_out}")
-        name = cmd_name.replace("-", "_")
-        module = next((module for module, commands in _MODULES.items() if name in commands), name)
-        command: click.Command = getattr(importlib.import_module(f"tfprep.cli.{module}"), f"{name}_command")
+        module = next(module for module, commands in _MODULES.items() if cmd_name in commands)
+        imported = importlib.import_module(f"tfprep.cli.{module}")
+        command: click.Command = getattr(imported, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,9 +74,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     if wanted:
         from tfprep.bench.doctor import installed
 
-        click.echo(
-            "\n".join([f"tfprep {__version__}", *(f"  {name} {number}" for name, number in installed().items())])
-        )
+        for line in (f"tfprep {__version__}", *(f"  {name} {number}" for name, number in installed().items())):
+            click.echo(line)
         ctx.exit()
 
 
@@ -116,7 +113,7 @@ def run() -> None:
 def main(args: list[str] | None = None) -> Any:
     """Run the command line and exit. With `--json`, an error is a JSON object on standard output too."""
     as_json = "--json" in (sys.argv[1:] if args is None else args)
-    with _json_alone() if as_json else nullcontext():
+    with json_alone() if as_json else nullcontext():
         try:
             status = tfprep.main(args=args, prog_name="tfprep", standalone_mode=False)
             sys.stdout.flush()
@@ -142,15 +139,7 @@ def main(args: list[str] | None = None) -> Any:
             _fail(str(error), type(error).__name__, EXIT_ERROR, as_json)
 
 
-def _json_alone() -> AbstractContextManager[None]:
-    from tfprep.cli.text import json_alone
-
-    return json_alone()
-
-
 def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:
-    from tfprep.cli.text import echo
-
     echo(f"tfprep: {message}", err=True)
     with suppress(OSError):  # the message may be that standard output cannot be written
         _print_error(message, kind, as_json)
@@ -159,6 +148,4 @@ def _fail(message: str, kind: str, status: int, as_json: bool) -> NoReturn:
 
 def _print_error(message: str, kind: str, as_json: bool) -> None:
     if as_json:
-        from tfprep.cli.text import print_json
-
         print_json({"error": {"type": kind, "message": message}})

@@ -1,9 +1,9 @@
-"""The command `tfprep build`."""
+"""The commands that compute: `tfprep init`, `build`, `add-fields` and `remove-fields`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import tempfile
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tfprep.cli import text
-from tfprep.cli.values import PATH, POSITIVE, share
-from tfprep.errors import BuildError
+from tfprep.cli.options import FILE, OLD_FOLDER, PATH, POSITIVE, json_option, option, quiet_option, share
+from tfprep.errors import BuildError, TfprepError
+from tfprep.sources.detection import LAYOUTS, Layout
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, NodeProgress, Part, PartSummary, WorkerProgress
+    from tfprep.model_fields import FieldsSummary
+
 
 _PLAIN_S = 30.0
 _QUIET_S = 2.0
@@ -25,89 +28,45 @@ _QUIET_S = 2.0
 
 @click.command("build")
 @click.argument("recipe", type=PATH)
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(),
-    help="Folder of the dataset, created if missing, or a URL such as s3://bucket/photos.",
-)
-@click.option(
+@option("--out", required=True, type=click.Path(),
+        help="Folder of the dataset, created if missing, or a URL such as s3://bucket/photos.")  # fmt: skip
+@option(
     "--data",
     help="Folder of the raw files, or a URL such as s3://bucket/raw. [default: DATA of the recipe, else the current folder]",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(0),
-    help="Number of worker processes; 0 builds in this process. [default: one per core]",
-)
-@click.option("--limit", type=click.IntRange(1), help="Build only this many samples, for a first look.")
-@click.option(
-    "--on-bad",
-    type=click.Choice(["skip", "fail"]),
-    default="skip",
-    show_default=True,
-    help="Leave bad inputs out and list them in rejects.jsonl, or stop at the first one.",
-)
-@click.option(
-    "--max-bad",
-    type=share,
-    metavar="SHARE",
-    default="100%",
-    help="Publish nothing if more than this share of the inputs is rejected (for example 1%).",
-)
-@click.option(
-    "--sample-timeout",
-    type=POSITIVE,
-    default=300.0,
-    show_default=True,
-    help="Longest time for one sample, in seconds; a slower sample is rejected.",
-)
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Replace a finished dataset in --out, even if it is another one or has more samples.",
-)
-@click.option(
-    "--hash/--no-hash",
-    default=True,
-    help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]",
-)
-@click.option(
-    "--reshard",
-    is_flag=True,
-    help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the number on each node.",
-)
-@click.option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
-@click.option(
+@option("--workers", type=click.IntRange(0),
+        help="Number of worker processes; 0 builds in this process. [default: one per core]")  # fmt: skip
+@option("--limit", type=click.IntRange(1), help="Build only this many samples, for a first look.")
+@option("--on-bad", type=click.Choice(["skip", "fail"]), default="skip",
+        help="Leave bad inputs out and list them in rejects.jsonl, or stop at the first one.")  # fmt: skip
+@option("--max-bad", type=share, metavar="SHARE", show_default=False, default="100%",
+        help="Publish nothing if more than this share of the inputs is rejected (for example 1%).")  # fmt: skip
+@option("--sample-timeout", type=POSITIVE, default=300.0,
+        help="Longest time for one sample, in seconds; a slower sample is rejected.")  # fmt: skip
+@option("--replace", is_flag=True,
+        help="Replace a finished dataset in --out, even if it is another one or has more samples.")  # fmt: skip
+@option("--hash/--no-hash", show_default=False, default=True,
+        help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]")  # fmt: skip
+@option("--reshard", is_flag=True,
+        help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.")  # fmt: skip
+@option("--engine", type=click.Choice(["local", "ray"]), default="local",
+        help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the number on each node.")  # fmt: skip
+@option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
+@option(
     "--part",
     metavar="I/N",
     help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
 )
-@click.option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
-@click.option(
-    "--dry-run",
-    "--explain",
-    "dry_run",
-    is_flag=True,
-    help="Print which shards would be built, and what changed in the recipe, without building.",
-)
-@click.option(
+@option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
+@option("--dry-run", "--explain", "dry_run", is_flag=True,
+        help="Print which shards would be built, and what changed in the recipe, without building.")  # fmt: skip
+@option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON, and events as JSON lines on standard error."
 )
-@click.option(
-    "--scratch",
-    type=PATH,
-    help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]",
-)
-@click.option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
-@click.option("--quiet", is_flag=True, help="Print warnings and errors alone.")
+@option("--scratch", type=PATH,
+        help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]")  # fmt: skip
+@option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
+@option("--quiet", is_flag=True, help="Print warnings and errors alone.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
@@ -122,7 +81,6 @@ def build_command(
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
     from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
-    from tfprep.cli.fields import fields_text
     from tfprep.engines import Ray
     from tfprep.model_fields.both_stages import compute_fields
 
@@ -137,7 +95,13 @@ def build_command(
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
     options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, scratch)
-    report = _report_json if as_json else _report_warning
+
+    def report(event: BuildEvent) -> None:
+        if as_json:
+            text.echo(event.to_json(), err=True)
+        elif event.name in ("warning", "empty"):
+            text.echo(f"Warning: {event.text}", err=True)
+
     summary: BuildSummary | PartSummary
     # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
     with BuildBar(quiet or as_json, show_workers) as bar, redirect_stdout(sys.stderr):
@@ -169,7 +133,7 @@ def build_command(
     elif not quiet:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
         if fields is not None:
-            text.echo(fields_text(fields))
+            text.echo(_fields_text(fields))
 
 
 def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:
@@ -184,11 +148,10 @@ def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:
 
 
 def _part_text(summary: Any) -> str:
-    built = summary.built_samples
-    rate = f" ({built / summary.seconds:,.0f} samples/s)" if built else ""
-    done = (
-        f"built {text.number(built, 'sample')} in {text.duration(summary.seconds)}{rate}" if built else "nothing to do"
-    )
+    built, done = summary.built_samples, "nothing to do"
+    if built:
+        rate = f"{built / summary.seconds:,.0f} samples/s"
+        done = f"built {text.number(built, 'sample')} in {text.duration(summary.seconds)} ({rate})"
     rejected = f", {summary.rejects} rejected" if summary.rejects else ""
     return (
         f"{summary.out}, part {summary.part} of {summary.parts}: {done}; complete with {text.number(summary.shards, 'shard')} of "
@@ -197,17 +160,8 @@ def _part_text(summary: Any) -> str:
     )
 
 
-def _report_json(event: BuildEvent) -> None:
-    text.echo(event.to_json(), err=True)
-
-
-def _report_warning(event: BuildEvent) -> None:
-    if event.name in ("warning", "empty"):
-        text.echo(f"Warning: {event.text}", err=True)
-
-
 def _summary_text(summary: Any, finish: bool) -> str:
-    from tfprep.cli.dataset import mixed_sizes
+    from tfprep.cli.content import mixed_sizes
     from tfprep.dataset import open_dataset
 
     rows = [("split", "samples", "variants", "shards", "size")]
@@ -215,15 +169,20 @@ def _summary_text(summary: Any, finish: bool) -> str:
         (name, split["samples"], split["variants"], split["shards"], text.size(split["bytes"]))
         for name, split in summary.splits.items()
     ]
-    built = summary.built_samples
+    built, duration = summary.built_samples, text.duration(summary.seconds)
+    if built:
+        done = f"Built {text.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
+    else:
+        done = f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
     lines = [
         f"{summary.out}: {text.number(summary.samples, 'sample')}, {text.number(summary.records, 'record')}, "
         f"{text.number(summary.shards, 'shard')} per variant, {text.size(summary.bytes)}",
         text.table(rows),
-        _done_text(summary, finish),
+        done,
     ]
     if summary.nodes:
-        lines.append(text.table(_node_rows(summary.nodes)))
+        nodes = [(node.node, node.shards, node.samples, node.rejects, node.state) for node in summary.nodes]
+        lines.append(text.table([("node", "shards", "samples", "rejects", "state"), *nodes]))
     if summary.rejects:
         lines.append(
             f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.out / 'rejects.jsonl'}"
@@ -235,28 +194,14 @@ def _summary_text(summary: Any, finish: bool) -> str:
     return "\n".join(lines)
 
 
-def _node_rows(nodes: Sequence[NodeProgress]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = [("node", "shards", "samples", "rejects", "state")]
-    return [*rows, *((node.node, node.shards, node.samples, node.rejects, node.state) for node in nodes)]
-
-
-def _done_text(summary: Any, finish: bool) -> str:
-    built, duration = summary.built_samples, text.duration(summary.seconds)
-    if built:
-        return f"Built {text.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
-    return f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
-
-
 def _dry_run(recipe: Path, out: str, data: str | None, options: dict[str, Any], as_json: bool) -> None:
     from tfprep.builder import explain, plan_build
     from tfprep.recipe.file import data_root
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
-    if as_json:
-        text.print_json([asdict(state) for state in states])
-        return
     samples = sum(state.samples for state in states if not state.up_to_date)
-    text.echo(explain(states) + (f" ({text.number(samples, 'sample')} would be built)" if samples else ""))
+    built = f" ({text.number(samples, 'sample')} would be built)" if samples else ""
+    text.print_result(as_json, [asdict(state) for state in states], [explain(states) + built])
 
 
 # --- progress on standard error: a bar in a terminal, otherwise a line every 30 seconds
@@ -266,8 +211,7 @@ class BuildBar:
     """A progress bar that appears two seconds after the start of a build."""
 
     def __init__(self, quiet: bool, show_workers: bool = False) -> None:
-        self._quiet = quiet
-        self._show_workers = show_workers
+        self._quiet, self._show_workers = quiet, show_workers
         self._lines: list[Any] = []
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
@@ -302,19 +246,17 @@ class BuildBar:
                 text.echo(detail, err=True)
 
     def _draw(self, progress: BuildProgress) -> None:
+        from tqdm import tqdm
+
         if self._bar is None:
             if progress.seconds < _QUIET_S:
                 return
-            from tqdm import tqdm
-
             self._bar = tqdm(total=progress.samples, unit=" images", dynamic_ncols=True, smoothing=0.1)
         self._bar.set_postfix_str(
             f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
         details = self._details(progress)
-        from tqdm import tqdm
-
         while len(self._lines) < len(details):
             self._lines.append(tqdm(position=len(self._lines) + 1, bar_format="{desc}", leave=False))
         for line, detail in zip(self._lines, details, strict=False):
@@ -337,3 +279,119 @@ def _worker(worker: WorkerProgress) -> str:
         return f"  {process}: idle"
     item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
     return f"  {process}: {worker.split} {worker.shard}: {item}"
+
+
+@click.command("add-fields")
+@click.argument("dataset")
+@click.argument("fields", type=FILE)
+@option("--devices", help="Number of GPUs, or their numbers as 0,2: a process for each. [default: this process]")
+@option("--part", metavar="NUMBER/PARTS", help="Compute one part of the shards, from 0, and publish nothing.")
+@option("--replace", is_flag=True, help="Allow fields of the same name by another model to be replaced.")
+@option("--explain", is_flag=True, help="Print why each shard would be computed, and compute nothing.")
+@json_option
+@quiet_option
+def add_fields_command(
+    dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, explain: bool, as_json: bool, quiet: bool
+) -> None:  # fmt: skip
+    """Compute the FIELDS of a Python file with a model, for the dataset in DATASET (a path or a URL), and store them beside it.
+
+    The file defines FIELDS = tfprep.ModelFields(...). The dataset's own shards do not change. The same command again computes
+    only what is missing, or of a changed model or shard.
+    """
+    from tfprep.builder.options import parse_part
+    from tfprep.model_fields import add_fields, explain_fields
+
+    if explain:
+        reasons = explain_fields(dataset, fields)
+        due = [f"{shard}: {reason}" for shard, reason in reasons.items() if reason]
+        last = f"{text.number(len(due), 'shard')} of {len(reasons)} to compute"
+        text.print_result(as_json, reasons, [*due, last])
+        return
+    chosen = parse_part(part) if part else None
+    if devices is None or devices.isdecimal():
+        names: int | list[str] | None = None if devices is None else int(devices)
+    else:
+        names = [name.strip() for name in devices.split(",")]
+    with text.progress("sample", quiet=quiet or as_json) as on_progress:
+        summary = add_fields(
+            dataset, fields, devices=names, part=(chosen.number, chosen.parts) if chosen else None,
+            replace=replace, on_progress=on_progress,
+        )  # fmt: skip
+    if as_json or not quiet:
+        text.print_result(as_json, asdict(summary), [_fields_text(summary)])
+
+
+def _fields_text(summary: FieldsSummary) -> str:
+    names = ", ".join(summary.fields)
+    rate = f", {summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s" if summary.samples else ""
+    share = f"; the model took {100 * summary.model_s / max(summary.seconds, 1e-9):.0f}%" if summary.samples else ""
+    done = (
+        f"computed {text.number(summary.samples, 'sample')} in {text.number(summary.shards, 'shard')}, "
+        f"{text.duration(summary.seconds)}{rate}{share}; {summary.kept} shards were up to date"
+    )
+    end = ""
+    if not summary.published:
+        end = "\nNothing is published yet: when all parts are computed, run the command without --part."
+    if summary.withdrawn:
+        end += (
+            f"\n{', '.join(summary.withdrawn)}: computed from fields that changed, so that the dataset has them no longer; run "
+            "tfprep add-fields for them again"
+        )
+    return f"{summary.path}: {names}: {done}{end}"
+
+
+@click.command("remove-fields")
+@click.argument("dataset")
+@click.argument("name")
+@json_option
+def remove_fields_command(dataset: str, name: str, as_json: bool) -> None:
+    """Remove fields that tfprep add-fields added: all that were added together with NAME, or what it computed of them so far."""
+    from tfprep.model_fields import remove_fields
+
+    removed = remove_fields(dataset, name)
+    given_up = f"gave up the shards of {name} that were computed and not published; tfprep clean removes their files"
+    line = f"{dataset}: {'removed ' + ', '.join(removed) if removed else given_up}"
+    text.print_result(as_json, {"removed": removed}, [line])
+
+
+_SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
+
+
+@click.command("init")
+@click.argument("folder", type=OLD_FOLDER)
+@option("--out", type=FILE, default="recipe.py", help="Recipe file to write.")
+@option("--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is refused.")
+@option("--force", is_flag=True, help="Overwrite an existing recipe.")
+def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None:
+    """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
+    from tfprep.recipe.template import dataset_name, recipe_text, recognised
+
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
+    found = recognised(folder, layout)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(recipe_text(found, folder, out), encoding="utf-8")
+    for line in found.lines():
+        text.echo(f"  {line}")
+    picture = out.with_name(f"{out.stem}-preview.png")
+    text.echo(f"  {_draw_samples(out, folder, picture)}")
+    text.echo(f"Wrote {out}. Next: tfprep build {out} --out out/{dataset_name(folder)}")
+
+
+def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
+    """Build a few samples with the recipe and draw three of them. Return what the picture is, or why there is none."""
+    picture.unlink(missing_ok=True)
+    try:
+        import tfprep
+        from tfprep.builder import BuildOptions
+        from tfprep.dataset.sheet import contact_sheet
+
+        with tempfile.TemporaryDirectory() as temporary:
+            options = BuildOptions(workers=0, limit=_SAMPLES_BUILT)
+            # Its warnings would count within these few samples; the build itself counts in all.
+            built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options, on_event=lambda event: None)
+            split = max(built.splits, key=lambda name: built.splits[name]["samples"])
+            contact_sheet(tfprep.open(built.out), split, samples=_SAMPLES_DRAWN, panel_px=256).save(picture)
+    except TfprepError as error:
+        return f"unsure: no picture of samples could be drawn: {error}"
+    return f"{picture} shows {_SAMPLES_DRAWN} samples as this recipe builds them"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 
 from tfprep.units import duration, number, printable, size
 
-__all__ = ["duration", "echo", "json_alone", "number", "print_json", "progress", "size", "table"]
+__all__ = ["duration", "echo", "json_alone", "number", "print_json", "print_result", "progress", "size", "table"]
 
 _json_out: list[Any] = []
 """The standard output, last, where `json_alone` keeps it for JSON."""
@@ -48,6 +48,14 @@ def progress(unit: str, *, quiet: bool = False, **options: Any) -> Iterator[Call
             bar.update(done - bar.n)
 
         yield update
+
+
+def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """Print a result as JSON, or as lines."""
+    if as_json:
+        print_json(value)
+    else:
+        echo("\n".join(lines))
 
 
 def print_json(value: Any) -> None:

@@ -1,12 +1,12 @@
-"""Values of options: types, numbers with a unit, and the user's functions by their names on the command line."""
+"""Options of the commands: types, numbers with a unit, and the user's functions by their names on the command line."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -19,6 +19,15 @@ OLD_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 PATH = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
 UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+
+
+def option(*names: str, **given: Any) -> Callable[[Any], Any]:
+    """Return `click.option`, whose help shows the default if there is one."""
+    return click.option(*names, **{"show_default": "default" in given} | given)
+
+
+json_option = option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+quiet_option = option("--quiet", is_flag=True, help="Print errors alone.")
 
 
 def share(value: str) -> float:
@@ -54,26 +63,21 @@ def named(text: str) -> Any:
     home, _, name = text.rpartition(":")
     if not home or not name:
         raise LoaderError(f"expected module:name or file.py:name, not {text!r}")
-    module = _from_file(Path(home)) if home.endswith(".py") else _from_module(home)
+    if home.endswith(".py"):
+        if not Path(home).is_file():
+            raise LoaderError(f"{home}: no such file")
+        from tfprep.python_file import import_file
+
+        module = import_file(Path(home), f"tfprep_named_{Path(home).stem}")
+    else:
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            module = importlib.import_module(home)
+        except ModuleNotFoundError as error:
+            raise LoaderError(
+                f"there is no module {home!r} ({error}); a file is named by its path, as step.py:f"
+            ) from error
     if not hasattr(module, name):
         raise LoaderError(f"{home} has no {name!r}")
     return getattr(module, name)
-
-
-def _from_module(name: str) -> ModuleType:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise LoaderError(
-            f"there is no module {name!r} ({error}); a file is named by its path, as step.py:f"
-        ) from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise LoaderError(f"{path}: no such file")
-    from tfprep.python_file import import_file
-
-    return import_file(path, f"tfprep_named_{path.stem}")

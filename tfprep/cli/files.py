@@ -1,0 +1,266 @@
+"""The commands for a dataset's files: `tfprep index`, `verify`, `repair`, `clean` and `export`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfprep.cli import text
+from tfprep.cli.options import FILE, PATH, json_option, option, quiet_option
+
+if TYPE_CHECKING:
+    from tfprep.builder.at_store import Leftovers
+    from tfprep.builder.repair import RepairSummary
+    from tfprep.dataset.imported.make import IndexReport
+    from tfprep.export.export import Format
+
+
+@click.command("index")
+@click.argument("source")
+@option(
+    "--split", help="Split that the shards are of. [default: for a directory of TensorFlow Datasets, all of its splits]"
+)
+@option("--out", help="Folder of the index; created if missing. [default: tfprep-index beside the shards]")
+@option(
+    "--features",
+    type=FILE,
+    help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
+    "[default: features.json beside the shards, if there is one]",
+)
+@option("--verify", is_flag=True, help="Compare the checksum of every record.")
+@option("--on-bad", type=click.Choice(["raise", "skip"]), default="raise",
+        help="Stop at the first bad record, or leave bad records out and list them in rejects.jsonl.")  # fmt: skip
+@option("--key", help="Feature that gives each record its key. [default: the shard's name and the record's number]")
+@option("--require", multiple=True, metavar="FEATURE", help="Leave out records without this feature; repeatable.")
+@option("--ignore", multiple=True, metavar="FEATURE", help="Make no field of this feature; repeatable.")
+@option(
+    "--workers", type=click.IntRange(0), help="Number of processes; 0 reads in this process. [default: one per core]"
+)
+@option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@quiet_option
+def index_command(
+    source: str, split: str | None, out: str | None, features: Path | None,
+    verify: bool, on_bad: str, key: str | None,
+    require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
+
+    SOURCE is a path or URL with wildcards, in quotes (`DIR/train-*.tfrecord`), or a directory of TensorFlow Datasets. The
+    same command again reads only shards that are new or have changed.
+    """
+    from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
+
+    options = IndexOptions(verify, on_bad, key, require, ignore, workers)
+    began = time.perf_counter()
+    with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
+        report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)
+    seconds = time.perf_counter() - began
+    if as_json:
+        text.print_json(_plain(report, seconds))
+    elif not quiet:
+        from tfprep.dataset.imported.shards import root_of
+
+        manifest = report.manifest
+        root = root_of(report.out, manifest)
+        place = os.path.normpath(root) if isinstance(root, Path) else str(root)
+        rows = [("split", "samples", "shards", "size")]
+        fields = [("field", "feature", "kind", "shape", "dtype", "where, balance")]
+        for field in report.fields:
+            spec, where = field.spec, "yes" if field.column else "-"
+            shape = " x ".join("?" if n is None else str(n) for n in spec.shape) or "-"
+            fields.append((field.name, field.feature, spec.kind, shape, spec.dtype, where))
+        parts = [
+            f"{report.out}: a dataset of the TFRecords in {place}",
+            text.table([*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in manifest.splits.items())]),
+            text.table(fields),
+        ]
+        if manifest.imported and manifest.imported.left_out:
+            parts.append(text.table([("left out", "because"), *manifest.imported.left_out.items()]))
+        parts += [f"Note on {field.name}: {field.note}." for field in report.fields if field.note]
+        parts += [f"Changed: {change}." for change in report.changed]
+        if report.missing:
+            names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
+            count = text.number(len(report.missing), "shard is", "shards are")
+            parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
+        if manifest.rejects:
+            count = text.number(manifest.rejects, "record was", "records were")
+            parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
+        if report.scanned:
+            rate = text.size(int(report.bytes / max(seconds, 1e-9)))
+            read = f"{text.number(len(report.scanned), 'shard')}, {text.size(report.bytes)}"
+            parts.append(f"Read {read}, in {text.duration(seconds)}, {rate}/s.")
+        else:
+            parts.append(f"Nothing to read: no shard is new or has changed ({text.duration(seconds)}).")
+        parts.append(f'Open it with tfprep.open("{report.out}").')
+        text.echo("\n".join(parts))
+
+
+def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
+    manifest = report.manifest
+    left_out = manifest.imported.left_out if manifest.imported else {}
+    return {
+        "out": str(report.out),
+        "splits": {
+            name: {"samples": info.samples, "shards": info.shards, "bytes": info.bytes}
+            for name, info in manifest.splits.items()
+        },
+        "fields": [
+            {
+                "name": field.name, "feature": field.feature, "kind": field.spec.kind, "shape": field.spec.shape,
+                "dtype": field.spec.dtype, "column": field.column, "classes": len(field.classes), "note": field.note,
+            }
+            for field in report.fields
+        ],
+        "left_out": [{"feature": feature, "reason": reason} for feature, reason in left_out.items()],
+        "rejects": manifest.rejects,
+        "scanned": list(report.scanned),
+        "scanned_bytes": report.bytes,
+        "changed": list(report.changed),
+        "missing": list(report.missing),
+        "seconds": seconds,
+    }  # fmt: skip
+
+
+@click.command("verify")
+@click.argument("folder")
+@option("--json", "as_json", is_flag=True, help="Print the faults as JSON.")
+def verify_command(folder: str, as_json: bool) -> int:
+    """Check every file and record of the dataset in FOLDER (a path or a URL) against its checksums.
+
+    Exit status 1: a file or record is damaged or missing.
+    """
+    from tfprep.dataset.verify import verify
+
+    checked = 0
+    with text.progress("B", unit_scale=True) as show:
+
+        def on_bytes(done: int, total: int) -> None:
+            nonlocal checked
+            checked = done
+            show(done, total)
+
+        faults = list(verify(folder, on_bytes))
+    if as_json:
+        text.print_json([asdict(fault) for fault in faults])
+    else:
+        for fault in faults:
+            where = fault.file if fault.offset is None else f"{fault.file}, byte {fault.offset}"
+            text.echo(f"{where}: {fault.reason}")
+        count = text.number(len(faults), "fault")
+        if not faults:
+            verdict = f"{folder}: no fault found ({text.size(checked)} checked)"
+        elif "://" in folder:
+            verdict = (
+                f"{count}. Delete the damaged objects, then run the build again: it builds the shards that are missing."
+            )
+        else:
+            verdict = (
+                f"{count}. tfprep repair {folder} builds the damaged files again, and no others. Files that only an index "
+                "refers to: write them again, then run tfprep index."
+            )
+        text.echo(verdict)
+    return 1 if faults else 0
+
+
+_KEYS_SHOWN = 10
+
+
+@click.command("repair")
+@click.argument("folder")
+@click.argument("recipe", type=PATH, required=False)
+@option("--data", type=PATH, help="Folder of the raw files. [default: as for tfprep build]")
+@option("--workers", type=click.IntRange(0), help="Number of worker processes, as for tfprep build.")
+@json_option
+def repair_command(folder: str, recipe: Path | None, data: Path | None, workers: int | None, as_json: bool) -> int:
+    """Mend the damaged and missing files of the dataset in FOLDER; leave all others alone.
+
+    Shards are built again from the raw files with RECIPE, the file that the dataset was built with, and take their place only if
+    they have the same bytes as before. Without RECIPE, what follows from other files is mended.
+
+    Exit status 1: something could not be mended; it is named.
+    """
+    from tfprep.builder.repair import repair
+
+    if "://" in folder:
+        raise click.UsageError(
+            f"{folder} is at a store, where no file can be mended; delete what tfprep verify names, then build again: that "
+            "builds the shards that are missing"
+        )
+    summary = repair(Path(folder), recipe, data, workers=workers, tell=lambda line: text.echo(line, err=True))
+    text.print_result(as_json, asdict(summary), _repair_lines(folder, summary))
+    return 1 if summary.lost else 0
+
+
+def _repair_lines(folder: str, summary: RepairSummary) -> Iterator[str]:
+    if not summary.faults:
+        yield f"{folder}: no fault found"
+    if summary.mended:
+        yield f"Mended: {', '.join(summary.mended)}"
+    for name, reason in summary.lost.items():
+        yield f"Not mended: {name}: {reason}"
+    if summary.lost_samples:
+        shown = ", ".join(summary.lost_samples[:_KEYS_SHOWN])
+        more = len(summary.lost_samples) - _KEYS_SHOWN
+        yield f"Lost samples: {shown}{f' and {more:,} more' if more > 0 else ''}"
+        yield (
+            "If the raw files are gone: tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT --verify --on-bad skip "
+            "opens all records that are intact"
+        )
+
+
+_NAMED = 20
+
+
+@click.command("clean")
+@click.argument("place")
+@option("--remove", is_flag=True, help="Remove what is listed; refused while a build runs there.")
+@option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def clean_command(place: str, remove: bool, as_json: bool) -> None:
+    """List what builds and tfprep add-fields left at PLACE, a URL or a folder: objects that the dataset does not refer to.
+
+    Loaders that opened an earlier dataset there still read its objects: remove them when those have ended. Other files are left
+    alone.
+    """
+    from tfprep.builder.at_store import clean
+
+    leftovers = clean(place, remove=remove)
+    text.print_result(as_json, asdict(leftovers), _clean_lines(leftovers))
+
+
+def _clean_lines(leftovers: Leftovers) -> Iterator[str]:
+    found = leftovers.unreferenced
+    yield from (f"  {info.name}  {text.size(info.bytes)}" for info in found[:_NAMED])
+    if len(found) > _NAMED:
+        yield f"  ... and {len(found) - _NAMED:,} more"
+    verb = "removed" if leftovers.removed else "found"
+    yield (
+        f"{leftovers.url}: {verb} {text.number(len(found), 'unreferenced object')} of {text.size(sum(i.bytes for i in found))}"
+        + ("" if leftovers.removed or not found else "; --remove removes them")
+    )
+    if leftovers.unfinished:
+        size = text.size(sum(info.bytes for info in leftovers.unfinished))
+        yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"
+
+
+@click.command("export")
+@click.argument("folder")
+@option("--to", required=True, type=click.Choice(["webdataset", "folder", "coco", "parquet"]), help="The format.")
+@option("--out", required=True, type=PATH, help="An empty or new folder.")
+@option("--variant", type=click.IntRange(0), default=0, help="The variant to export.")
+@json_option
+def export_command(folder: str, to: Format, out: Path, variant: int, as_json: bool) -> None:
+    """Write the dataset in FOLDER (a path or a URL) in another format, with the same keys."""
+    from tfprep.dataset import open_dataset
+    from tfprep.export import export
+
+    summary = export(open_dataset(folder), out, to, variant=variant)
+    counts = ", ".join(f"{text.number(count, 'sample')} of {split}" for split, count in summary.samples.items())
+    text.print_result(
+        as_json, asdict(summary), [f"{out}: {counts}", *(f"Left out: {what}" for what in summary.left_out)]
+    )

@@ -1,0 +1,388 @@
+"""The commands that measure, `tfprep bench`, `advise`, `doctor` and `demo`, and `completion`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+from click.shell_completion import get_completion_class
+
+from tfprep.cli import text
+from tfprep.cli.options import FILE, PATH, POSITIVE, byte_count, json_option, named, option, share
+from tfprep.cli.quiet import start_tensorflow
+from tfprep.errors import LoaderError
+from tfprep.optional import require_package
+
+if TYPE_CHECKING:
+    from tfprep.bench.advise import Advice, Prediction
+    from tfprep.bench.rounds import Candidate
+    from tfprep.bench.run import BenchOptions
+    from tfprep.builder import BuildSummary
+    from tfprep.demo.train import Learned
+
+
+EXIT_WAITING = 4
+_NOT_AT_URL = {
+    "--model": "model_name", "--map": "map_name", "--report": "report", "--against": "against", "--cold": "cold",
+}  # fmt: skip
+
+
+@click.command("bench")
+@click.argument("folder")
+@option("--split", help="Split to load. [default: the first]")
+@option("--batch-size", type=click.IntRange(1), default=32)
+@option("--map", "map_name", metavar="MODULE:NAME", help="Function that is applied to the loader with Dataset.map.")
+@option("--rounds", type=click.IntRange(1), default=3, help="Number of rounds.")
+@option("--seconds", type=click.FloatRange(0.05), default=1.5, help="Measured seconds per round.")
+@option("--cold", is_flag=True, help="Drop the dataset's files from the page cache before each measurement.")
+@option("--threads", type=click.IntRange(0), help="Loader option threads.")
+@option("--prefetch", type=click.IntRange(1), help="As the loader's option.")
+@option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
+@option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
+@option("--local", type=click.Path(), help="Loader option local, for a dataset at a URL.")
+@option("--local-limit", help="Loader option local_limit, for example 500GB.")
+@option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
+@option("--images-per-second", type=POSITIVE, help="Compare with a training step that takes images at this rate.")
+@option("--model", "model_name", metavar="MODULE:NAME",
+        help="Train your model: a function that returns a compiled Keras model.")  # fmt: skip
+@option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
+@option("--targets", help="Loader option targets, for --model.")
+@option("--fail-if-waiting", type=share, metavar="SHARE",
+        help="Exit with status 4 if the input wait exceeds SHARE (for example 1%).")  # fmt: skip
+@option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
+@option("--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name.")
+@option(
+    "--against",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Compare with your own input pipeline: a function that returns an iterable of batches, of --batch-size samples each. "
+    "'on-the-fly' is --recipe computed in every epoch. Repeatable.",
+)
+@option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
+@option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
+@option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
+    """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
+
+    At a URL: what an epoch fetches, what the link delivers, and whether the link limits.
+
+    Exit status 4: the input wait exceeded the share of --fail-if-waiting.
+    """
+    from tfprep.storage.urls import folder_at, is_remote
+
+    place, step_s = folder_at(folder), _step_s(given)
+    step = given["step_ms"] or given["images_per_second"] or given["model_name"]
+    if fail_if_waiting is not None and not step:
+        raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
+    if given["report"]:
+        given["report"].parent.mkdir(parents=True, exist_ok=True)
+    if is_remote(place):
+        return _at_url(place, as_json, given, step_s, fail_if_waiting)
+    if given["local"]:
+        raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
+    from tfprep.bench.page import lines, write_report
+    from tfprep.bench.run import BenchOptions, bench
+    from tfprep.bench.training import TOLERATED, ready_model, train_with_model
+    from tfprep.load import open as open_data
+
+    start_tensorflow("tfprep bench")
+    function = named(given["map_name"]) if given["map_name"] else None
+    if function is not None and not callable(function):
+        raise LoaderError(f"{given['map_name']} is of type {type(function).__name__}, not a function")
+    options = BenchOptions(
+        split=given["split"],
+        batch_size=given["batch_size"],
+        loader=_loader_options(given),
+        map_function=function,
+        rounds=given["rounds"],
+        seconds=given["seconds"],
+        cold=given["cold"],
+        tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
+    )
+    model = None
+    if given["model_name"]:
+        inputs, targets = (
+            names.split(",") if names and "," in names else names for names in (given["inputs"], given["targets"])
+        )
+        model_options = {**options.loader, "inputs": inputs, "targets": targets}
+        data = open_data(place)
+        split, make = given["split"] or next(iter(data.splits)), named(given["model_name"])
+        model = ready_model(make, data, split, given["batch_size"], **model_options)
+    baselines = [_baseline(name, place, options, given) for name in given["against"]]
+    result = bench(place, options, baselines=baselines, step_s=step_s)
+    trained = None
+    if model is not None:
+        more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
+        trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
+    if given["report"]:
+        text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
+    document = {**result.as_json(), **({"model": asdict(trained)} if trained else {})}
+    text.print_result(as_json, document, [*lines(result), *(trained.lines() if trained else [])])
+    waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
+    return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
+
+
+def _at_url(
+    folder: Path, as_json: bool, given: dict[str, Any], step_s: float | None, fail_if_waiting: float | None
+) -> int:
+    from tfprep.bench.link import bench_link
+    from tfprep.load import open as open_data
+
+    unknown = [option for option, name in _NOT_AT_URL.items() if given[name]]
+    unknown += ["--fail-if-waiting"] if fail_if_waiting is not None else []
+    if unknown:
+        raise click.UsageError(f"{unknown[0]} needs the dataset on a local disk; copy it to this machine first")
+    options = _loader_options(given) | {name: given[name] for name in ("local", "local_limit") if given[name]}
+    seconds = given["rounds"] * given["seconds"]
+    result = bench_link(open_data(folder), given["split"], given["batch_size"], seconds=seconds, **options)
+    rate = None if step_s is None else given["batch_size"] / step_s
+    text.print_result(as_json, result.as_json(), result.lines(rate))
+    return 0
+
+
+def _step_s(given: dict[str, Any]) -> float | None:
+    """The length of the step to compare with, in seconds; None without such an option."""
+    if given["step_ms"] is not None and given["images_per_second"] is not None:
+        raise click.UsageError("--step-ms and --images-per-second exclude each other")
+    if given["images_per_second"] is not None:
+        return float(given["batch_size"] / given["images_per_second"])
+    return None if given["step_ms"] is None else float(given["step_ms"] / 1000)
+
+
+def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
+    names = ("threads", "prefetch", "order", "cache", "memory_budget")
+    options = {name: given[name] for name in names if given[name] is not None}
+    return {name: False if value == "none" else value for name, value in options.items()}
+
+
+def _baseline(name: str, folder: Path, options: BenchOptions, given: dict[str, Any]) -> Candidate:
+    """Return the pipeline that the loader is compared with."""
+    from tfprep.bench.rounds import Candidate
+    from tfprep.bench.trial import on_the_fly
+    from tfprep.load import open as open_data
+    from tfprep.recipe.file import data_root, load_recipe
+
+    if name != "on-the-fly":
+        make = named(name)
+        return Candidate(name, lambda: _repeated(name, make))
+    if given["recipe"] is None:
+        raise click.UsageError("--against on-the-fly computes the recipe in every epoch: name its file with --recipe")
+    recipe, root = load_recipe(given["recipe"]), given["data"] or data_root(given["recipe"])
+    split = options.split or next(iter(open_data(folder).splits))
+    return Candidate(name, lambda: iter(on_the_fly(recipe, root, split, options.batch_size)))
+
+
+def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yield the batches of one epoch after another, each from a new call."""
+    while True:
+        batches = iter(make())
+        if (first := next(batches, None)) is None:
+            raise LoaderError(f"{name} returned an iterable without batches")
+        yield first
+        yield from batches
+
+
+@click.command("advise")
+@click.argument("recipe", type=PATH)
+@option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
+@option("--images-per-second", type=POSITIVE, help="Rate that the loader should reach.")
+@option("--disk", type=byte_count, metavar="BYTES", help="Largest size of the dataset, for example 200GB.")
+@option("--hours", type=POSITIVE, help="Longest time of the build, in hours.")
+@option("--samples", type=click.IntRange(16), default=200, help="Number of samples to measure.")
+@option("--split", default="train")
+@option("--strategy", multiple=True, metavar="NAME",
+        help="Strategy to measure, by its name in the table; repeatable. [default: all]")  # fmt: skip
+@json_option
+def advise_command(
+    recipe: Path, data: str | None, samples: int, split: str, strategy: tuple[str, ...], as_json: bool, **goals: Any
+) -> None:
+    """Recommend how to store the data of RECIPE.
+
+    Every strategy is built and loaded on a sample; size, rate and build time of the whole dataset are predicted from it.
+    """
+    from tfprep.bench.advise import Goals, advise
+    from tfprep.recipe.file import data_root, load_recipe
+    from tfprep.sources.raw import raw_root
+
+    start_tensorflow("tfprep advise")
+    wanted = Goals(goals["images_per_second"], goals["disk"], goals["hours"])
+    root = raw_root(data or data_root(recipe))
+    with tempfile.TemporaryDirectory(prefix="tfprep-advise-") as scratch:
+        tell = None if as_json else lambda line: text.echo(line, err=True)
+        found = advise(
+            load_recipe(recipe), root, Path(scratch), wanted,
+            samples=samples, split=split, only=strategy, on_progress=tell,
+        )  # fmt: skip
+    text.print_result(as_json, found.as_json(), _advice(found))
+
+
+def _advice(found: Advice) -> Iterator[str]:
+    yield f"{text.number(found.samples, 'sample')}, predicted from a sample of {found.measured_on:,}:"
+    yield text.table([("strategy", "images/s", "disk", "build"), *map(_row, found.predictions)])
+    yield f"Recommended: {found.chosen} ({found.reason})."
+    yield from (f"  {line}" for line in (*found.lines, *(loss.words for loss in found.lost)))
+    if found.variants:
+        yield "With more variants:"
+        yield text.table([_row(one) for one in found.variants])
+    yield from (f"left out: {name}: {why}" for name, why in found.left_out.items())
+    if any(one.estimated for one in found.predictions):
+        yield "* estimated from the CPU time of the inputs that would be computed during training"
+    if found.busy:
+        yield f"note: {found.busy}"
+
+
+def _row(one: Prediction) -> tuple[object, ...]:
+    rate = f"{one.images_per_s:,.0f}{'*' if one.estimated else ''}"
+    return one.strategy, rate, text.size(one.disk_bytes), text.duration(one.build_s)
+
+
+MARKS = {"ok": "     ", "note": "note ", "problem": "FAIL "}
+
+
+@click.command("doctor")
+@click.argument("folder", default=".", type=click.Path(file_okay=False))
+@option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor_command(folder: str, as_json: bool) -> int:
+    """Print what is installed, what this machine offers and what to change.
+
+    Measures the disk of FOLDER (default: this folder) with a file of 256 MB, which is removed. The exit status is 1 if there is a
+    problem.
+    """
+    from tfprep.bench.doctor import examine
+
+    findings = []
+    for finding in examine(folder):
+        findings.append(finding)
+        if not as_json:
+            text.echo(f"{MARKS[finding.status]}{finding.name:<11} {finding.value}")
+            if finding.advice:
+                text.echo(f"{'':16} {finding.advice}")
+    problems = sum(finding.status == "problem" for finding in findings)
+    if as_json:
+        text.print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
+    return int(problems > 0)
+
+
+Say: TypeAlias = Callable[[str], Any]
+
+
+@click.command("demo")
+@option("--out", type=PATH, default="tfprep-demo", help="Folder for everything that the demo makes.")
+@option("--scenes", type=click.IntRange(20), default=240, help="Number of training images to make.")
+@option("--steps", type=click.IntRange(20), default=400, help="Number of training steps.")
+@option("--only-data", is_flag=True, help="Make photos with masks, and photos in class folders, and stop.")
+@option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: bool) -> None:
+    """Make photos with masks, build a dataset with click maps and variants, draw it, train on it, and compare loading rates.
+
+    The demo takes about two minutes on two cores. All files stay in the output folder.
+    """
+    from tfprep.dataset import open_dataset
+    from tfprep.dataset.sheet import contact_sheet
+
+    raw, built, picture = out / "raw", out / "built", out / "sheet.png"
+    started = time.monotonic()
+    say: Say = (lambda line: None) if as_json else text.echo
+    if only_data:
+        _only_data(out, scenes, say, as_json)
+        return
+    require_package("tensorflow", "tfprep demo")
+    _make(raw, scenes, say)
+    summary = _build(raw, built, say)
+    contact_sheet(open_dataset(built), samples=8).save(picture)
+    say(f"3. Contact sheet: {picture}")
+    start_tensorflow()
+    learned = _train(built, steps, say, quiet=as_json)
+    rates = _compare(raw, built, say)
+    say(f"The demo took {text.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
+    if as_json:
+        text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
+
+
+def _only_data(out: Path, scenes: int, say: Say, as_json: bool) -> None:
+    from tfprep.demo.scenes import write_objects
+
+    raw, objects = out / "raw", out / "objects"
+    counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
+    say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
+    if as_json:
+        text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
+
+
+def _make(raw: Path, scenes: int, say: Say) -> int:
+    from tfprep.demo.scenes import write_scenes
+
+    say("1. Making photos (JPEG) and masks (PNG)")
+    count = write_scenes(raw, {"train": scenes, "val": max(10, scenes // 4)})
+    say(f"   {count} scenes with leaves, stars and stones in {raw}")
+    return count
+
+
+def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
+    from tfprep.builder import build
+    from tfprep.demo.recipe import RECIPE
+
+    say("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
+    summary = build(RECIPE, built, raw)
+    if summary.built_samples:
+        how = f"in {text.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
+    else:
+        how = "were up to date"
+    say(f"   {text.number(summary.records, 'record')} ({text.size(summary.bytes)}) {how}")
+    return summary
+
+
+def _train(built: Path, steps: int, say: Say, quiet: bool) -> Learned:
+    from tqdm import tqdm
+
+    from tfprep.demo.train import BATCH, train
+    from tfprep.load import open as open_data
+
+    say(
+        f"4. Training a small network for {steps} steps, batch size {BATCH}: RGB and two click maps to the mask of leaves"
+    )
+    with tqdm(total=steps, unit=" steps", disable=quiet or None, leave=False) as bar:
+        learned = train(open_data(built), steps, lambda step, loss: bar.update())
+    say(
+        f"   loss {learned.first_loss:.3f} at the start, {learned.last_loss:.3f} at the end; "
+        f"IoU on validation scenes {learned.held_out_iou:.2f}"
+    )
+    return learned
+
+
+def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
+    """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
+    from tfprep.bench.loaders import loader_candidate
+    from tfprep.bench.rounds import Budget, Candidate, compare
+    from tfprep.bench.trial import on_the_fly
+    from tfprep.demo.recipe import RECIPE
+    from tfprep.demo.train import BATCH
+    from tfprep.load import open as open_data
+
+    say("5. Comparing: the same batches computed on the fly (tf.data and tf.py_function), and loaded from the dataset")
+    on_fly = Candidate("on_the_fly", lambda: iter(on_the_fly(RECIPE, raw, "train", BATCH)))
+    rounds = compare([on_fly, loader_candidate(open_data(built), "train", BATCH, seed=0)], Budget(3, 2.0))
+    rates = {name: rounds.images_per_s(name).median for name in ("on_the_fly", "tfprep")}
+    ratio = rounds.ratio("tfprep", "on_the_fly").median
+    say(f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times")
+    return {**rates, "ratio": ratio}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the script that completes commands and options in SHELL.
+
+    Load it when the shell starts: `eval "$(tfprep completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc,
+    `tfprep completion fish | source` in ~/.config/fish/config.fish.
+    """
+    from tfprep.cli import tfprep
+
+    maker = get_completion_class(shell)
+    assert maker is not None, "click knows the three shells"
+    click.echo(maker(tfprep, {}, "tfprep", "_TFPREP_COMPLETE").source())
