@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
@@ -192,8 +191,6 @@ def _factors(amount: float | Range) -> Range:
     return (low, high) if isinstance(amount, tuple) else (max(0.0, low), high)
 
 
-Curve: TypeAlias = Callable[[Array], Array]
-"""From the histogram of a channel, int64 [256], to its table, uint8 [256]."""
 _LEVELS = np.arange(256)
 _FLOAT32_COUNTS = 1 << 24
 """OpenCV counts in float32, which is exact up to this number of pixels."""
@@ -346,7 +343,7 @@ def histogram(image: ImageArray, channel: int) -> Array:
     return np.asarray(cv2.calcHist([image], [channel], None, [256], [0, 256])).ravel().astype(np.int64)
 
 
-def _by_histogram(image: ImageArray, curve: Curve) -> ImageArray:
+def _by_histogram(image: ImageArray, curve: Callable[[Array], Array]) -> ImageArray:
     return apply_curve(image, np.stack([curve(histogram(image, channel)) for channel in range(3)], axis=1))
 
 

@@ -39,7 +39,12 @@ class Sharpness:
         require_range("Sharpness.amount", around(1, self.amount), -10, 10)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return blend(_smooth(image), image, generator.uniform(*around(1, self.amount)))
+        # Pillow's ImageFilter.SMOOTH: (sum of the 3 × 3 pixels + 4 times the middle) / 13, rounded; never half-way, so any
+        # rounding will do.
+        smooth = image if min(image.shape[:2]) < 3 else np.asarray(cv2.filter2D(image, -1, _SMOOTH), np.uint8)
+        for edge in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]) if smooth is not image else ():
+            smooth[edge] = image[edge]
+        return blend(smooth, image, generator.uniform(*around(1, self.amount)))
 
 
 @dataclass(frozen=True)
@@ -186,25 +191,19 @@ class Erasing:
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         happens, draws = generator.random() < self.p, generator.random((10, 4))
-        window = self._window(image.shape[0], image.shape[1], draws) if happens else None
-        if window is None:
-            return image
-        changed: ImageArray = image.copy()
-        changed[window] = (
-            generator.integers(0, 256, changed[window].shape, np.uint8) if self.level is None else self.level
-        )
-        return changed
-
-    def _window(self, height: int, width: int, draws: Array) -> tuple[slice, slice] | None:
+        height, width = image.shape[:2]
         low, high = log(self.aspect[0]), log(self.aspect[1])
-        for area, aspect, down, right in draws:
+        for area, aspect, down, right in draws if happens else ():
             pixels = height * width * (self.area[0] + area * (self.area[1] - self.area[0]))
             ratio = exp(low + aspect * (high - low))
             tall, wide = round(sqrt(pixels * ratio)), round(sqrt(pixels / ratio))
             if 0 < tall < height and 0 < wide < width:
                 top, left = int(down * (height - tall + 1)), int(right * (width - wide + 1))
-                return slice(top, top + tall), slice(left, left + wide)
-        return None
+                changed: ImageArray = image.copy()
+                window = changed[top : top + tall, left : left + wide]
+                window[...] = generator.integers(0, 256, window.shape, np.uint8) if self.level is None else self.level
+                return changed
+        return image
 
 
 def line_kernel(length_px: float, angle: float) -> Array:
@@ -217,17 +216,6 @@ def line_kernel(length_px: float, angle: float) -> Array:
     distance = np.hypot(columns - along * cos(angle), rows + along * sin(angle))
     weights = np.clip(1 - distance, 0, None)
     return np.asarray(weights / weights.sum(), np.float32)
-
-
-def _smooth(image: ImageArray) -> ImageArray:
-    """Pillow's ImageFilter.SMOOTH: (sum of the 3 × 3 pixels + 4 times the middle) / 13, rounded; never half-way, so any
-    rounding will do."""
-    if min(image.shape[:2]) < 3:
-        return image
-    smooth = np.asarray(cv2.filter2D(image, -1, _SMOOTH), np.uint8)
-    for edge in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
-        smooth[edge] = image[edge]
-    return smooth
 
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / np.float32(13)

@@ -204,39 +204,28 @@ NARROW = Magnitudes()
 WIDE = Magnitudes(shear=0.99, translate_px=32, rotate=135.0, factor=0.99, posterize=2)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """One op of a policy: its name, its magnitude from 0 to 30, and its sign, 1 or -1."""
-
-    name: str
-    magnitude: int
-    sign: int
-
-
 class Automatic:
     """Applies the ops that RandAugment and TrivialAugment draw."""
 
     magnitudes: Magnitudes
 
-    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
-        """The ops, by name, magnitude and sign."""
+    def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
+        """The ops: the name of each, its magnitude from 0 to 30, and its sign, 1 or -1."""
         raise NotImplementedError
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        still = np.random.Generator(
-            np.random.Philox(key=0)
-        )  # the ops' ranges are single values: nothing is left to draw
-        drawn = () if generator is None else self.draw(generator)
-        geometric = (one for one in drawn if one.name in GEOMETRIC)
-        ops = [self.magnitudes.geometry(one.name, one.magnitude, one.sign, size) for one in geometric]
+        # The ops' ranges are single values: nothing is left to draw.
+        still = np.random.Generator(np.random.Philox(key=0))
+        drawn = [] if generator is None else self.draw(generator)
+        ops = [self.magnitudes.geometry(name, m, sign, size) for name, m, sign in drawn if name in GEOMETRIC]
         whole = apply_each(size, [(op, still) for op in ops])
         assert isinstance(whole, Transform)
         return whole
 
     def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
         """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
-        tonal = (one for one in self.draw(generator) if one.name in TONAL)
-        return tuple(self.magnitudes.colour(one.name, one.magnitude, one.sign) for one in tonal)
+        tonal = (one for one in self.draw(generator) if one[0] in TONAL)
+        return tuple(self.magnitudes.colour(*one) for one in tonal)
 
 
 @dataclass(frozen=True)
@@ -258,9 +247,9 @@ class RandAugment(Automatic):
         whole = isinstance(self.m, int) and 0 <= self.m < MAGNITUDES
         require(whole, f"RandAugment.m is a whole number from 0 to {MAGNITUDES - 1}", self.m, "for example 9")
 
-    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
+    def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         numbers, signs = generator.integers(len(OPS), size=self.n), generator.integers(2, size=self.n)
-        return tuple(Drawn(OPS[one], self.m, 1 - 2 * int(sign)) for one, sign in zip(numbers, signs, strict=True))
+        return [(OPS[one], self.m, 1 - 2 * int(sign)) for one, sign in zip(numbers, signs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -273,9 +262,9 @@ class TrivialAugment(Automatic):
 
     magnitudes: Magnitudes = WIDE
 
-    def draw(self, generator: np.random.Generator) -> tuple[Drawn, ...]:
+    def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         number, magnitude, sign = (int(generator.integers(high)) for high in (len(OPS), MAGNITUDES, 2))
-        return (Drawn(OPS[number], magnitude, 1 - 2 * sign),)
+        return [(OPS[number], magnitude, 1 - 2 * sign)]
 
 
 @dataclass(frozen=True)

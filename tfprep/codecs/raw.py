@@ -281,7 +281,14 @@ class Texts(Described):
         """The items of a `BytesList`'s content, each as bytes: object [N]. SampleError where it is none, or of another length."""
         items, at = [], 0
         while at < len(content):
-            size, start = _length(content, at)
+            size = shift = 0
+            head = content[at + 1 : at + 6] if content[at] == _ITEM else b""
+            start = at + 1 + next((n for n, byte in enumerate(head, 1) if byte < 0x80), len(content))
+            if start > len(content):
+                raise SampleError("its bytes are no list of strings")
+            for byte in content[at + 1 : start]:  # the length of an item, 7 bits in each byte
+                size |= (byte & 0x7F) << shift
+                shift += 7
             at = start + size
             items.append(content[start:at])
         expected = spec.shape[0]
@@ -303,16 +310,3 @@ class Texts(Described):
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature(spec.shape, "string", "none")}
-
-
-def _length(content: bytes, at: int) -> tuple[int, int]:
-    """The length of the item whose tag stands at a position, and where its bytes begin."""
-    if content[at] != _ITEM:
-        raise SampleError("its bytes are no list of strings")
-    size = shift = 0
-    for position in range(at + 1, min(at + 6, len(content))):
-        size |= (content[position] & 0x7F) << shift
-        if content[position] < 0x80:
-            return size, position + 1
-        shift += 7
-    raise SampleError("its bytes are no list of strings")

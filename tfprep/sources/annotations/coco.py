@@ -10,7 +10,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -96,19 +96,19 @@ class Coco(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
-        files = CocoFiles.read(self, root, self.annotations, self.classes)
-        check_drawing(self.fields, len(files.categories.names), self.void, "Coco")
-        return object_listing(self, files.categories.names, partial(self._rows, files))
+        files = CocoFiles(self, root, self.annotations, self.classes)
+        check_drawing(self.fields, len(files.names), self.void, "Coco")
+        return object_listing(self, files.names, partial(self._rows, files))
 
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
-        for image, found, holes, file in files.images(self.unannotated, tally):
+        for image, found, holes, file in files.images(tally):
             path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
-            part = self._objects(image, found, files.categories, tally)
+            part = self._objects(image, found, files, tally)
             yield Entry(key_of(path), holes["split"], (path,), (part,)), None
 
     def _objects(
-        self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories, tally: Counter[str]
+        self, image: Mapping[str, Any], annotations: list[Any], files: CocoFiles, tally: Counter[str]
     ) -> dict[str, Any]:
         part: dict[str, Any] = {"size": checked_size(image), "objects": []}
         if not annotations and self.unannotated == "reject":
@@ -121,19 +121,17 @@ class Coco(AnnotatedSource):
                         raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
                     texts.append(" ".join(one["caption"].split()))
                 return {**part, "text": "\n".join(texts)}
-            part["objects"] = [
-                made for one in annotations if (made := self._object(one, categories, tally)) is not None
-            ]
+            part["objects"] = [made for one in annotations if (made := self._object(one, files, tally)) is not None]
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
         return part
 
-    def _object(self, one: Any, categories: CocoCategories, tally: Counter[str]) -> dict[str, Any] | None:
+    def _object(self, one: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
         """One annotation as an object; None if it is left out."""
         name = f"annotation {one.get('id')}" if isinstance(one, dict) else "an annotation"
         if not isinstance(one, dict):
             raise WrongAnnotation(f"{name} is {one!r:.60}, not an object")
-        label = categories.number(one.get("category_id"), name)
+        label = files.number(one.get("category_id"), name)
         crowd = bool(one.get("iscrowd"))
         if label is None or (crowd and self.crowds == "skip"):
             tally[OTHER_CLASS if label is None else "region of a crowd"] += 1
@@ -148,7 +146,7 @@ class Coco(AnnotatedSource):
         if DRAWN & set(self.fields):
             made |= _shape(one.get("segmentation"), name)
         if "points" in self.fields:
-            made["points"] = _points(one.get("keypoints"), categories.by_id[one["category_id"]][1], name)
+            made["points"] = _points(one.get("keypoints"), files.by_id[one["category_id"]][1], name)
         return made
 
 
@@ -237,34 +235,58 @@ class CocoFile:
             yield one["id"], (known, len(one.get("keypoints") or ()), bool(one.get("isthing", 1)))
 
 
-@dataclass(frozen=True)
 class CocoFiles:
-    """All annotation files of a source, with their placeholders, and their categories."""
+    """All annotation files of a source with their placeholders, and their categories.
 
-    files: list[tuple[CocoFile, dict[str, str]]]
-    categories: CocoCategories
+    Attributes:
+        names: Class names in the order of their numbers.
+        by_id: Name (None if the category has none), number of key points, and whether it is a thing, by id.
+    """
 
-    @staticmethod
-    def read(source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> CocoFiles:
+    def __init__(self, source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> None:
         """Read the files of a pattern. SourceError if there is none, or one is no COCO file."""
         found = split_files(root, annotations, source.splits, "file")
-        files = [(CocoFile.read(root / path), holes) for path, holes in found]
-        return CocoFiles(files, CocoCategories.of([file for file, _ in files], classes))
+        self._files = [(CocoFile.read(root / path), holes) for path, holes in found]
+        self._unannotated = source.unannotated
+        self.by_id: dict[int | str, tuple[str | None, int, bool]] = {}
+        for file, _ in self._files:
+            for number, new in file.categories():
+                if (known := self.by_id.setdefault(number, new)) != new:
+                    raise SourceError(
+                        f"{file.path}: category {number} is {new[0]!r} here and {known[0]!r} in another file"
+                    )
+        self._ids: dict[str, list[str]] = {}
+        for number, (name, *_) in sorted(self.by_id.items(), key=lambda item: (isinstance(item[0], str), item[0])):
+            if name:
+                self._ids.setdefault(name, []).append(str(number))
+        self.names = classes or tuple(self._ids)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        if unknown := [name for name in self.names if name not in self._ids]:
+            there = ", ".join(map(repr, list(self._ids)[:20]))
+            raise SourceError(f"{self._files[0][0].path}: there is no category {unknown[0]!r}; there are {there}")
 
-    def images(
-        self, unannotated: Unannotated, tally: Counter[str]
-    ) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:
+    def images(self, tally: Counter[str]) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:
         """Yield each image with its annotations, the placeholders of its file and the file."""
-        for name, ids in self.categories.merged.items():
-            tally[f"class {name!r} is that of several categories: {ids}"] += 1
-        for file, holes in self.files:
+        for name, ids in self._ids.items():
+            if len(ids) > 1:
+                tally[f"class {name!r} is that of several categories: {', '.join(ids)}"] += 1
+        for file, holes in self._files:
             tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
             tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
             for image, found in file.images():
-                if not found and unannotated == "skip":
+                if not found and self._unannotated == "skip":
                     tally[UNANNOTATED] += 1
                 else:
                     yield image, found, holes, file.path
+
+    def number(self, category: Any, annotation: str) -> int | None:
+        """Return the class number of a category; None if its objects are left out."""
+        if not isinstance(category, int | str) or category not in self.by_id:
+            raise WrongAnnotation(f"{annotation}: there is no category {category!r}")
+        name = self.by_id[category][0]
+        if name is None:
+            raise WrongAnnotation(f"{annotation}: category {category} has no name")
+        return self._numbers.get(name)
 
 
 def image_file_name(value: Any) -> Any:
@@ -289,49 +311,6 @@ def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: 
         ids.append(number)
         starts.append(at)
     return np.array(ids, np.int64), np.array(starts, np.int64)
-
-
-@dataclass(frozen=True)
-class CocoCategories:
-    """The categories of all files: class names in the order of their numbers, and what each id stands for."""
-
-    names: tuple[str, ...]
-    by_id: Mapping[int | str, tuple[str | None, int, bool]]
-    """Name (None if the category has none), number of key points, and whether it is a thing, by id."""
-    all_of_them: bool
-    merged: Mapping[str, str]
-    """The names that several categories have, which are one class, and the ids of these categories in words."""
-
-    @staticmethod
-    def of(files: Sequence[CocoFile], taken: tuple[str, ...] | None) -> CocoCategories:
-        by_id: dict[int | str, tuple[str | None, int, bool]] = {}
-        for file in files:
-            for number, new in file.categories():
-                if by_id.setdefault(number, new) != new:
-                    raise SourceError(
-                        f"{file.path}: category {number} is {new[0]!r} here and {by_id[number][0]!r} in another file"
-                    )
-        ids: dict[str, list[str]] = {}
-        for number, (name, *_) in sorted(by_id.items(), key=lambda item: (isinstance(item[0], str), item[0])):
-            if name:
-                ids.setdefault(name, []).append(str(number))
-        names = tuple(ids)
-        merged = {name: ", ".join(of_name) for name, of_name in ids.items() if len(of_name) > 1}
-        for name in taken or ():
-            if name not in names:
-                raise SourceError(
-                    f"{files[0].path}: there is no category {name!r}; there are {', '.join(map(repr, names[:20]))}"
-                )
-        return CocoCategories(taken or names, by_id, taken is None, merged)
-
-    def number(self, category: Any, annotation: str) -> int | None:
-        """The class number of a category; None if its objects are left out."""
-        if not isinstance(category, int | str) or category not in self.by_id:
-            raise WrongAnnotation(f"{annotation}: there is no category {category!r}")
-        name = self.by_id[category][0]
-        if name is None:
-            raise WrongAnnotation(f"{annotation}: category {category} has no name")
-        return self.names.index(name) if self.all_of_them or name in self.names else None
 
 
 _DECODER = json.JSONDecoder()

@@ -18,7 +18,7 @@ import numpy as np
 from tfprep import images
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
-from tfprep.sources.annotations.coco import CocoCategories, CocoFiles, Crowds, box_corners, image_file_name
+from tfprep.sources.annotations.coco import CocoFiles, Crowds, box_corners, image_file_name
 from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     Unannotated,
@@ -92,19 +92,19 @@ class CocoPanoptic(AnnotatedSource):
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
-        files = CocoFiles.read(self, root, self.annotations, None)
-        return object_listing(self, files.categories.names, partial(self._rows, files), ("image", "segments"))
+        files = CocoFiles(self, root, self.annotations, None)
+        return object_listing(self, files.names, partial(self._rows, files), ("image", "segments"))
 
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template, segments = Template.parse(self.images), Template.parse(self.segments)
-        for image, found, holes, file in files.images(self.unannotated, tally):
+        for image, found, holes, file in files.images(tally):
             path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
             name = found[0].get("file_name") if found else path.rpartition("/")[2].rpartition(".")[0] + ".png"
             png = image_path(segments, {**holes, "file_name": name}, file)
-            part = self._objects(image, found, files.categories)
+            part = self._objects(image, found, files)
             yield Entry(key_of(path), holes["split"], (path, png), (part,)), None
 
-    def _objects(self, image: Mapping[str, Any], annotations: list[Any], categories: CocoCategories) -> dict[str, Any]:
+    def _objects(self, image: Mapping[str, Any], annotations: list[Any], files: CocoFiles) -> dict[str, Any]:
         part: dict[str, Any] = {"size": checked_size(image), "objects": [], "stuff": []}
         try:
             if not annotations:
@@ -113,11 +113,11 @@ class CocoPanoptic(AnnotatedSource):
                 if not isinstance(one, dict) or not isinstance(one.get("id"), int):
                     raise WrongAnnotation(f"a segment is an object with an id; got {one!r:.60}")
                 name = f"segment {one['id']}"
-                label = categories.number(one.get("category_id"), name)
+                label = files.number(one.get("category_id"), name)
                 made: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
                 if one.get("iscrowd") and self.crowds != "keep":
                     made |= {"void": True, "skip": self.crowds == "skip"}
-                if thing := categories.by_id[one["category_id"]][2]:
+                if thing := files.by_id[one["category_id"]][2]:
                     made["box"] = box_corners(one.get("bbox"), name)
                 part["objects" if thing else "stuff"].append(made)
         except WrongAnnotation as fault:
