@@ -17,10 +17,9 @@ import os
 import shutil
 import sys
 import tempfile
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,40 +257,28 @@ def main() -> None:
         memory_gb=(3.0, "Limit of the address space above that at the start"),
     )
     outside: list[str] = []
-    counts: Counter[str] = Counter()
-    failures: list[dict[str, str]] = []
+
+    def read_inside(folder: Path) -> str:
+        outside.clear()
+        outcome = read_all(folder)
+        return f"read outside the folder: {outside[0]}" if outside else outcome
+
+    def cases(root: Path, whole: Path) -> Iterator[tuple[str, Callable[[], str], float]]:
+        draws, folder = np.random.default_rng(options.seed), root / "mutated"
+        for number in range(options.count):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder, ignore=shutil.ignore_patterns(".tfprep", "report.html"))
+            mutations = mutate(folder, draws)
+            yield f"{number} {mutations}", partial(read_inside, folder), options.timeout_s
+
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         whole = make_dataset(root)
         assert read_all(whole) == "read"
         watch_opened_files(root / "mutated", outside)
         harness.limit_memory(options.memory_gb)
-        draws = np.random.default_rng(options.seed)
-        for number in range(options.count):
-            folder = root / "mutated"
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(whole, folder, ignore=shutil.ignore_patterns(".tfprep", "report.html"))
-            mutations = mutate(folder, draws)
-            outside.clear()
-            try:
-                with harness.at_most(options.timeout_s):
-                    outcome = read_all(folder)
-            except harness.TooSlow:
-                outcome = "hang"
-            except Exception as error:
-                outcome = f"not tfprep's: {type(error).__name__}"
-                failures.append({"number": str(number), "mutations": mutations, "error": traceback.format_exc()})
-            if outside:
-                failures.append({"number": str(number), "mutations": mutations, "error": f"opened {outside[:3]}"})
-                counts["read outside the folder"] += 1
-            counts[outcome] += 1
-    bad = sum(count for name, count in counts.items() if name.startswith(("not tfprep's", "hang", "read outside")))
-    print(f"{options.count} folders, seed {options.seed}: {bad} bad")
-    for name, count in counts.most_common():
-        print(f"  {count:6} {name}")
-    for failure in failures[:5]:
-        print(failure["number"], failure["mutations"], failure["error"][-800:])
-    harness.finish(options, {"seed": options.seed, "counts": counts, "failures": failures}, failed=bad)
+        bad = ("not tfprep's", "hang", "read outside")
+        harness.run_cases(options, cases(root, whole), allowed=lambda outcome: not outcome.startswith(bad))
 
 
 def watch_opened_files(folder: Path, outside: list[str]) -> None:

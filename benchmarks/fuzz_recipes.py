@@ -15,12 +15,10 @@ import json
 import random
 import re
 import shutil
-import sys
 import tempfile
 import time
-import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import harness
@@ -98,26 +96,27 @@ VALUES = [
 VALUE = re.compile(
     r"(?<==)(?:[\w.']+\([^()]*\)|[\w.'\"]+)|(?<=: )(?:codecs|derive)\.\w+\([^()]*\)|(?<=[\[(, ])(?:\d[\d.]*|\"[^\"]*\")"
 )
+LIMIT_S = 60.0
 NAME = re.compile(r"[A-Za-z_]{3,}")
 
 
 def main() -> None:
     numbers = {"recipes": (500, "Number of recipes"), "seed": (0, "Seed of all mistakes")}
     options = harness.arguments(__doc__, **numbers, seconds=(300.0, "Stop after this time"))
-    folder = Path(tempfile.mkdtemp(prefix="tfprep-fuzz-"))
-    write_data(folder / "data")
-    counts: Counter[str] = Counter()
-    started = time.monotonic()
-    for number in range(options.recipes):
-        if time.monotonic() - started > options.seconds:
-            break
-        text = with_mistakes(random.Random(f"{options.seed}/{number}"))
-        counts[outcome(folder, number, text)] += 1
-    shutil.rmtree(folder)
-    print(f"{sum(counts.values())} recipes in {time.monotonic() - started:.0f} s:")
-    for name, count in sorted(counts.items()):
-        print(f"{count:6} {name}")
-    harness.finish(options, {"seed": options.seed, "outcomes": counts}, failed=counts["TRACEBACK"])
+
+    def cases(folder: Path) -> Iterator[tuple[str, Callable[[], str], float]]:
+        write_data(folder / "data")
+        started = time.monotonic()
+        for number in range(options.recipes):
+            if time.monotonic() - started > options.seconds:
+                return
+            path, text = folder / f"recipe_{number}.py", with_mistakes(random.Random(f"{options.seed}/{number}"))
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+            yield f"{path.name}\n{text}", partial(outcome, path), LIMIT_S
+
+    with tempfile.TemporaryDirectory(prefix="tfprep-fuzz-") as folder:
+        expected = ("refused", "built")
+        harness.run_cases(options, cases(Path(folder)), allowed=lambda outcome: outcome.startswith(expected))
 
 
 def write_data(data: Path) -> None:
@@ -194,26 +193,19 @@ MISTAKES: list[Callable[[str, random.Random], str]] = [
 ]
 
 
-def outcome(folder: Path, number: int, text: str) -> str:
-    """The outcome of one recipe. A traceback is printed together with the recipe."""
-    path = folder / f"recipe_{number}.py"
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)
+def outcome(path: Path) -> str:
+    """The outcome of one recipe; an error where it wrote outside its folder."""
+    folder = path.parent
+    shutil.rmtree(folder / "out", ignore_errors=True)
     before = set(folder.parent.iterdir())
-    try:
-        result = load_and_build(path, out, folder / "data")
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        print(f"--- {path.name}: {type(error).__name__}\n{text}\n{traceback.format_exc()}", file=sys.stderr)
-        result = "TRACEBACK"
-    stray = {entry.name for entry in folder.iterdir()} - {"data", "out", "__pycache__"}
-    if any(not name.startswith("recipe_") for name in stray) or any(
-        "evil" in entry.name for entry in set(folder.parent.iterdir()) - before
-    ):
-        print(f"--- {path.name} wrote outside its folder: {stray}", file=sys.stderr)
-        result = "TRACEBACK"
+    result = load_and_build(path, folder / "out", folder / "data")
+    stray = {entry.name for entry in folder.iterdir() if not entry.name.startswith("recipe_")} - {
+        "data",
+        "out",
+        "__pycache__",
+    }
+    stray |= {entry.name for entry in set(folder.parent.iterdir()) - before if "evil" in entry.name}
+    assert not stray, f"wrote outside its folder: {stray}"
     return result
 
 

@@ -11,9 +11,8 @@ each row. The exit status is 1 if a string fails.
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import harness
 import numpy as np
@@ -42,25 +41,11 @@ def main() -> None:
     options = harness.arguments(__doc__, strings=(2000, "Number of strings"), seed=(0, "Seed of all strings"))
     rng = np.random.default_rng(options.seed)
     rows = table(rng)
-    counts: Counter[str] = Counter()
-    slowest = 0.0
-    for number in range(options.strings):
-        rule, text = string(rng, number)
-        started = time.monotonic()
-        outcome = answer(text, rows, exact=rule == "documented")
-        seconds = time.monotonic() - started
-        outcome = "hang" if seconds > LIMIT_S else outcome
-        slowest = max(slowest, seconds)
-        counts.update(["strings", rule, outcome])
-        if outcome not in ("rows", "LoaderError"):
-            print(f"{outcome}: {text[:200]!r}")
-    failures = counts["strings"] - counts["rows"] - counts["LoaderError"]
-    print(
-        f"seed {options.seed}: {counts['strings']} strings: {counts['rows']} returned rows, "
-        f"{counts['LoaderError']} raised a LoaderError, {failures} failed; the slowest took {slowest * 1e3:.0f} ms"
+    strings = (string(rng, number) for number in range(options.strings))
+    cases = (
+        (repr(text[:200]), partial(answer, text, rows, exact=rule == "documented"), LIMIT_S) for rule, text in strings
     )
-    report = {**counts, "failures": failures, "slowest_s": slowest, "seed": options.seed}
-    harness.finish(options, report, failed=failures or not counts["rows"])
+    harness.run_cases(options, cases, allowed=lambda outcome: outcome in ("rows", "LoaderError"), needed="rows")
 
 
 def table(rng: np.random.Generator) -> dict[str, list[object]]:

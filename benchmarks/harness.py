@@ -8,7 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -82,6 +85,45 @@ def at_most(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def run_cases(
+    options: Any,
+    cases: Iterable[tuple[str, Callable[[], str], float]],
+    *,
+    allowed: Callable[[str], bool],
+    needed: str = "",
+) -> None:
+    """Run the cases of a fuzz run, count their outcomes, print those that are not allowed, and end the script.
+
+    Args:
+        options: The arguments, with `json`.
+        cases: For each its name, a function that returns its outcome, and its limit in seconds. An exception is an outcome too,
+            "not tfprep's: TYPE", and so is "hang".
+        allowed: Tells which outcomes are no failure.
+        needed: An outcome without which the run has failed.
+    """
+    counts: Counter[str] = Counter()
+    failures, began = [], time.monotonic()
+    for name, case, seconds in cases:
+        trace = ""
+        try:
+            with at_most(seconds):
+                outcome = case()
+        except KeyboardInterrupt:
+            raise
+        except TooSlow:
+            outcome = "hang"
+        except BaseException as error:  # a recipe that exits, for example
+            outcome, trace = f"not tfprep's: {type(error).__name__}", traceback.format_exc()
+        counts[outcome] += 1
+        if not allowed(outcome):
+            failures.append({"case": name, "outcome": outcome, "error": trace})
+            print(f"--- {outcome}: {name}\n{trace[-3000:]}", file=sys.stderr)
+    print(f"{counts.total()} cases in {time.monotonic() - began:.0f} s, {len(failures)} failed")
+    for outcome, count in counts.most_common():
+        print(f"  {count:6} {outcome}")
+    finish(options, {"counts": counts, "failures": failures}, failed=failures or (needed and not counts[needed]))
 
 
 def limit_memory(gigabytes: float) -> None:
