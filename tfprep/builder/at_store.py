@@ -33,7 +33,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -84,7 +83,12 @@ class StoreLock:
                 break
             except ObjectChangedError:
                 self._version = version_left(self._store, self._name, self._place)
-        threading.Thread(target=self._beat, name="tfprep-store-lock", daemon=True).start()
+
+        def beat() -> None:
+            while not self._lost and not self._ended.wait(HEARTBEAT_S):
+                self._beat_once()
+
+        threading.Thread(target=beat, name="tfprep-store-lock", daemon=True).start()
 
     def release(self) -> None:
         self._ended.set()
@@ -99,10 +103,6 @@ class StoreLock:
                 f"{self._place}: this process was stopped for more than {DEAD_S:.0f} s and another build began; run the same "
                 "command again when that one has ended: it continues"
             )
-
-    def _beat(self) -> None:
-        while not self._lost and not self._ended.wait(HEARTBEAT_S):
-            self._beat_once()
 
     def _beat_once(self) -> None:
         try:
@@ -153,21 +153,16 @@ def version_left(store: Store, name: str, place: str) -> str | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    alive = is_alive(holder)
-    if alive or (alive is None and _changes(store, name, version)):
-        raise BuildLockedError(refusal(place, holder))
-    return version
-
-
-def _changes(store: Store, name: str, version: str) -> bool:
-    """Wait for a heartbeat of a holder on another machine; False if there is none, or the object was released."""
+    alive, info = is_alive(holder), None
     end = time.monotonic() + DEAD_S
-    while time.monotonic() < end:
+    while alive is None and time.monotonic() < end:  # a holder on another machine: wait for a heartbeat
         time.sleep(_POLL_S)
         info = find_object(store, name)
         if info is None or info.version != version:
-            return info is not None
-    return False
+            alive = info is not None  # else it was released
+    if alive:
+        raise BuildLockedError(refusal(place, holder))
+    return version
 
 
 # --- publication ------------------------------------------------------------------------------------------------------
@@ -181,45 +176,57 @@ def locked_at_store(layout: Layout, *, shared: bool = False) -> Iterator[Publica
       BuildLockedError: Another build holds the lock; it is named.
       StorageError: The store cannot be reached or refuses.
     """
-    with store_locked(layout.store, str(layout.out), shared=shared) as lock:
-        info = find_object(layout.store, MANIFEST)
+    store = layout.store
+    with store_locked(store, str(layout.out), shared=shared) as lock:
+        info = find_object(store, MANIFEST)
         before = None if info is None else info.version
 
         def publication(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
-            manifest = with_added(manifest_there(layout), manifest_of(plan, receipts, common))
-            return _publish(manifest, layout, receipts, lock, before)
+            there = manifest_there(layout)
+            manifest = with_added(there, manifest_of(plan, receipts, common))
+            if there is None or not _is_published(store, there, manifest):
+                there = _publish(layout, manifest, receipts, lock, before)
+            kept = {layout.receipt(receipt.split, receipt.shard).name for receipt in receipts}
+            kept |= {contents_path(layout, receipt).name for receipt in receipts}
+            names = [info.name for info in store.list(_RECEIPTS)]
+            if left := [name for name in names if name.removeprefix(f"{_RECEIPTS}/") not in kept]:
+                with suppress(StorageError):  # Only room is lost.
+                    store.delete(left)
+            return there
 
         yield publication
 
 
+def _is_published(store: Store, there: Manifest, manifest: Manifest) -> bool:
+    """Return whether the manifest at the store says the same as this one and all objects that it names are there."""
+    if not says_the_same(there, manifest) or set(there.files) <= {there.index, there.locations}:
+        return False
+    sizes = {info.name: info.bytes for info in store.list(recursive=False)}
+    return all(sizes.get(name) == one.bytes for name, one in there.files.items())
+
+
 def _publish(
-    manifest: Manifest, layout: Layout, receipts: Sequence[Receipt], lock: StoreLock, before: str | None
+    layout: Layout, manifest: Manifest, receipts: Sequence[Receipt], lock: StoreLock, before: str | None
 ) -> Manifest:
-    published = _published(layout, manifest)
-    if published is None:
-        written, manifest = write_tables(layout, manifest, receipts)
-        digests = dict(_stored(layout, written))
-        lock.check()
-        first = replace(manifest, files=digests)
-        version = _replace(layout, first, before)
-        texts = other_files(first, receipts, digests[first.index])
-        texts = {name: text for name, text in texts.items() if name not in tfds_files(manifest)}
-        for other, text in texts.items():
-            layout.store.write(other, text.encode())
-        published = replace(first, files={**digests, **{other: _digest(text) for other, text in texts.items()}})
-        _replace(layout, published, version)
-    _forget_receipts(layout, receipts)
-    return published
-
-
-def _stored(layout: Layout, files: Mapping[str, Path]) -> Iterator[tuple[str, FileDigest]]:
-    """Move files to the store, and yield the names that they have there, with their digests."""
-    for usual, path in files.items():
+    written, manifest = write_tables(layout, manifest, receipts)
+    digests = {}
+    for usual, path in written.items():
         digest = digest_of(path)
         name = stored_name(usual, digest.sha256)
         layout.store.write(name, path)
         path.unlink()
-        yield name, digest
+        digests[name] = digest
+    lock.check()
+    first = replace(manifest, files=dict(digests))
+    version = _replace(layout, first, before)
+    texts = other_files(first, receipts, digests[first.index])
+    for name in [name for name in texts if name not in tfds_files(manifest)]:
+        content = texts[name].encode()
+        layout.store.write(name, content)
+        digests[name] = FileDigest(len(content), google_crc32c.value(content), hashlib.sha256(content).hexdigest())
+    published = replace(first, files=digests)
+    _replace(layout, published, version)
+    return published
 
 
 def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
@@ -230,36 +237,6 @@ def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
             f"{layout.out}: another build published in the meantime, so this one did not; run the same command again: it "
             "continues from the shards that are built"
         ) from error
-
-
-def _published(layout: Layout, manifest: Manifest) -> Manifest | None:
-    """Return the manifest at the store if it says the same as this one and all objects that it names are there."""
-    published = manifest_there(layout)
-    if published is None:
-        return None
-    if not says_the_same(published, manifest) or set(published.files) <= {published.index, published.locations}:
-        return None
-    sizes = {info.name: info.bytes for info in layout.store.list(recursive=False)}
-    return published if all(sizes.get(name) == one.bytes for name, one in published.files.items()) else None
-
-
-def _forget_receipts(layout: Layout, receipts: Sequence[Receipt]) -> None:
-    """Remove receipts and contents of shards that the dataset no longer has."""
-    kept = {
-        path.name
-        for receipt in receipts
-        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
-    }
-    folder = f"{PRIVATE}/{layout.receipts.name}"
-    names = [info.name for info in layout.store.list(folder)]
-    if left := [name for name in names if name.removeprefix(f"{folder}/") not in kept]:
-        with suppress(StorageError):  # Only room is lost.
-            layout.store.delete(left)
-
-
-def _digest(text: str) -> FileDigest:
-    content = text.encode()
-    return FileDigest(len(content), google_crc32c.value(content), hashlib.sha256(content).hexdigest())
 
 
 # --- leftovers --------------------------------------------------------------------------------------------------------
@@ -343,7 +320,10 @@ def _leftovers(layout: Layout) -> Leftovers:
         ours |= {name for name in infos if _OURS.match(name)} - (
             {*manifest.files, *shard_names(manifest)} if manifest else set()
         )
-        started |= set(_receipt_names(layout, infos))
+        found = [match for name in infos if (match := _RECEIPT.match(name)) and not name.endswith(".contents.json")]
+        for receipt in filter(None, read_receipts(layout, [(match[1], int(match[2])) for match in found])):
+            started.add(f"{_RECEIPTS}/{contents_path(layout, receipt).name}")
+            started |= {name for file in receipt.files for name in (file.name, f"{file.name}.idx")}
     return Leftovers(
         url=str(layout.out),
         unreferenced=tuple(infos[name] for name in sorted(ours - started)),
@@ -377,14 +357,3 @@ def _is_foreign(layout: Layout, folder: str, names: Set[str]) -> bool:
         raise
     except DatasetError:
         return True
-
-
-def _receipt_names(layout: Layout, infos: Mapping[str, ObjectInfo]) -> Iterator[str]:
-    """Yield the names of the objects that receipts name."""
-    matches = [match for name in infos if (match := _RECEIPT.match(name)) and not name.endswith(".contents.json")]
-    places = [(match[1], int(match[2])) for match in matches]
-    for receipt in read_receipts(layout, places):
-        if receipt is not None:
-            yield f"{_RECEIPTS}/{contents_path(layout, receipt).name}"
-            for file in receipt.files:
-                yield from (file.name, f"{file.name}.idx")

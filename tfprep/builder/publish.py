@@ -19,7 +19,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
 from pathlib import Path
@@ -68,29 +68,38 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
       common: The form of each field (`tfprep.builder.shards.sums`).
     """
     manifest = with_added(manifest_there(layout), manifest_of(plan, receipts, common))
-    published = find_published(layout, manifest)
-    if published is None:
+    published = manifest_there(layout)
+    is_published = published is not None and says_the_same(published, manifest) and not any(layout.staged.iterdir())
+    if (
+        published is None
+        or not is_published
+        or not all(matches(layout.out / name, digest) for name, digest in published.files.items())
+    ):
         written, manifest = write_tables(layout, manifest, receipts)
         _switch_to_hidden_names(layout, manifest, written)
         _note_files(layout, _noted(layout) | _belonging(manifest))
         _take_away(layout.out / _TFDS_INFO)
-        _place(layout, manifest, written)
-        names = _write_others(layout, manifest, receipts)
-        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *names)})
+        with writing(layout.out):
+            # The .idx files come first: a shard that has left `.tfprep/new` is complete.
+            for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
+                if (layout.staged / name).exists():
+                    os.replace(layout.staged / name, layout.out / name)
+            for name, path in written.items():
+                os.replace(path, layout.out / name)
+        sync_folder(layout.out)
+        texts = other_files(manifest, receipts, digest_of(layout.out / INDEX))
+        for name in sorted(
+            texts, key=lambda name: name == _TFDS_INFO
+        ):  # the last: it shows TFDS that there is a dataset
+            write_whole(layout.out / name, texts[name])
+        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *texts)})
         _write_manifest(layout, published)
-    _copy_manifest(layout)
+    content = (layout.out / MANIFEST).read_bytes()
+    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
+        with whole_file(layout.manifest_copy) as copy:
+            copy.write(content)
     _remove_rest(layout, manifest)
     return published
-
-
-def find_published(layout: Layout, manifest: Manifest) -> Manifest | None:
-    """Return the manifest in the folder if it says the same as this one and the files that it names are as they were written."""
-    published = manifest_there(layout)
-    if published is None:
-        return None
-    if not says_the_same(published, manifest) or any(layout.staged.iterdir()):
-        return None
-    return published if all(matches(layout.out / name, digest) for name, digest in published.files.items()) else None
 
 
 def with_added(before: Manifest | None, manifest: Manifest) -> Manifest:
@@ -151,13 +160,6 @@ def _write_manifest(layout: Layout, manifest: Manifest) -> None:
     sync_folder(layout.out)
 
 
-def _copy_manifest(layout: Layout) -> None:
-    content = (layout.out / MANIFEST).read_bytes()
-    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
-        with whole_file(layout.manifest_copy) as copy:
-            copy.write(content)
-
-
 def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
     """Steps 1 and 2 above. Without an older dataset that could be read there is nothing to protect.
 
@@ -166,10 +168,20 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
     if manifest_there(layout) is None:
         _take_away(layout.out / MANIFEST)
         return
+
+    def hidden_file(file: FileInfo) -> FileInfo:
+        """Give a shard that waits to be published its hidden name; the others keep theirs."""
+        waiting = (layout.staged / file.name).exists()
+        return replace(file, name=hidden_name(file.name, file.sha256)) if waiting else file
+
+    splits = {
+        name: replace(split, files=tuple(tuple(map(hidden_file, files)) for files in split.files))
+        for name, split in manifest.splits.items()
+    }
     digests = {name: digest_of(path) for name, path in written.items()}
     aliases = {name: hidden_name(name, digest.sha256) for name, digest in digests.items()}
     files = {aliases[name]: digest for name, digest in digests.items()}
-    hidden = replace(_with_hidden_names(layout, manifest), files=files)
+    hidden = replace(manifest, splits=splits, files=files)
     _note_files(layout, _noted(layout) | set(shard_names(hidden)) | set(hidden.files))
     for name, alias in zip(shard_names(manifest), shard_names(hidden), strict=True):
         source = layout.find(name)
@@ -180,46 +192,10 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
     _write_manifest(layout, hidden)
 
 
-def _with_hidden_names(layout: Layout, manifest: Manifest) -> Manifest:
-    """Return the manifest with the hidden names of the shards that wait to be published; the others keep theirs."""
-
-    def renamed(file: FileInfo) -> FileInfo:
-        waiting = (layout.staged / file.name).exists()
-        return replace(file, name=hidden_name(file.name, file.sha256)) if waiting else file
-
-    splits = {
-        name: replace(split, files=tuple(tuple(map(renamed, files)) for files in split.files))
-        for name, split in manifest.splits.items()
-    }
-    return replace(manifest, splits=splits)
-
-
 def _take_away(path: Path) -> None:
     with writing(path):
         path.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _place(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
-    with writing(layout.out):
-        # The .idx files come first: a shard that has left `.tfprep/new` is complete.
-        for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
-            if (layout.staged / name).exists():
-                os.replace(layout.staged / name, layout.out / name)
-        for name, path in written.items():
-            os.replace(path, layout.out / name)
-    sync_folder(layout.out)
-
-
-def _write_others(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> list[str]:
-    """Write the rejects and the files for Croissant and TensorFlow Datasets, and return their names.
-
-    `dataset_info.json` comes last: without it TensorFlow Datasets finds no dataset.
-    """
-    files = other_files(manifest, receipts, digest_of(layout.out / INDEX))
-    for name in sorted(files, key=lambda name: name == _TFDS_INFO):
-        write_whole(layout.out / name, files[name])
-    return list(files)
 
 
 def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDigest) -> dict[str, str]:
@@ -277,56 +253,42 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
 
 def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
     """Return the manifest, without the digests of the files that are no shards; `common` is the form of each field."""
-    specs = {name: spec for name, form in common.items() if (spec := _spec(name, form, receipts))}
-    splits = {split: [r for r in receipts if r.split == split] for split in plan.splits}
+    specs: dict[str, FieldSpec] = {}
+    for name, form in common.items():
+        forms = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
+        if spec := reduce(merge, (one.spec for one in forms if one), None):
+            specs[name] = spec
+    splits, class_counts = {}, {}
+    for split in plan.splits:
+        own, variants = [r for r in receipts if r.split == split], range(plan.recipe.variants_of(split))
+        files = tuple(tuple(receipt.files[variant] for receipt in own) for variant in variants)
+        splits[split] = SplitInfo(sum(receipt.records for receipt in own), files)
+    for name in plan.recipe.store:
+        of_splits = {
+            split: [r.class_counts[name] for r in receipts if r.split == split and name in r.class_counts]
+            for split in plan.splits
+        }
+        if totals := {split: tuple(map(sum, zip(*of, strict=True))) for split, of in of_splits.items() if of}:
+            class_counts[name] = totals
+    statistics = {}
+    for name in sorted({name for receipt in receipts for name in receipt.moments}):
+        total = reduce(Moments.plus, (r.moments[name] for r in receipts if name in r.moments))
+        mean = np.array(total.sums, np.float64) / total.pixels
+        variance = np.array(total.squares, np.float64) / total.pixels - mean**2
+        statistics[name] = Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
     codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
     return Manifest(
         name=plan.recipe.name,
         fingerprint=plan.fingerprint,
         recipe=plan.description,
         fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
-        splits={split: _split(plan, split, of_split) for split, of_split in splits.items()},
+        splits=splits,
         classes=plan.classes,
-        class_counts=_class_counts(splits, codecs),
-        statistics=_statistics(receipts),
+        class_counts=class_counts,
+        statistics=statistics,
         versions=recorded_versions(),
         rejects=sum(len(receipt.rejects) for receipt in receipts),
     )
-
-
-def _spec(name: str, form: str, receipts: Sequence[Receipt]) -> FieldSpec | None:
-    written = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
-    return reduce(merge, (one.spec for one in written if one), None)
-
-
-def _split(plan: Plan, split: str, receipts: Sequence[Receipt]) -> SplitInfo:
-    variants = range(plan.recipe.variants_of(split))
-    files = tuple(tuple(receipt.files[variant] for receipt in receipts) for variant in variants)
-    return SplitInfo(sum(receipt.records for receipt in receipts), files)
-
-
-def _class_counts(
-    splits: Mapping[str, Sequence[Receipt]], fields: Iterable[str]
-) -> dict[str, dict[str, tuple[int, ...]]]:
-    counts = {}
-    for name in fields:
-        of_shards = {
-            split: [r.class_counts[name] for r in rs if name in r.class_counts] for split, rs in splits.items()
-        }
-        if totals := {split: tuple(map(sum, zip(*of, strict=True))) for split, of in of_shards.items() if of}:
-            counts[name] = totals
-    return counts
-
-
-def _statistics(receipts: Sequence[Receipt]) -> dict[str, Statistics]:
-    names = {name for receipt in receipts for name in receipt.moments}
-    totals = {n: reduce(Moments.plus, (r.moments[n] for r in receipts if n in r.moments)) for n in sorted(names)}
-    statistics = {}
-    for name, total in totals.items():
-        mean = np.array(total.sums, np.float64) / total.pixels
-        variance = np.array(total.squares, np.float64) / total.pixels - mean**2
-        statistics[name] = Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
-    return statistics
 
 
 # --- index and rejects ----------------------------------------------------------------------------------------------

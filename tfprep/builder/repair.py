@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -122,9 +121,22 @@ class _Repair:
         manifest = open_dataset(self._out).manifest
         noted = damaged & manifest.files.keys() - {manifest.locations}
         self._mend_noted(manifest, sorted(noted, key=lambda name: name != manifest.index))
-        if manifest.locations in damaged:
-            self._mend_locations(manifest)
-        self._mend_shards(manifest, self._not_mended_frames(manifest, damaged))
+        if manifest.locations in damaged:  # it follows from the index
+            name, index = manifest.locations, self._out / manifest.index
+            self._tell(f"making {name} again")
+            try:
+                if not self._is_mended(manifest, name, lambda path: write_locations(path, index, manifest)):
+                    self._lost[name] = "the index does not give it"
+            except DatasetError as error:
+                self._lost[name] = str(error)
+        rest = {file.name: file for file in manifest.shard_files() if file.name in damaged}
+        for split in manifest.splits if rest else ():
+            with suppress(DatasetError):  # without the index, nobody knows where the payloads lie
+                columns = ["shard", "offset", "size", "payload_crc"]
+                for _, file, rows in Dataset(self._out, manifest).shard_rows(split, columns):
+                    if file.name in rest and _mends_frames(self._out / file.name, rows, file.sha256):
+                        del rest[file.name]
+        self._mend_shards(manifest, list(rest.values()))
         self._mend_text_indexes(manifest)
         self._withdraw_added(manifest, damaged)
         sync_folder(self._out)
@@ -194,16 +206,6 @@ class _Repair:
                 with self._built() as scratch:
                     self._take(scratch, scratch.out / name, self._out / name, manifest.files[name].sha256, name)
 
-    def _mend_locations(self, manifest: Manifest) -> None:
-        """Write the locations of the records from the index."""
-        name, index = manifest.locations, self._out / manifest.index
-        self._tell(f"making {name} again")
-        try:
-            if not self._is_mended(manifest, name, lambda path: write_locations(path, index, manifest)):
-                self._lost[name] = "the index does not give it"
-        except DatasetError as error:
-            self._lost[name] = str(error)
-
     def _is_mended(self, manifest: Manifest, name: str, write: Callable[[Path], object]) -> bool:
         """Write a file anew; it takes the place of the old one if it is what was published. Return whether it is."""
         temporary = temporary_path(self._out / name, "repair")
@@ -230,17 +232,6 @@ class _Repair:
             self._tell(f"no .idx can be made without the index ({error})")
 
     # --- shards ----------------------------------------------------------------------------------------------------
-
-    def _not_mended_frames(self, manifest: Manifest, damaged: set[str]) -> list[FileInfo]:
-        """Mend shards in which only lengths and checksums are damaged; return the others."""
-        rest = {file.name: file for file in manifest.shard_files() if file.name in damaged}
-        data = Dataset(self._out, manifest)
-        for split in manifest.splits if rest else ():
-            with suppress(DatasetError):  # without the index, nobody knows where the payloads lie
-                for _, file, rows in data.shard_rows(split, ["shard", "offset", "size", "payload_crc"]):
-                    if file.name in rest and _mends_frames(self._out / file.name, rows, file.sha256):
-                        del rest[file.name]
-        return list(rest.values())
 
     def _mend_shards(self, manifest: Manifest, files: list[FileInfo]) -> None:
         if not files:
@@ -284,25 +275,19 @@ class _Repair:
     def _take(self, scratch: Layout, made: Path, place: Path, sha256: str, what: str) -> None:
         if made.exists() and sha256_of(made) == sha256:
             made.replace(place)
-        else:
-            self._lost[place.name] = f"{what} was built again with other bytes: {self._why_other(scratch)}"
-
-    def _why_other(self, scratch: Layout) -> str:
-        """Return what differs between the dataset and what was built for its repair, by its receipts."""
-        published = open_dataset(self._out).manifest
+            return
+        published, now = open_dataset(self._out).manifest, recorded_versions()
         recipes = [json.loads(path.read_bytes())["recipe"] for path in scratch.recipes.iterdir()]
         by_split = dict.fromkeys(("source", "shards", "variants", "decoders"))  # a split's recipe has not the dataset's
+        versions = published.versions.items()
+        differing = [f"{name} {old} -> {now.get(name)}" for name, old in versions if now.get(name) != old]
         if changes := what_changed({**published.recipe, **by_split}, {**recipes[0], **by_split}):
-            return f"the recipe is another one: {', '.join(changes[:_MOST_KEYS])}"
-        now = recorded_versions()
-        versions = [
-            f"{name} {old} -> {now.get(name)}" for name, old in published.versions.items() if now.get(name) != old
-        ]
-        return (
-            f"built with other versions: {', '.join(versions)}"
-            if versions
-            else "the raw files have changed since the build"
-        )
+            why = f"the recipe is another one: {', '.join(changes[:_MOST_KEYS])}"
+        elif differing:
+            why = f"built with other versions: {', '.join(differing)}"
+        else:
+            why = "the raw files have changed since the build"
+        self._lost[place.name] = f"{what} was built again with other bytes: {why}"
 
     def _lost_samples(self, manifest: Manifest, faults: list[Fault]) -> Iterator[str]:
         """Yield the keys of records that cannot be read: those of missing files, and those of damaged records."""
@@ -315,8 +300,13 @@ class _Repair:
         seen: set[str] = set()
         for split in manifest.splits if by_file else ():
             for _, file, rows in data.shard_rows(split, ["key", "shard", "offset", "size"]):
-                for row in rows.to_pylist() if file.name in by_file else ():
-                    if row["key"] not in seen and _is_lost(row, by_file[file.name], self._out / file.name):
+                if file.name not in by_file:
+                    continue
+                path = self._out / file.name
+                size, offsets = path.stat().st_size if path.exists() else 0, {one.offset for one in by_file[file.name]}
+                for row in rows.to_pylist():
+                    is_lost = row["offset"] + row["size"] > size or row["offset"] in offsets
+                    if is_lost and row["key"] not in seen:
                         seen.add(row["key"])
                         yield row["key"]
 
@@ -343,11 +333,6 @@ def _mends_frames(path: Path, rows: pa.Table, sha256: str) -> bool:
         return False
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _is_lost(row: Mapping[str, Any], faults: list[Fault], path: Path) -> bool:
-    size = path.stat().st_size if path.exists() else 0
-    return row["offset"] + row["size"] > size or any(fault.offset == row["offset"] for fault in faults)
 
 
 def _needs_raw(what: str) -> str:

@@ -59,7 +59,6 @@ from tfprep.storage.urls import is_remote, size_of
 
 if TYPE_CHECKING:
     from tfprep.builder.publish import Publication
-    from tfprep.dataset import Manifest
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
@@ -243,11 +242,40 @@ class Build:
                 "are gone): it is published without them; run tfprep add-fields again, which computes only what is missing",
             )
         forget_recipes(plan, self.layout)
+        samples = sum(state.samples for state in built)
         if built or report or size_of(self.layout.report) is None:
-            self._report(plan, manifest, receipts, built)
+            from tfprep.builder.report import empty_parts, foreign_profiles, write_report
+
+            seconds = time.monotonic() - self.started
+            if profiles := foreign_profiles(receipts):
+                named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
+                self.log_event(
+                    "warning",
+                    f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they "
+                    "are; sources.Pixels(srgb=True) converts them",
+                )
+            for line in empty_parts(manifest):
+                self.log_event("empty", line)
+            if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
+                self.log_event("report", fault)
         for name, sentence in tfds_limits(manifest).items() if built or report else ():
             self.log_event("warning", sentence, field=name)
-        summary = _summary(manifest, self.layout, built, time.monotonic() - self.started, self._nodes)
+        infos = manifest.splits
+        splits = {
+            name: {"samples": info.samples, "variants": info.variants, "shards": info.shards, "bytes": info.bytes}
+            for name, info in infos.items()
+        }
+        summary = BuildSummary(
+            out=self.layout.out,
+            records=sum(info.samples * info.variants for info in infos.values()),
+            **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
+            rejects=manifest.rejects,
+            splits=splits,
+            built_samples=samples,
+            built_shards=len(built),
+            seconds=time.monotonic() - self.started,
+            nodes=self._nodes,
+        )
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
@@ -291,23 +319,6 @@ class Build:
         finally:
             remove_leftovers(self.layout.staged, f"{self._run}*")
 
-    def _report(self, plan: Plan, manifest: Manifest, receipts: Sequence[Receipt], built: Sequence[ShardState]) -> None:
-        from tfprep.builder.report import empty_parts, foreign_profiles, write_report
-
-        samples = sum(state.samples for state in built)
-        seconds = time.monotonic() - self.started
-        if profiles := foreign_profiles(receipts):
-            named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
-            self.log_event(
-                "warning",
-                f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they are; "
-                "sources.Pixels(srgb=True) converts them",
-            )
-        for line in empty_parts(manifest):
-            self.log_event("empty", line)
-        if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
-            self.log_event("report", fault)
-
     def _differing(self, plan: Plan, receipts: Sequence[Receipt]) -> list[ShardState]:
         """Return the shards in which a field has another form than in most records."""
         common = most_common(receipt.forms for receipt in receipts)
@@ -330,7 +341,17 @@ class Build:
         if self.file:
             source = self.file.absolute()
         elif worker_count(self.options):
-            source = _pickled(plan.recipe)
+            way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
+            try:
+                source = pickle.dumps(plan.recipe)
+            except Exception as error:
+                raise RecipeError(
+                    f"the recipe holds what cannot be sent to a worker process ({error}): {way_out}"
+                ) from error
+            if b"__main__" in source:
+                raise RecipeError(
+                    f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
+                )
         largest = max(plan.starts, key=lambda place: plan.size(*place))
         return BuildContext(
             source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),
@@ -404,38 +425,3 @@ def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | No
             )
         receipts.append(receipt)
     return receipts
-
-
-def _summary(
-    manifest: Manifest, layout: Layout, built: Sequence[ShardState], seconds: float, nodes: tuple[NodeProgress, ...]
-) -> BuildSummary:
-    splits = {
-        name: {"samples": info.samples, "variants": info.variants, "shards": info.shards, "bytes": info.bytes}
-        for name, info in manifest.splits.items()
-    }
-    return BuildSummary(
-        out=layout.out,
-        samples=sum(info.samples for info in manifest.splits.values()),
-        records=sum(info.samples * info.variants for info in manifest.splits.values()),
-        shards=sum(info.shards for info in manifest.splits.values()),
-        bytes=sum(info.bytes for info in manifest.splits.values()),
-        rejects=manifest.rejects,
-        splits=splits,
-        built_samples=sum(state.samples for state in built),
-        built_shards=len(built),
-        seconds=seconds,
-        nodes=nodes,
-    )
-
-
-def _pickled(recipe: Recipe) -> bytes:
-    way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
-    try:
-        pickled = pickle.dumps(recipe)
-    except Exception as error:
-        raise RecipeError(f"the recipe holds what cannot be sent to a worker process ({error}): {way_out}") from error
-    if b"__main__" in pickled:
-        raise RecipeError(
-            f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
-        )
-    return pickled

@@ -167,10 +167,16 @@ def _job(
     with ExitStack() as stack:
         engine = stack.enter_context(closing(_engine(options, cluster)))
         _check_memory((data, out), options, cluster)
-        if workers and cluster is None and _is_there(recipe):
+        path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
+        is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
+        if workers and cluster is None and is_there:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
-        root = _root(recipe, data)
+        if data is None:
+            from tfprep.recipe.file import data_root
+
+            data = "." if path is None else data_root(path)
+        root = data if is_remote(data) else os.path.expanduser(data)
         _check_memory((root,), options, cluster)
         from tfprep.builder.layout import locked, placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
@@ -190,21 +196,6 @@ def _job(
         log = layout.log if part is None else layout.part_log(part.number, part.parts)
         log_event = stack.enter_context(logged_events(log, on_event))
         yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, publication, started)
-
-
-def _is_there(recipe: Recipe | str | os.PathLike[str]) -> bool:
-    """Return whether there is a recipe to load; if not, loading it says why."""
-    return not isinstance(recipe, str | os.PathLike) or (Path(recipe).suffix == ".py" and os.path.isfile(recipe))
-
-
-def _root(recipe: Recipe | str | os.PathLike[str], data: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """The folder of the raw files: the one given, or what the recipe's file says."""
-    if data is not None:
-        return data if is_remote(data) else os.path.expanduser(data)
-    from tfprep.recipe.file import data_root
-    from tfprep.recipe.recipe import Recipe
-
-    return "." if isinstance(recipe, Recipe) else data_root(Path(recipe))
 
 
 def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions, cluster: Ray | None) -> None:

@@ -11,7 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, TypeGuard, TypeVar
@@ -86,15 +86,25 @@ class SampleMaker:
         decoded: dict[int, Sample] = {}
         for variant in variants:
             transform = self._transform(key, variant, size)
-            reduced = self._reduction(raw, transform)
+            reduced = 1  # the factor by which a JPEG is reduced when it is decoded
+            if transform is not None and self._reducible:
+                file = raw[self._reducible]
+                reduced = reduction_for(transform) if isinstance(file, bytes) and images.is_jpeg(file) else 1
             if reduced not in decoded:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
+            made = decoded[reduced]
             if self._custom:
-                made = self._customised(decoded[reduced], key, variant)
-            else:
-                made = self._warp(decoded[reduced], transform, size, reduced)
+                made = self._customised(made, key, variant)
+            elif transform is not None:
+                with self._stage("geometry"):
+                    made = warp_sample(made, self.kinds, transform, size=size, reduced=reduced, **self._warp_options())
             made = self._derive(_read_only(made), key, variant)
-            yield self._stack(self._colour(made, key, variant) if variant else made)
+            made = self._colour(made, key, variant) if variant else made
+            stacks = {}
+            for name, fields in self.recipe.stack.items():
+                with self._stage("stack", name):
+                    stacks[name] = _stacked([made[field] for field in fields])
+            yield {**made, **stacks}
 
     @cached_property
     def _decoders(self) -> Mapping[str, FieldDecoder]:
@@ -116,18 +126,17 @@ class SampleMaker:
         sizes: dict[str, Size] = {}
         for name in (name for name, kind in self.kinds.items() if kind in RASTER_KINDS):
             with self._stage("decode", name):
-                if (size := self._size(name, raw)) is not None:
+                if name in self._decoders:
+                    size = self._decoders[name].size(raw)
+                else:
+                    value = raw[name]
+                    size = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
+                if size is not None:
                     sizes[name] = size
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
             raise SampleError(f"images, masks and maps of one sample have one size; {listed}", stage="decode")
         return next(iter(sizes.values()), None)
-
-    def _size(self, name: str, raw: Mapping[str, Any]) -> Size | None:
-        if name in self._decoders:
-            return self._decoders[name].size(raw)
-        value = raw[name]
-        return images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
 
     @cached_property
     def _reducible(self) -> str:
@@ -136,31 +145,23 @@ class SampleMaker:
         alone = len(rasters) == 1 and rasters[0] not in self._decoders
         return rasters[0] if self.recipe.dct_downscale and alone else ""
 
-    def _reduction(self, raw: Mapping[str, Any], transform: Transform | None) -> int:
-        """Return the factor by which a JPEG is reduced when it is decoded for a variant."""
-        if transform is None or not self._reducible:
-            return 1
-        value = raw[self._reducible]
-        return reduction_for(transform) if isinstance(value, bytes) and images.is_jpeg(value) else 1
-
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
         for name in self.kinds:
             with self._stage("decode", name):
-                sample[name] = self._field(name, raw, size, reduced, pixels)
+                value = raw.get(name)
+                if name in self._decoders:
+                    sample[name] = self._decoders[name].decode(raw, size)
+                elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
+                    sample[name] = value
+                else:
+                    sample[name] = _decode_field(raw[name], self.kinds[name], reduced)
                 if name in self.classes and self.kinds[name] in ("mask", "label"):
                     fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
                     _check_classes(name, sample[name], self.classes[name], fill, mask)
         return sample
 
-    def _field(self, name: str, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Any:
-        if name in self._decoders:
-            return self._decoders[name].decode(raw, size)
-        value = raw[name]
-        own = not pixels and isinstance(value, bytes) and self._own_bytes_do(name, value)
-        return value if own else _decode_field(value, self.kinds[name], reduced)
-
-    def _own_bytes_do(self, name: str, data: bytes) -> bool:
+    def _is_stored_unseen(self, name: str, data: bytes) -> bool:
         """Return whether the file can be stored without looking at its pixels."""
         stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
@@ -183,17 +184,13 @@ class SampleMaker:
             self._unaugmented[size] = whole
         return whole
 
-    def _warp(self, sample: Sample, transform: Transform | None, size: Size | None, reduced: int) -> Sample:
-        if transform is None:
-            return sample
-        with self._stage("geometry"):
-            return warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self._warp_options())
-
     def _customised(self, sample: Sample, key: str, variant: int) -> Sample:
         """Geometry with whole-sample functions in it: one resampling between two of them."""
-        draws = self._draws("geometry", self.recipe.geometry, key, variant)
         with self._stage("geometry"):
-            steps = [(op, draw if variant else None) for _, op, draw in draws]
+            steps = [
+                (op, generator(self.recipe.seed, key, variant, step) if variant else None)
+                for step, op in _steps("geometry", self.recipe.geometry)
+            ]
             # A function may write into its sample; the next variant begins with the same decoded one.
             own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
             return apply_geometry(own, self.kinds, steps, **self._warp_options())
@@ -203,10 +200,6 @@ class SampleMaker:
         recipe = self.recipe
         options = ("border", "fill", "min_visible", "row_fields", "flip_indices")
         return {name: getattr(recipe, name) for name in options}
-
-    def _draws(self, stage: str, ops: Sequence[T], key: str, variant: int) -> list[tuple[str, T, np.random.Generator]]:
-        """Each op with its step and a generator that starts afresh."""
-        return [(step, op, generator(self.recipe.seed, key, variant, step)) for step, op in _steps(stage, ops)]
 
     def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
         made = dict(sample)
@@ -232,22 +225,13 @@ class SampleMaker:
         """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB."""
         if image.dtype == np.uint8 and image.shape[2] in (1, 3):
             return
-        own = (op for op in (*self.recipe.colour, *filter(_is_policy, self.recipe.geometry)) if _is_tfprep(op))
-        if (op := next(own, None)) is not None:
+        ops = (*self.recipe.colour, *filter(_is_policy, self.recipe.geometry))
+        if (op := next((op for op in ops if type(op).__module__.startswith("tfprep.augment.")), None)) is not None:
             form = f"{image.dtype} [H, W, {image.shape[2]}]"
             raise SampleError(
                 f"{type(op).__name__} is defined for uint8 [H, W, 3], this image is {form}; leave it out, write a function "
                 "of your own, or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
             )
-
-    def _stack(self, sample: Sample) -> Sample:
-        if not self.recipe.stack:
-            return sample
-        stacks = {}
-        for name, fields in self.recipe.stack.items():
-            with self._stage("stack", name):
-                stacks[name] = _stacked([sample[field] for field in fields])
-        return {**sample, **stacks}
 
     def _colour_steps(self, key: str, variant: int) -> Iterator[tuple[ColourOp, np.random.Generator]]:
         """The colour halves of policies among the geometry, with the draws they had there, then the recipe's own ops."""
@@ -255,17 +239,18 @@ class SampleMaker:
             if _is_policy(op):
                 for number, colour in enumerate(op.colour_ops(generator(self.recipe.seed, key, variant, step))):
                     yield colour, generator(self.recipe.seed, key, variant, f"{step}/{number}")
-        for step, colour, draws in self._draws("colour", self.recipe.colour, key, variant):
-            yield colour if is_tone(colour) else self._checked(step, colour), draws
+        for step, colour in _steps("colour", self.recipe.colour):
+            checked = colour if is_tone(colour) else partial(self._call_colour, step, colour)
+            yield checked, generator(self.recipe.seed, key, variant, step)
 
-    def _checked(self, step: str, op: ColourOp) -> ColourOp:
-        """The op, its step named in whatever it raises, and what it returns looked at."""
-
-        def call(image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
-            with self._stage("colour", step):
-                return _check_colour(op(image, draws), image)
-
-        return call
+    def _call_colour(self, step: str, op: ColourOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
+        """Call an op, its step named in whatever it raises, and look at what it returns."""
+        with self._stage("colour", step):
+            changed: Any = op(image, draws)
+            if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
+                got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
+                raise SampleError(f"a colour op returns {image.dtype} {image.shape}, this one returned {got}")
+            return changed
 
     def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
         features: dict[str, Feature] = {}
@@ -273,8 +258,11 @@ class SampleMaker:
         kinds = {**self.kinds, **self.recipe.derived_kinds()}
         for name, codec in self.recipe.store.items():
             with self._stage("encode", name):
-                own = isinstance(codec, Original) and name not in self._decoders
-                value = _original(raw[name], sample[name]) if own else sample[name]
+                value = sample[name]
+                # The file's bytes where they can be stored as they are; they can where nobody looked at the pixels.
+                if isinstance(codec, Original) and name not in self._decoders and not isinstance(value, bytes):
+                    file = raw[name]
+                    value = file if isinstance(file, bytes) and images.keeps_original(file) else value
                 features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
                 specs[name] = codec.spec(kinds[name], value)
         return Stored(features, specs, sample)
@@ -301,15 +289,8 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     return array.reshape(-1, 4) if kind == "boxes" else array
 
 
-def _original(raw: Any, decoded: Any) -> Any:
-    """The file's bytes where they can be stored as they are; they can where nobody looked at the pixels."""
-    if isinstance(decoded, bytes):
-        return decoded
-    return raw if isinstance(raw, bytes) and images.keeps_original(raw) else decoded
-
-
 def _stacked(rasters: Sequence[Array]) -> Array:
-    """Images, masks and maps [H, W] or [H, W, C] as the channels of one array."""
+    """Return images, masks and maps [H, W] or [H, W, C] as the channels of one array."""
     if len({raster.dtype for raster in rasters}) > 1:
         dtypes = ", ".join(str(raster.dtype) for raster in rasters)
         raise SampleError(f"the fields of a stack have one dtype, not {dtypes}; derive them with the same dtype")
@@ -389,20 +370,9 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
 
 
-def _check_colour(changed: Any, image: Array) -> ImageArray:
-    if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
-        got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
-        raise SampleError(f"a colour op returns {image.dtype} {image.shape}, this one returned {got}")
-    return changed
-
-
 def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
     """Not `isinstance`, which for a Protocol costs more than some ops, at every step of every sample."""
     return callable(getattr(type(op), "colour_ops", None))
-
-
-def _is_tfprep(op: Any) -> bool:
-    return type(op).__module__.startswith("tfprep.augment.")
 
 
 def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:

@@ -45,7 +45,7 @@ from tfprep.builder.shards.sums import (
     image_moments,
     of_variants,
 )
-from tfprep.builder.shards.unfinished import DIGEST, KEY, SampleResult, UnfinishedShard
+from tfprep.builder.shards.unfinished import DIGEST, KEY, OF_IMAGE, OFFSET, PAYLOAD_CRC, SampleResult, UnfinishedShard
 from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
@@ -116,7 +116,16 @@ class BuildContext:
             recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
         recipe.check_files()
         if recipe.fingerprint() != self.fingerprint:
-            raise RecipeError(self._why_another())
+            if self.on_node:
+                name = self.source.name if isinstance(self.source, Path) else "the recipe"
+                raise RecipeError(
+                    f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
+                )
+            # A worker that replaces one that died starts minutes after the plan: the file may have been edited meanwhile.
+            name = str(self.source) if isinstance(self.source, Path) else "the code of the recipe"
+            raise RecipeError(
+                f"{name} changed while the build was running; run the build again, with the recipe as it is now"
+            )
         return recipe
 
     @cached_property
@@ -128,16 +137,6 @@ class BuildContext:
     def inputs(self) -> Inputs:
         """Reads the raw files."""
         return Inputs(raw_root(self.root), self.files, self.values, self.recipe.hashed_image(self.kinds, self.files))
-
-    def _why_another(self) -> str:
-        """Return why a recipe may be another one than that of the plan."""
-        file = self.source if isinstance(self.source, Path) else None
-        if self.on_node:
-            name = file.name if file else "the recipe"
-            return f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
-        # A worker that replaces one that died starts minutes after the plan was made: the file may have been edited meanwhile.
-        changed = file or "the code of the recipe"
-        return f"{changed} changed while the build was running; run the build again, with the recipe as it is now"
 
 
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
@@ -152,7 +151,12 @@ def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, An
 def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, Any]:
     """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
     if task.probe is not None:
-        _probe(context, task, task.probe, mark)
+        mark(task.probe)
+        key, files, values, *_ = task.samples[task.probe]
+        with suppress(SampleError):  # The build of the shard will name it.
+            raw = context.inputs.read(files, values)
+            for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
+                encode(stored.features)
         return {}
     started = perf_counter()
     old = read_receipt(context.layout, task.split, task.shard)
@@ -161,16 +165,6 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
     assert receipt is not None
     size = sum(file.bytes for file in receipt.files)
     return {"rejects": len(receipt.rejects), "built": built, "bytes": size, "seconds": perf_counter() - started}
-
-
-def _probe(context: BuildContext, task: ShardTask, position: int, mark: Mark) -> None:
-    """Make the sample at this position without writing it."""
-    mark(position)
-    key, files, values, *_ = task.samples[position]
-    with suppress(SampleError):  # The build of the shard will name it.
-        raw = context.inputs.read(files, values)
-        for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
-            encode(stored.features)
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
@@ -203,7 +197,9 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
 def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
     """Build the shard. An attempt of the same run that died is continued after the last sample that it finished."""
     context.maker.seconds.clear()
-    with UnfinishedShard(_paths(context, task), context.run) as files:
+    variants = range(context.recipe.variants_of(task.split))
+    names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
+    with UnfinishedShard([context.layout.staged / name for name in names], context.run) as files:
         shard = _Shard(context, task, files)
         for result in files.resume():
             shard.take(result)
@@ -254,31 +250,6 @@ def is_same(receipt: Receipt, task: ShardTask) -> bool:
     return same and not accident and not task.skip
 
 
-def _paths(context: BuildContext, task: ShardTask) -> list[Path]:
-    variants = range(context.recipe.variants_of(task.split))
-    names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
-    return [context.layout.staged / name for name in names]
-
-
-@dataclass(frozen=True)
-class _Record:
-    """One encoded variant.
-
-    Attributes:
-      payload: The bytes of the Example.
-      facts: Label, height and width for the index.
-      spans: Offset in the payload and size of each stored field.
-      specs: What each stored field is.
-      image_hash: The perceptual hash of variant 0; None for other variants, and where none is computed.
-    """
-
-    payload: bytes
-    facts: Sequence[Any]
-    spans: Sequence[tuple[int, int]]
-    specs: Mapping[str, FieldSpec]
-    image_hash: int | None
-
-
 class _Shard:
     """The sums over the samples of one shard, and the rows of its index."""
 
@@ -305,15 +276,22 @@ class _Shard:
                 raw = self._context.inputs.read(files, values, self.read)
             if position in self._task.skip:
                 raise SampleError(self._task.skip[position], stage="process")
-            records, moments, counts = self._make(position, key, raw.parts)
-            specs = of_variants(record.specs for record in records)
+            payloads, rows, variants, moments, counts = self._make(position, key, raw)
+            specs = of_variants(variants)
             check_expected(specs, self._task.expected)
         except SampleError as error:
             result = SampleResult(key, raw.digest, specs=specs, reject=self._rejected(key, files, error))
         else:
             with self._timed("write"):
-                rows = self._write(key, raw, records)
-            result = SampleResult(key, raw.digest, rows, specs, moments, counts, profile=self._profile(raw.parts))
+                for row, (frame, crc) in zip(rows, self._files.write(payloads), strict=True):
+                    row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
+                    for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
+                        row[place] += frame.offset + HEADER_BYTES
+            image, profile = self._context.inputs.image, None
+            if image is not None and not self._context.maker.converts_colour(image):
+                profile = foreign_profile(raw.parts[image])
+            name = profile[0] if profile else ""
+            result = SampleResult(key, raw.digest, rows, specs, moments, counts, profile=name)
         with self._timed("write"):
             self._files.note(result)
         self.take(result)
@@ -339,21 +317,34 @@ class _Shard:
         if result.profile:
             self._profiles[result.profile] += 1
 
-    def _make(
-        self, position: int, key: str, raw: Mapping[str, Any]
-    ) -> tuple[list[_Record], dict[str, Moments], dict[str, Counter[int]]]:
-        """Return the sample's records and sums; the pixels of one variant at a time are in memory."""
-        records: list[_Record] = []
+    def _make(self, position: int, key: str, raw: RawSample) -> tuple[
+        list[bytes], list[list[Any]], list[Mapping[str, FieldSpec]], dict[str, Moments], dict[str, Counter[int]]
+    ]:  # fmt: skip
+        """Return the sample's records, their rows and specs, and its sums; the pixels of one variant at a time are in memory.
+
+        The rows have no place in the file yet: the fields' offsets count from the beginning of the payload.
+        """
+        payloads: list[bytes] = []
+        rows: list[list[Any]] = []
+        specs: list[Mapping[str, FieldSpec]] = []
         moments: dict[str, Moments] = {}
         counts: dict[str, Counter[int]] = {}
-        for stored in self._context.maker.variants(key, raw, self._count, pixels=position < self._sampled):
-            if not records:
+        image = self._context.inputs.image
+        for stored in self._context.maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
+            if not rows:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
-            stored_spans = [(spans[name].offset, spans[name].size) for name in self._context.recipe.store]
-            image_hash = None if records else self._hash(stored)
-            records.append(_Record(payload, self._facts(stored), stored_spans, stored.specs, image_hash))
-        return records, moments, counts
+            digest, image_hash = None, None  # What is of the image and not of a variant stands in the row of variant 0.
+            if not rows:
+                digest = raw.image_digest.hex() or None
+                if image is not None and self._context.hash:
+                    with self._timed("hash"):
+                        image_hash = perceptual_hash(stored.values[image])
+            numbers = [number for name in self._context.recipe.store for number in spans[name]]
+            rows.append([key, 0, 0, 0, *self._facts(stored), raw.digest.hex(), *numbers, digest, image_hash])
+            payloads.append(payload)
+            specs.append(stored.specs)
+        return payloads, rows, specs, moments, counts
 
     def _facts(self, stored: Stored) -> list[Any]:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
@@ -364,21 +355,6 @@ class _Shard:
         specs = [stored.specs[name] for name in fields if name in stored.specs]
         height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))
         return [np.asarray(labels[0]).tolist() if labels else None, height, width]
-
-    def _hash(self, stored: Stored) -> int | None:
-        image = self._context.inputs.image
-        if image is None or not self._context.hash:
-            return None
-        with self._timed("hash"):
-            return perceptual_hash(stored.values[image])
-
-    def _profile(self, raw: Mapping[str, Any]) -> str:
-        """Return the name of the colour profile of the sample's image if its numbers are stored without regard to it."""
-        image = self._context.inputs.image
-        if image is None or self._context.maker.converts_colour(image):
-            return ""
-        profile = foreign_profile(raw[image])
-        return profile[0] if profile else ""
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split alone."""
@@ -391,18 +367,6 @@ class _Shard:
             if name in classes and spec.kind in ("label", "mask"):
                 counts[name] = class_counts(value, len(classes[name]))
         return moments, counts
-
-    def _write(self, key: str, raw: RawSample, records: Sequence[_Record]) -> list[Sequence[Any]]:
-        # What is of the image and not of a variant stands in the rows of variant 0.
-        of_image = [raw.image_digest.hex() or None, records[0].image_hash]
-        written = self._files.write([record.payload for record in records])
-        rows: list[Sequence[Any]] = []
-        for (frame, crc), record in zip(written, records, strict=True):
-            own = [None, None] if rows else of_image
-            start = frame.offset + HEADER_BYTES
-            spans = [number for offset, size in record.spans for number in (start + offset, size)]
-            rows.append([key, frame.offset, frame.size, crc, *record.facts, raw.digest.hex(), *spans, *own])
-        return rows
 
     def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> Reject:
         """Return the reject. Raises BuildError if the first one ends the build."""

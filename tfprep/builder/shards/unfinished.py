@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from tfprep.storage.store import Store
 KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
 DIGEST = 7
 """Places in a row of the index; label, height and width stand before the digest, the fields' spans behind it."""
+OF_IMAGE = 2
+"""Entries at the end of a row: digest and hash of the image."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,11 @@ class UnfinishedShard:
         results = []
         self._journal.seek(0)
         end = 0
-        for result in _entries(self._journal):
+        while True:
+            try:
+                result: SampleResult = pickle.load(self._journal)
+            except (EOFError, pickle.UnpicklingError):  # the last one may be cut short
+                break
             pairs = list(zip(self._files, result.rows, strict=False))
             frames = [file.read(row) for file, row in pairs]
             if not all(frames):
@@ -196,12 +202,3 @@ class _VariantFile:
         self._sha256.update(framed)
         self._end += len(framed)
         return written
-
-
-def _entries(journal: Any) -> Iterator[SampleResult]:
-    """Yield the journal's entries; the last one may be cut short."""
-    while True:
-        try:
-            yield pickle.load(journal)
-        except (EOFError, pickle.UnpicklingError):
-            return
