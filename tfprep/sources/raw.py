@@ -266,7 +266,18 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
     check(reference.bytes or 0)
     url = _url(root, reference.file)
-    data = _read_local(root, reference, check) if url is None else _read_object(url, reference, check)
+    try:
+        if url is None:
+            data = _read_local(root, reference, check)
+        elif reference.bytes is None:
+            data = bytes(open_store(url.parent).read_whole(url.name, check))
+        else:
+            end = reference.start + reference.bytes
+            data = bytes(open_store(url.parent).read(url.name, reference.start, end))
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise SampleError("cannot read the file: there is no such object") from error.__cause__
+        raise
     if reference.bytes is None:
         return data
     if len(data) != reference.bytes:
@@ -398,18 +409,6 @@ def _asked_state(root: Path, file: str) -> RawState:
 
 def _state_of(info: ObjectInfo) -> RawState:
     return RawState(f"{info.bytes}:{info.version or info.modified}".replace(" ", "_"), info.bytes)
-
-
-def _read_object(url: Url, reference: Reference, check: Callable[[int], None]) -> bytes:
-    store = open_store(url.parent)
-    try:
-        if reference.bytes is not None:
-            return bytes(store.read(url.name, reference.start, reference.start + reference.bytes))
-        return bytes(store.read_whole(url.name, check))
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise SampleError("cannot read the file: there is no such object") from error.__cause__
-        raise
 
 
 _MARK = "//"

@@ -76,15 +76,10 @@ class TableRow(NamedTuple):
         return f"{self.table.file}: row {self.number}"
 
 
-class _Format(NamedTuple):
-    columns: Callable[[Path], list[str]]
-    batches: Callable[[Path, list[str]], Iterator[RowBatch]]
-
-
 def column_names(path: Path) -> list[str]:
     """Return the names of the table's columns; of JSON lines, those in the first `BATCH_ROWS` lines."""
     with _arrow_errors(path):
-        return _FORMATS[path.suffix.lower()].columns(path)
+        return _FORMATS[path.suffix.lower()][0](path)
 
 
 def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
@@ -114,7 +109,7 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
             known = f"the columns are {', '.join(map(repr, there))}" if there else "the table is empty"
             raise SourceError(f"{path}: {problem} {column!r}; {known}")
     with _arrow_errors(path):
-        yield from _FORMATS[path.suffix.lower()].batches(path, list(dict.fromkeys(columns)))
+        yield from _FORMATS[path.suffix.lower()][1](path, list(dict.fromkeys(columns)))
 
 
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
@@ -394,15 +389,23 @@ class _StoredFiles:
         with_path = column != name and file.schema_arrow.field(name).type.get_field_index("path") >= 0
         self.path_column = f"{name}.path" if with_path else None
         self._copy = staged(path, f".{name}.bytes".replace("/", "_"), partial(_copy_column, path, column))
-        self._edges = _edges(self._copy)
+        with self._copy.open("rb") as copied:
+            copied.seek(-8, 2)
+            (rows,) = np.frombuffer(copied.read(8), np.int64)
+            copied.seek(-8 * (int(rows) + 1), 2)
+            self._lengths = np.frombuffer(copied.read(8 * int(rows)), np.int64)
+        self._starts = np.cumsum(np.maximum(self._lengths, 0)) - np.maximum(self._lengths, 0)
 
     def cells(self, first: int, count: int, paths: Sequence[Any] | None) -> list[Any]:
         """Return the cells of the rows from number `first` on: references, or the paths of files elsewhere."""
         cells: list[Any] = []
-        for place, (start, stop) in enumerate(self._edges[first - 1 : first - 1 + count].tolist()):
+        rows = slice(first - 1, first - 1 + count)
+        for place, (start, size) in enumerate(
+            zip(self._starts[rows].tolist(), self._lengths[rows].tolist(), strict=True)
+        ):
             member = f"{self._name} of row {first + place}"
-            if stop >= start:
-                cells.append(RawCell(str(Reference(str(self._copy), start, stop - start, member=member))))
+            if size >= 0:
+                cells.append(RawCell(str(Reference(str(self._copy), start, size, member=member))))
             elif paths is not None and paths[place]:
                 cells.append(paths[place])
             else:
@@ -426,23 +429,11 @@ def _copy_column(path: Path, column: str, target: CheckedFile) -> None:
     target.write(np.int64(len(whole)).tobytes())
 
 
-def _edges(copy: Path) -> Array:
-    """int64 [rows, 2]: the first byte of each file, and the one behind its last; before the first where there is none."""
-    with copy.open("rb") as file:
-        file.seek(-8, 2)
-        (rows,) = np.frombuffer(file.read(8), np.int64)
-        file.seek(-8 * (int(rows) + 1), 2)
-        lengths = np.frombuffer(file.read(8 * int(rows)), np.int64)
-    stops = np.cumsum(np.maximum(lengths, 0))
-    starts = stops - np.maximum(lengths, 0)
-    return np.stack([starts, np.where(lengths < 0, starts - 1, stops)], axis=1)
-
-
-_FORMATS: dict[str, _Format] = {
-    ".csv": _Format(_csv_columns, _csv_batches),
-    ".tsv": _Format(_csv_columns, _csv_batches),
-    ".jsonl": _Format(_json_columns, _json_batches),
-    ".ndjson": _Format(_json_columns, _json_batches),
-    ".parquet": _Format(_parquet_columns, _parquet_batches),
+_FORMATS: dict[str, tuple[Callable[[Path], list[str]], Callable[[Path, list[str]], Iterator[RowBatch]]]] = {
+    ".csv": (_csv_columns, _csv_batches),
+    ".tsv": (_csv_columns, _csv_batches),
+    ".jsonl": (_json_columns, _json_batches),
+    ".ndjson": (_json_columns, _json_batches),
+    ".parquet": (_parquet_columns, _parquet_batches),
 }
 TABLE_SUFFIXES: tuple[str, ...] = tuple(_FORMATS)

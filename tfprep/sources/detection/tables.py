@@ -302,31 +302,11 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
             return bool(flag_cell(cell))
         return False
 
-    column, _ = seen.image()
-    fields: dict[str, tuple[Kind, str]] = {
-        c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
-    }
-    doubts = []
-    options: dict[str, Any] = {}
-    if masks := [c for c in seen.paths if c != column and _is_mask(c)]:
-        path = seen.paths[masks[0]]
-        split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
-        fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
-    for boxes in seen.columns:
-        # Boxes that stand as a list of rows in one cell.
-        rows = [(row, value) for row, value in enumerate(seen.columns[boxes]) if isinstance(value, list) and value]
-        if rows and all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
-            of_rows = [(row, one) for row, value in rows for one in value]
-            form = _form(seen, image, of_rows, ("xywh", "xyxy"), boxes)
-            fields["boxes"], options["box_format"] = ("boxes", boxes), form
-            doubts.append(f"boxes={boxes!r} are taken for {form} (box_format=)")
-            names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
-            of_boxes = [c for c in names if _plain(c.rpartition(".")[2]) in _LABELS or "categor" in c.lower()]
-            fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-            break
+    fields, form, doubts = _further_fields(seen, image)
+    options: dict[str, Any] = {} if form is None else {"box_format": form}
     label: ColumnNames | None = seen.named(_LABELS)
     label = None if label in {c for _, c in fields.values()} else label
-    label = label or (None if masks or options else _flag_columns(seen))
+    label = label or (None if {"mask", "boxes"} & set(fields) else _flag_columns(seen))
     if label is None and not fields:
         kind, other = _only_other(seen, image) or ("label", None)
         label = other if kind == "label" else None
@@ -350,6 +330,30 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
         splits = BY_CLASS if one_class else FRACTIONS
     source = Table(pattern, image, label, fields, splits=splits, separator=separator, **options)
     return LayoutGuess("table", source, "", tuple(doubts))
+
+
+def _further_fields(seen: _Seen, image: str) -> tuple[dict[str, tuple[Kind, str]], BoxFormat | None, list[str]]:
+    """Return the texts, masks and boxes of a table of one sample a row, the form of the boxes, and the doubts about it."""
+    column, _ = seen.image()
+    fields: dict[str, tuple[Kind, str]] = {
+        c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
+    }
+    if masks := [c for c in seen.paths if c != column and _is_mask(c)]:
+        path = seen.paths[masks[0]]
+        split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
+        fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
+    for boxes in seen.columns:
+        # Boxes that stand as a list of rows in one cell.
+        rows = [(row, value) for row, value in enumerate(seen.columns[boxes]) if isinstance(value, list) and value]
+        if rows and all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
+            of_rows = [(row, one) for row, value in rows for one in value]
+            form = _form(seen, image, of_rows, ("xywh", "xyxy"), boxes)
+            fields["boxes"] = "boxes", boxes
+            names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
+            of_boxes = [c for c in names if _plain(c.rpartition(".")[2]) in _LABELS or "categor" in c.lower()]
+            fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+            return fields, form, [f"boxes={boxes!r} are taken for {form} (box_format=)"]
+    return fields, None, []
 
 
 def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
