@@ -254,20 +254,15 @@ def scratch_folder(folder: Path | None = None) -> Iterator[Path]:
             raise BuildError(f"{top} belongs to another user; choose a folder with --scratch")
         with ExitStack() as stack:
             with file_locked(top):
-                _remove_abandoned(top)
+                for path in top.glob(f"{_PREFIX}*"):  # those whose lock ended with its process
+                    with suppress(BlockingIOError), file_locked(path, BlockingIOError()):
+                        shutil.rmtree(path, ignore_errors=True)
                 own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=top))
                 stack.enter_context(file_locked(own))
             stack.callback(shutil.rmtree, own, ignore_errors=True)
             lock = stack.pop_all()
     with lock:
         yield own
-
-
-def _remove_abandoned(top: Path) -> None:
-    """Remove the folders whose lock ended with its process."""
-    for path in top.glob(f"{_PREFIX}*"):
-        with suppress(BlockingIOError), file_locked(path, BlockingIOError()):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 # --- the holder of a lock ---------------------------------------------------------------------------------------------

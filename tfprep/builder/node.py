@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.layout import Layout, scratch_folder
+from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.inputs import Inputs
 from tfprep.builder.shards.shard import BuildContext
@@ -108,19 +108,7 @@ class SharedFolderCheck:
 
     def compare(self, argument: BuildContext) -> None:
         """Compare the folders of this machine. Raises BuildError that says what differs."""
-        self._check_output(argument.layout)
-        if not argument.layout.at_store:
-            _check_lock(argument.layout)
-        inputs = _raw_inputs(argument)
-        for files, values, digest in self.samples:
-            if inputs.digest(files, values) != digest:
-                names = ", ".join(files) or "a sample"
-                raise BuildError(
-                    f"{names} below {argument.root} is missing or another file there; --data names a folder that all nodes "
-                    "see, or a copy on each node"
-                )
-
-    def _check_output(self, layout: Layout) -> None:
+        layout = argument.layout
         own = layout.mark.with_name(f"{layout.mark.name}-{secrets.token_hex(4)}")
         try:
             same = read_content(layout.mark).decode() == self.mark
@@ -132,15 +120,20 @@ class SharedFolderCheck:
             raise BuildError(f"{layout.out} cannot be used there: {error}") from error
         if not same:
             raise BuildError(f"{layout.out} is not the driver's folder there; --out names a folder that all nodes see")
-
-
-def _check_lock(layout: Layout) -> None:
-    """Raise BuildError if the driver's lock is not seen: attempts at one shard rely on locks that all machines share."""
-    with suppress(BuildLockedError), locked(layout.lock, BuildLockedError()):
-        raise BuildError(
-            f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared locks "
-            "(the options nolock and local_lock of NFS, noflock of Lustre)"
-        )
+        if not layout.at_store:  # attempts at one shard rely on locks that all machines share
+            with suppress(BuildLockedError), locked(layout.lock, BuildLockedError()):
+                raise BuildError(
+                    f"{layout.lock} is locked by the driver and not locked there: the file system is mounted without shared "
+                    "locks (the options nolock and local_lock of NFS, noflock of Lustre)"
+                )
+        inputs = _raw_inputs(argument)
+        for files, values, digest in self.samples:
+            if inputs.digest(files, values) != digest:
+                names = ", ".join(files) or "a sample"
+                raise BuildError(
+                    f"{names} below {argument.root} is missing or another file there; --data names a folder that all nodes "
+                    "see, or a copy on each node"
+                )
 
 
 @contextmanager
@@ -219,26 +212,16 @@ def _package(folder: Path, inside: str = "") -> Iterator[tuple[str, Path]]:
 
     A folder without `__init__.py` may hold a million raw files; what the recipe has imported from it is in memory.
     """
+    key = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")  # of a service account: it must not leave the machine
     for path in folder.iterdir():
         name = f"{inside}{path.name}"
         if path.is_dir():
             if (path / "__init__.py").is_file():
                 yield from _package(path, f"{name}/")
-        elif _is_sent(path):
+        elif path.name.startswith(".") or not path.is_file() or (key and Path(key).resolve() == path.resolve()):
+            continue  # also links of editors to nothing, and pipes
+        elif path.suffix == ".py" or (path.suffix in _DATA_SUFFIXES and path.stat().st_size <= _MOST_DATA_BYTES):
             yield name, path
-
-
-def _is_sent(path: Path) -> bool:
-    """Return whether a file is Python or small data. Links of editors to nothing, pipes and keys are neither."""
-    if path.name.startswith(".") or not path.is_file() or _is_key(path):
-        return False
-    return path.suffix == ".py" or (path.suffix in _DATA_SUFFIXES and path.stat().st_size <= _MOST_DATA_BYTES)
-
-
-def _is_key(path: Path) -> bool:
-    """Return whether this is the key of a service account, which must not leave the machine."""
-    key = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    return key is not None and Path(key).resolve() == path.resolve()
 
 
 def _loaded_modules() -> Iterator[tuple[str, Path]]:

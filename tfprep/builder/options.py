@@ -127,7 +127,12 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[LogEvent
     A warning that no `on_event` receives becomes a Python warning.
     """
     started = time.monotonic()
-    log = _open_log(log_path)
+    log: TextIO | None = None
+    with suppress(OSError):
+        log_path.parent.mkdir(exist_ok=True)
+        if log_path.exists() and log_path.stat().st_size > _LOG_BYTES:
+            log_path.replace(log_path.with_name(f"{log_path.name}.1"))
+        log = log_path.open("a", encoding="utf-8", errors="backslashreplace")
 
     def log_event(name: str, text: str, **facts: Any) -> None:
         event = BuildEvent(name, text, time.monotonic() - started, facts)
@@ -151,16 +156,6 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[LogEvent
         if log is not None:
             with suppress(OSError):
                 log.close()
-
-
-def _open_log(path: Path) -> TextIO | None:
-    try:
-        path.parent.mkdir(exist_ok=True)
-        if path.exists() and path.stat().st_size > _LOG_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-        return path.open("a", encoding="utf-8", errors="backslashreplace")
-    except OSError:
-        return None
 
 
 # --- options and results -----------------------------------------------------------------------------------------------

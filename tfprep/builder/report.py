@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tfprep.builder.layout import Layout
@@ -39,10 +39,15 @@ def write_report(
     Returns:
         Why it was not written; "" if it was. The dataset is published, so a report that fails must not make the build fail.
     """
-    facts = BuildFacts(seconds, built_samples, passed_over, _stages(receipts), foreign_profiles(receipts))
+    stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
+    stages = {stage: total for stage, total in stages.items() if total}
+    facts = BuildFacts(seconds, built_samples, passed_over, stages, foreign_profiles(receipts))
+    records = sum(split.samples * split.variants for split in manifest.splits.values())
+    size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
+    most = int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
     try:
         data = Dataset(layout.out, manifest)
-        stats = statistics_of(data, most_samples=_read_at_most(manifest))
+        stats = statistics_of(data, most_samples=most)
         write_content(layout.report, report_page(data, stats, _leaks(data), facts))
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
@@ -77,23 +82,9 @@ def empty_parts(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _read_at_most(manifest: Manifest) -> int:
-    records = sum(split.samples * split.variants for split in manifest.splits.values())
-    size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
-    return int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
-
-
 def _leaks(data: Dataset) -> Leaks | None:
     if sum(split.samples for split in data.splits.values()) > _MOST_COMPARED:
         return None
     leaks = find_leaks(data, most_pairs=100, from_records=False)
     compared = sum(leaks.samples.values()) - min(leaks.unhashed, leaks.undigested)
     return leaks if compared else None
-
-
-def _stages(receipts: Sequence[Receipt]) -> dict[str, float]:
-    total: defaultdict[str, float] = defaultdict(float)
-    for receipt in receipts:
-        for stage, seconds in receipt.seconds.items():
-            total[stage] += seconds
-    return {stage: total[stage] for stage in _STAGES if total[stage]}

@@ -32,7 +32,6 @@ from tfprep.builder.planning.parts import (
     agree,
     check_common_plan,
     check_complete,
-    forget_common_plan,
     read_common_plan,
 )
 from tfprep.builder.planning.plan import (
@@ -55,7 +54,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.urls import is_remote, size_of
+from tfprep.storage.urls import is_remote, remove_file, size_of
 
 if TYPE_CHECKING:
     from tfprep.builder.publish import Publication
@@ -139,7 +138,7 @@ class Build:
         """Build what is due, and publish."""
         remove_leftovers(self.layout.staged)
         plan = self._plan()
-        forget_common_plan(self.layout)
+        remove_file(self.layout.part_plan)
         states = self._states(plan)
         self._remember(plan)
         due = [state for state in states if self._is_due(state)]
@@ -198,7 +197,7 @@ class Build:
         remove_leftovers(self.layout.staged)
         built, receipts = self._build_all(plan, [])
         summary = self._publish(plan, built, receipts, report=stored is not None)
-        forget_common_plan(self.layout)
+        remove_file(self.layout.part_plan)
         return summary
 
     def _plan(self) -> Plan:

@@ -119,7 +119,12 @@ class ShardScheduler:
             elif isinstance(event, WorkerOutput):
                 self._log_output(event)
             elif isinstance(event, NodeNews):
-                self._note_node(event)
+                if event.state != "waiting":
+                    before = self.nodes.get(event.node, NodeProgress(event.node))
+                    self.nodes[event.node] = replace(before, state=event.state)
+                # A node that takes no part any more costs time that nobody would notice otherwise.
+                name = "node" if event.state == "joined" else "warning"
+                self._log_event(name, event.text, node=event.node, state=event.state)
             self._fill()
             if time.monotonic() - self._reported > _PROGRESS_S:
                 self._report()
@@ -202,18 +207,19 @@ class ShardScheduler:
         more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
         self._log_event("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
-    def _note_node(self, news: NodeNews) -> None:
-        if news.state != "waiting":
-            before = self.nodes.get(news.node, NodeProgress(news.node))
-            self.nodes[news.node] = replace(before, state=news.state)
-        # A node that takes no part any more costs time that nobody would notice otherwise.
-        self._log_event("node" if news.state == "joined" else "warning", news.text, node=news.node, state=news.state)
-
     def _report(self) -> None:
         self._reported = time.monotonic()
         if self._on_progress is None:
             return
         running = sum(attempt.item for attempt in self._running.values() if attempt.task.probe is None)
+        workers: list[WorkerProgress] = []
+        for state in self._engine.workers():
+            at = self._running.get(state.task) if state.task is not None else None
+            if at is None:
+                workers.append(WorkerProgress(state.process, None, None, None, 0.0))
+            else:
+                key = at.task.samples[state.item][0] if state.item is not None else None
+                workers.append(WorkerProgress(state.process, at.task.split, at.task.shard, key, state.seconds))
         self._on_progress(
             BuildProgress(
                 samples_done=self._samples_done + running,
@@ -222,18 +228,10 @@ class ShardScheduler:
                 shards=len(self._expected),
                 rejects=sum(self._rejects.values()),
                 seconds=self._reported - self._started,
-                workers=tuple(map(self._worker, self._engine.workers())),
+                workers=tuple(workers),
                 nodes=tuple(self.nodes.values()),
             )
         )
-
-    def _worker(self, state: WorkerState) -> WorkerProgress:
-        attempt = self._running.get(state.task) if state.task is not None else None
-        if attempt is None:
-            return WorkerProgress(state.process, None, None, None, 0.0)
-        task = attempt.task
-        key = task.samples[state.item][0] if state.item is not None else None
-        return WorkerProgress(state.process, task.split, task.shard, key, state.seconds)
 
 
 class SpaceCheck:

@@ -158,16 +158,7 @@ class Dataset:
                 "the whole dataset again, or run tfprep add-fields again"
             )
         manifest = parse_manifest(content, folder / MANIFEST)
-        self._check_added(entry, manifest, folder)
-        return Dataset(folder, manifest, _identity(folder))
-
-    @cached_property
-    def _added(self) -> dict[str, Dataset]:
-        return {}
-
-    def _check_added(self, entry: AddedFields, manifest: Manifest, folder: Path) -> None:
-        """Check that records of added fields follow those of this dataset, as far as the manifests say."""
-        for split, variants in entry.variants.items():
+        for split, variants in entry.variants.items():  # its records follow those of this dataset
             mine = [[file.records for file in files] for files in self.splits[split].files[:variants]]
             theirs = manifest.splits.get(split)
             if theirs is None or [[file.records for file in files] for files in theirs.files] != mine:
@@ -176,6 +167,11 @@ class Dataset:
                 )
         if manifest.fields != entry.fields:
             raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep add-fields")
+        return Dataset(folder, manifest, _identity(folder))
+
+    @cached_property
+    def _added(self) -> dict[str, Dataset]:
+        return {}
 
     def split(self, name: str) -> SplitInfo:
         """Return the split of this name; DatasetError lists those there are."""
@@ -226,32 +222,29 @@ class Dataset:
             paths = [self.shard_path(file) for file in files]
             return [regular_identity(path) for path in paths if not is_remote(path)] or [None] * len(paths)
         with self._watch_for_another_build():
+            identities: list[FileIdentity] = []
             if is_remote(self.path):
-                self._check_sizes(files, self._listed_sizes(files), sizes)
-                return [None] * len(files)
-            identities = list(regular_identities(self.path, (file.name for file in files)))
-            self._check_sizes(files, [identity.bytes for identity in identities], sizes)
+                found = listed_sizes(self.path)
+                for file in files if found else ():
+                    if file.name not in found:
+                        raise DatasetError(
+                            f"{self.path / file.name} does not exist in its store; is the dataset complete?"
+                        )
+            else:
+                identities = list(regular_identities(self.path, (file.name for file in files)))
+                found = {file.name: identity.bytes for file, identity in zip(files, identities, strict=True)}
+            for file in files if sizes else ():
+                if found.get(file.name, file.bytes) != file.bytes:
+                    raise DatasetError(
+                        f"{self.path / file.name} holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}; copy the file "
+                        "again, or run the build again. tfprep verify lists all damage"
+                    )
+        if is_remote(self.path):
+            return [None] * len(files)
         # A publication replaces tfprep.json before any shard: the files that were looked at before are those that it describes.
         if self.opened != _identity(self.path) and self._describes_another_build():
             raise self._replaced()
         return identities
-
-    def _check_sizes(self, files: Sequence[FileInfo], found: Sequence[int], sizes: bool) -> None:
-        for file, size in zip(files, found, strict=True):
-            if sizes and size != file.bytes:
-                raise DatasetError(
-                    f"{self.path / file.name} holds {size} bytes, {MANIFEST} says {file.bytes}; copy the file again, "
-                    "or run the build again. tfprep verify lists all damage"
-                )
-
-    def _listed_sizes(self, files: Sequence[FileInfo]) -> list[int]:
-        listed = listed_sizes(self.path)
-        if not listed:
-            return [file.bytes for file in files]
-        for file in files:
-            if file.name not in listed:
-                raise DatasetError(f"{self.path / file.name} does not exist in its store; is the dataset complete?")
-        return [listed[file.name] for file in files]
 
     def index(
         self, split: str, variant: int = 0, columns: Sequence[str] | None = None, first: int | None = None
@@ -310,25 +303,20 @@ class Dataset:
         Raises:
             DatasetError: The index or a record cannot be read.
         """
-        groups = self._groups_in(split, variant, fields)
-        own = [name for name in self.manifest.fields if fields is None or name in fields]
-        parts = [self._own_samples(split, variant, positions, own)] if own or not groups else []
-        parts += [self.added(group).samples(split, variant, positions, names) for group, names in groups.items()]
-        for sample in zip(*parts, strict=True):
-            yield {name: value for part in sample for name, value in part.items()}
-
-    def _groups_in(self, split: str, variant: int, fields: Sequence[str] | None) -> dict[str, list[str]]:
-        """Return the added fields among these, by group. None asks for those that this variant has."""
-        groups: dict[str, list[str]] = {}
+        parts = []
         for group, entry in self.manifest.groups.items():
             names = [name for name in entry.fields if fields is None or name in fields]
             if names and variant < entry.variants.get(split, 0):
-                groups[group] = names
-            elif names and fields is not None:
+                parts.append(self.added(group).samples(split, variant, positions, names))
+            elif names and fields is not None:  # None asks for those that this variant has
                 raise DatasetError(
                     f"{names[0]!r} was not computed for variant {variant} of split {split!r}; run tfprep add-fields for it"
                 )
-        return groups
+        own = [name for name in self.manifest.fields if fields is None or name in fields]
+        if own or not parts:
+            parts.insert(0, self._own_samples(split, variant, positions, own))
+        for sample in zip(*parts, strict=True):
+            yield {name: value for part in sample for name, value in part.items()}
 
     def _own_samples(
         self, split: str, variant: int, positions: Sequence[int] | None, fields: Sequence[str]
@@ -363,21 +351,17 @@ class Dataset:
             fields: The fields to decode; None decodes all.
         """
         try:
-            features = decode(payload)
-            return {
-                name: self._decode_field(name, info, features)
-                for name, info in self.manifest.fields.items()
-                if fields is None or name in fields
-            }
+            features, values = decode(payload), {}
+            for name, info in self.manifest.fields.items():
+                if fields is None or name in fields:
+                    feature, codec = self.feature(name), self.codecs[name]
+                    if feature not in features and self.manifest.imported is None:
+                        raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
+                    value, shape = feature_value(codec, features, feature)
+                    values[name] = codec.decode(value, info.spec, shape)
+            return values
         except (ValueError, TypeError, OverflowError) as error:
             raise SampleError(str(error)) from error
-
-    def _decode_field(self, name: str, info: FieldInfo, features: Mapping[str, Any]) -> Any:
-        feature, codec = self.feature(name), self.codecs[name]
-        if feature not in features and self.manifest.imported is None:
-            raise SampleError(f"the record has no field {name!r}, which {MANIFEST} names")
-        value, shape = feature_value(codec, features, feature)
-        return codec.decode(value, info.spec, shape)
 
     @contextmanager
     def _watch_for_another_build(self) -> Iterator[None]:
@@ -397,7 +381,13 @@ class Dataset:
         """
         now = _identity(self.path)
         if self.opened and now:  # the same build may have been published once more, in other files
-            is_replaced = self.opened != now and not self._only_fields_changed()
+            is_replaced = False
+            if self.opened != now:
+                try:
+                    there = read_manifest(self.path)
+                    is_replaced = there == self.manifest or replace(there, added=self.manifest.added) != self.manifest
+                except DatasetError:
+                    is_replaced = True
         else:
             is_replaced = self._describes_another_build()
         if is_replaced:
@@ -410,14 +400,6 @@ class Dataset:
         except DatasetError:
             return []
         return [name for one in now for name in one.fields if name not in self.fields]
-
-    def _only_fields_changed(self) -> bool:
-        """Return whether `tfprep.json` was replaced by one that differs in added fields alone."""
-        try:
-            now = read_manifest(self.path)
-        except DatasetError:
-            return False
-        return now != self.manifest and replace(now, added=self.manifest.added) == self.manifest
 
     def _describes_another_build(self) -> bool:
         try:

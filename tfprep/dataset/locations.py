@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import label_type, outside
-from tfprep.dataset.manifest import FieldInfo, Manifest, SplitInfo
+from tfprep.dataset.manifest import FieldInfo, Manifest
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.storage.urls import file_size, is_remote, open_file
@@ -60,33 +60,35 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
     names = list(row.names or ())
     try:
         with path.open("wb") as file, pq.ParquetFile(index) as parquet:
-            batches = (
-                _rows(batch, row, index)
-                for group in range(parquet.num_row_groups)
-                for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names)
-            )
-            crcs = _written(file, batches, [file.records for file in manifest.shard_files()])
+
+            def batches() -> Iterator[Array]:
+                for group in range(parquet.num_row_groups):
+                    for batch in parquet.iter_batches(1 << 20, row_groups=[group], columns=names):
+                        rows = np.empty(len(batch), row)
+                        offset, size = (numpy_column(batch.column(name)) for name in ("offset", "size"))
+                        if (largest := int(size.max(initial=0))) >= 1 << 32:
+                            raise DatasetError(f"{index}: a record has {largest} bytes; it must have less than 4 GiB")
+                        for name in names:
+                            values = numpy_column(batch.column(name))
+                            rows[name] = values - offset if name.endswith("_offset") else values
+                        yield rows
+
+            crcs = _written(file, batches(), [file.records for file in manifest.shard_files()])
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
     if crcs is None:
         raise DatasetError(f"{index} lists another number of records than tfprep.json")
-    return replace(manifest, splits=_with_crcs(manifest, iter(crcs)))
+    left = iter(crcs)
+    splits = {
+        name: replace(info, rows_crc32c=tuple(tuple(next(left) for _ in files) for files in info.files))
+        for name, info in manifest.splits.items()
+    }
+    return replace(manifest, splits=splits)
 
 
 def without_crcs(manifest: Manifest) -> Manifest:
     """Return the manifest without the checksums of the rows."""
     return replace(manifest, splits={name: replace(info, rows_crc32c=()) for name, info in manifest.splits.items()})
-
-
-def _rows(batch: pa.RecordBatch, row: RowType, index: Path) -> Array:
-    rows = np.empty(len(batch), row)
-    offset, size = (numpy_column(batch.column(name)) for name in ("offset", "size"))
-    if len(size) and int(size.max()) >= 1 << 32:
-        raise DatasetError(f"{index}: a record has {int(size.max())} bytes; it must have less than 4 GiB")
-    for name in row.names or ():
-        values = numpy_column(batch.column(name))
-        rows[name] = values - offset if name.endswith("_offset") else values
-    return rows
 
 
 def _written(file: BinaryIO, batches: Iterable[Array], counts: Sequence[int]) -> list[int] | None:
@@ -106,11 +108,14 @@ def _written(file: BinaryIO, batches: Iterable[Array], counts: Sequence[int]) ->
     return crcs if first == stops[-1] else None
 
 
-def _with_crcs(manifest: Manifest, crcs: Iterator[int]) -> dict[str, SplitInfo]:
-    return {
-        name: replace(info, rows_crc32c=tuple(tuple(next(crcs) for _ in files) for files in info.files))
-        for name, info in manifest.splits.items()
-    }
+def _mapped(path: Path, row: RowType, first: int, count: int) -> Array:
+    if not count:
+        return np.empty(0, row)
+    with open_file(path) as file:
+        if not is_remote(path):
+            return np.asarray(np.memmap(file, row, "r", first * row.itemsize, (count,)))
+        file.seek(first * row.itemsize)
+        return np.frombuffer(file.read(count * row.itemsize), row)
 
 
 class Locations:
@@ -131,7 +136,8 @@ class Locations:
         """
         info = manifest.splits[split]
         files = [file for variant in variants for file in info.files[variant]]
-        self._path, self._watch, self._way_out = path, watch, _way_out(manifest)
+        self._path, self._watch = path, watch
+        self._way_out = manifest.way_out if manifest.imported else "`tfprep repair` writes it anew"
         self._ends = np.cumsum([file.records for file in files])
         self._file_bytes = [file.bytes for file in files]
         self._crcs = [crc for variant in variants for crc in info.rows_crc32c[variant]]
@@ -139,8 +145,14 @@ class Locations:
         self._is_checked = not self._unchecked.any()
         self._fields = tuple(manifest.fields)
         row = row_type(manifest.fields)
+        first, total = 0, 0
+        for name, one in manifest.splits.items():
+            first = total + variants.start * one.samples if name == split else first
+            total += one.variants * one.samples
         with watch():
-            self._rows = _mapped(path, manifest, row, _first_row(manifest, split, variants.start), info, len(variants))
+            if (found := file_size(path)) != row.itemsize * total:
+                raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._way_out}")
+            self._rows = _mapped(path, row, first, info.samples * len(variants))
         self.nbytes = self._rows.nbytes if is_remote(path) else 0  # pages that are mapped belong to the system
 
     def __len__(self) -> int:
@@ -153,21 +165,18 @@ class Locations:
             DatasetError: The rows of a shard are not those that were built.
         """
         if not self._is_checked:
-            self._check(numbers)
+            shards = self.shards(numbers)
+            for shard in np.unique(shards[self._unchecked[shards]]).tolist():
+                with self._watch():
+                    self._check_shard(shard)
+                self._unchecked[shard] = False
+            self._is_checked = not self._unchecked.any()
         rows: Array = self._rows[numbers]
         return rows
 
     def shards(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the shard of each row: its number among those of all the variants."""
         return np.searchsorted(self._ends, numbers, "right")
-
-    def _check(self, numbers: npt.NDArray[np.int64]) -> None:
-        shards = self.shards(numbers)
-        for shard in np.unique(shards[self._unchecked[shards]]).tolist():
-            with self._watch():
-                self._check_shard(shard)
-            self._unchecked[shard] = False
-        self._is_checked = not self._unchecked.any()
 
     def _check_shard(self, shard: int) -> None:
         rows = self._rows[(self._ends[shard - 1] if shard else 0) : self._ends[shard]]
@@ -186,31 +195,3 @@ class Locations:
         }
         if fault := outside(offset, size, self._file_bytes[shard], spans):
             raise DatasetError(f"{self._path}: {fault}")
-
-
-def _way_out(manifest: Manifest) -> str:
-    return manifest.way_out if manifest.imported else "`tfprep repair` writes it anew"
-
-
-def _first_row(manifest: Manifest, split: str, variant: int) -> int:
-    """Return the number of the file's first row of this split and variant."""
-    first = 0
-    for name, info in manifest.splits.items():
-        if name == split:
-            return first + variant * info.samples
-        first += info.variants * info.samples
-    raise AssertionError(split)
-
-
-def _mapped(path: Path, manifest: Manifest, row: RowType, first: int, info: SplitInfo, variants: int) -> Array:
-    count = info.samples * variants
-    expected = row.itemsize * sum(one.samples * one.variants for one in manifest.splits.values())
-    if (size := file_size(path)) != expected:
-        raise DatasetError(f"{path} holds {size} bytes, {expected} were written; {_way_out(manifest)}")
-    if not count:
-        return np.empty(0, row)
-    with open_file(path) as file:
-        if not is_remote(path):
-            return np.asarray(np.memmap(file, row, "r", first * row.itemsize, (count,)))
-        file.seek(first * row.itemsize)
-        return np.frombuffer(file.read(count * row.itemsize), row)

@@ -206,7 +206,17 @@ class Manifest:
         if self.imported is None:
             del own["imported"]
         else:
-            own["splits"] = {name: _without_sha256(split) for name, split in self.splits.items()}
+            own["splits"] = {
+                name: {
+                    "samples": split.samples,
+                    "files": [
+                        [{"name": file.name, "records": file.records, "bytes": file.bytes} for file in of_variant]
+                        for of_variant in split.files
+                    ],
+                    "rows_crc32c": split.rows_crc32c,
+                }
+                for name, split in self.splits.items()
+            }
         return seal({"format_version": FORMAT_VERSION, **own})
 
 
@@ -217,7 +227,8 @@ def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields
         info = manifest.splits.get(split)
         if manifest.imported is not None and info is not None:
             return [[*info.files[0]], [*manifest.imported.versions[split]], [*info.rows_crc32c]]
-        return [[*map(_without_name, files)] for files in (info.files[:variants] if info else ())]
+        of_variants = info.files[:variants] if info else ()
+        return [[(file.records, file.bytes, file.sha256) for file in files] for files in of_variants]
 
     if before is None:
         return None
@@ -230,32 +241,15 @@ def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields
     return kept or None
 
 
-def _without_name(file: FileInfo) -> tuple[int, int, str]:
-    return file.records, file.bytes, file.sha256
-
-
-def _without_sha256(split: SplitInfo) -> dict[str, Any]:
-    files = [
-        [{"name": file.name, "records": file.records, "bytes": file.bytes} for file in of_variant]
-        for of_variant in split.files
-    ]
-    return {"samples": split.samples, "files": files, "rows_crc32c": split.rows_crc32c}
-
-
 def seal(document: Mapping[str, Any]) -> str:
     """Return the document as JSON text whose last entry, `sha256`, is the SHA-256 of all bytes before that entry."""
     text = indented(document, ensure_ascii=False).removesuffix("\n}")
-    if not _is_unicode(text):  # names of files that are not UTF-8
-        text = indented(document).removesuffix("\n}")
-    return text + _ending(text.encode())
-
-
-def _is_unicode(text: str) -> bool:
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        ending = _ending(text.encode())
+    except UnicodeEncodeError:  # names of files that are not UTF-8
+        text = indented(document).removesuffix("\n}")
+        ending = _ending(text.encode())
+    return text + ending
 
 
 def is_sealed(content: bytes) -> bool:
@@ -304,7 +298,16 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
     is_object = isinstance(raw, dict)
-    _check_version(raw.get("format_version") if is_object else None, path)
+    version: Any = raw.get("format_version") if is_object else None
+    if type(version) is not int or version != FORMAT_VERSION:
+        advice = (
+            "upgrade tfprep"
+            if type(version) is int and version > FORMAT_VERSION
+            else "build it again with this version"
+        )
+        raise DatasetError(
+            f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
+        )
     is_imported = is_object and "imported" in raw
     way_out = "delete it, then run tfprep index again" if is_imported else "run the build again, it writes it anew"
     if sealed and not is_sealed(content):
@@ -315,15 +318,6 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     except (WrongJsonError, DatasetError) as error:
         raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
     return manifest
-
-
-def _check_version(version: Any, path: Path) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version != FORMAT_VERSION:
-        newer = isinstance(version, int) and version > FORMAT_VERSION
-        advice = "upgrade tfprep" if newer else "build it again with this version"
-        raise DatasetError(
-            f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
-        )
 
 
 def _leaf(kind: type) -> Callable[[Any], Any]:
@@ -439,17 +433,17 @@ def _check_split(name: str, split: SplitInfo, manifest: Manifest) -> None:
         raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
     if manifest.imported is None:
         for file in itertools.chain.from_iterable(split.files):
-            if not _SHA256.match(file.sha256):
-                raise _no_sha256(file.name, file.sha256)
-    if manifest.imported is not None:
+            _check_sha256(file.name, file.sha256)
+    else:
         if [len(manifest.imported.versions.get(name, ()))] != counts:
             raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
         if name not in manifest.imported.commands:
             raise DatasetError(f"imported.commands.{name} is missing")
 
 
-def _no_sha256(name: str, value: str) -> WrongJsonError:
-    return wrong("is a SHA-256 of 64 hexadecimal digits", value).below(f"{name}: sha256")
+def _check_sha256(way: str, value: str) -> None:
+    if not _SHA256.match(value):
+        raise wrong("is a SHA-256 of 64 hexadecimal digits", value).below(f"{way}: sha256")
 
 
 def _check_files(manifest: Manifest) -> None:
@@ -458,8 +452,7 @@ def _check_files(manifest: Manifest) -> None:
             raise DatasetError(f"files does not name {name}")
     for name, digest in manifest.files.items():
         check_file_name(name)
-        if not _SHA256.match(digest.sha256):
-            raise _no_sha256(name, digest.sha256)
+        _check_sha256(name, digest.sha256)
     names = [file.name for file in manifest.shard_files()]
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")
@@ -492,8 +485,7 @@ def _check_added(manifest: Manifest) -> None:
     for group, added in manifest.groups.items():
         check_name("the name of added fields", group)
         check_file_name(added.folder)
-        if not _SHA256.match(added.sha256):
-            raise _no_sha256(f"added.{group}", added.sha256)
+        _check_sha256(f"added.{group}", added.sha256)
         for name, info in added.fields.items():
             _check_field(name, info)
         for split, variants in added.variants.items():

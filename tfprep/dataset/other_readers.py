@@ -27,7 +27,26 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
     TensorFlow Datasets raises a ParseError for an entry of `dataset_info.json` that it does not know, so the file holds no more
     than it needs. The names of the classes are left out if TensorFlow Datasets would read others.
     """
-    files = {"dataset_info.json": _json(_info(manifest)), "features.json": _json(_features(manifest))}
+    splits = [
+        {
+            "name": variant_split(split, variant),
+            "shardLengths": [str(file.records) for file in files],
+            "numBytes": str(sum(file.bytes for file in files)),
+        }
+        for split, info in manifest.splits.items()
+        for variant, files in enumerate(info.files)
+    ]
+    described = {"name": manifest.name, "version": "1.0.0", "fileFormat": "tfrecord", "splits": splits}
+    features: dict[str, Any] = {}
+    for name, field in manifest.fields.items():
+        count = len(manifest.classes.get(name) or ()) or None
+        features |= from_description(field.codec).tfds_feature(name, field.spec, count)
+    kind = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+    documents = {
+        "dataset_info.json": described | _supervised_keys(manifest),
+        "features.json": {"pythonClassName": kind, "featuresDict": {"features": features}},
+    }
+    files = {name: indented(document) + "\n" for name, document in documents.items()}
     for name, classes in manifest.classes.items():
         if _is_label(manifest, name) and _survive(classes):
             files[f"{name}.labels.txt"] = "".join(f"{label}\n" for label in classes)
@@ -62,29 +81,8 @@ def _survive(classes: Sequence[str]) -> bool:
     """Return whether TensorFlow Datasets reads these names from lines: it strips each, drops empty ones, refuses repetitions."""
     text = "".join(f"{label}\n" for label in classes)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines == list(classes) and len(set(lines)) == len(lines) and _is_utf8(text)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _info(manifest: Manifest) -> dict[str, Any]:
-    splits = [
-        {
-            "name": variant_split(split, variant),
-            "shardLengths": [str(file.records) for file in files],
-            "numBytes": str(sum(file.bytes for file in files)),
-        }
-        for split, info in manifest.splits.items()
-        for variant, files in enumerate(info.files)
-    ]
-    info = {"name": manifest.name, "version": "1.0.0", "fileFormat": "tfrecord", "splits": splits}
-    return info | _supervised_keys(manifest)
+    is_utf8 = not any("\ud800" <= letter <= "\udfff" for letter in text)  # halves of UTF-16 pairs
+    return lines == list(classes) and len(set(lines)) == len(lines) and is_utf8
 
 
 def _supervised_keys(manifest: Manifest) -> dict[str, Any]:
@@ -98,20 +96,6 @@ def _supervised_keys(manifest: Manifest) -> dict[str, Any]:
     if len(inputs) != 1 or len(targets) != 1:
         return {}
     return {"supervisedKeys": {"tuple": {"items": [{"featureKey": name} for name in (*inputs, *targets)]}}}
-
-
-def _features(manifest: Manifest) -> dict[str, Any]:
-    features: dict[str, Any] = {}
-    for name, info in manifest.fields.items():
-        classes = manifest.classes.get(name)
-        codec = from_description(info.codec)
-        features |= codec.tfds_feature(name, info.spec, len(classes) if classes else None)
-    kind = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
-    return {"pythonClassName": kind, "featuresDict": {"features": features}}
-
-
-def _json(value: dict[str, Any]) -> str:
-    return indented(value) + "\n"
 
 
 # --- Croissant ---------------------------------------------------------------------------------------------------------
@@ -173,22 +157,32 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
         index: The digest of its index.
     """
     samples = sum(split.samples for split in manifest.splits.values())
+    labels = [info.spec.shape for info in manifest.fields.values() if info.spec.kind == "label"]
+    columns = {**_COLUMNS, "size": "sc:Integer", **({"label": "sc:Integer"} if labels and labels[0] == () else {})}
+    shards = [_file(file.name, "application/octet-stream", file.bytes, file.sha256) for file in manifest.shard_files()]
+    records = {
+        "@type": "cr:RecordSet",
+        "@id": "records",
+        "name": "records",
+        "description": "One row of the index for each record: where it is, and its label.",
+        "field": [
+            {
+                "@type": "cr:Field", "@id": f"records/{name}", "name": name, "dataType": kind,
+                "source": {"fileObject": {"@id": manifest.index}, "extract": {"column": name}},
+            }
+            for name, kind in columns.items()
+        ],
+    }  # fmt: skip
     document = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": f"{_VOCABULARY}1.0",
         "name": manifest.name,
         "description": f"{samples} samples in {', '.join(manifest.splits)}; fields: {', '.join(manifest.fields)}.",
-        "distribution": list(_files(manifest, index)),
-        "recordSet": [_records(manifest), *_class_names(manifest)],
+        "distribution": [_file(manifest.index, "application/x-parquet", index.bytes, index.sha256), *shards],
+        "recordSet": [records, *_class_names(manifest)],
     }
     return indented(document) + "\n"
-
-
-def _files(manifest: Manifest, index: FileDigest) -> Iterator[dict[str, Any]]:
-    yield _file(manifest.index, "application/x-parquet", index.bytes, index.sha256)
-    for file in manifest.shard_files():
-        yield _file(file.name, "application/octet-stream", file.bytes, file.sha256)
 
 
 def _file(name: str, encoding: str, size: int, sha256: str) -> dict[str, Any]:
@@ -196,23 +190,6 @@ def _file(name: str, encoding: str, size: int, sha256: str) -> dict[str, Any]:
         "@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": name, "contentSize": f"{size} B",
         "encodingFormat": encoding, "sha256": sha256,
     }  # fmt: skip
-
-
-def _records(manifest: Manifest) -> dict[str, Any]:
-    labels = [info.spec.shape for info in manifest.fields.values() if info.spec.kind == "label"]
-    columns = {**_COLUMNS, "size": "sc:Integer", **({"label": "sc:Integer"} if labels and labels[0] == () else {})}
-    return {
-        "@type": "cr:RecordSet",
-        "@id": "records",
-        "name": "records",
-        "description": "One row of the index for each record: where it is, and its label.",
-        "field": [_column("records", manifest.index, name, kind) for name, kind in columns.items()],
-    }
-
-
-def _column(records: str, file: str, name: str, kind: str) -> dict[str, Any]:
-    source = {"fileObject": {"@id": file}, "extract": {"column": name}}
-    return {"@type": "cr:Field", "@id": f"{records}/{name}", "name": name, "dataType": kind, "source": source}
 
 
 def _class_names(manifest: Manifest) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfprep import images
 from tfprep.codecs import Raw, Zstd, from_description
-from tfprep.dataset.dataset import Dataset, feature_value, open_dataset
+from tfprep.dataset.dataset import feature_value, open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.records import decode
@@ -20,7 +20,6 @@ from tfprep.storage.urls import is_remote
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tfprep.dataset.manifest import FieldInfo
 
 _RECORD, _STORED, _CRC = "record", "stored", "crc"
 """The raw parts of a sample: the bytes of its Example, how its fields are stored, and the checksum that the index gives."""
@@ -78,34 +77,28 @@ class Records:
                 f"{root}: the dataset has no split {sorted(missing)[0]!r}; it has {', '.join(data.splits)}"
             )
         classes = {name: names for name, names in data.manifest.classes.items() if name in self.fields}
-        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), self._entries(data), classes)
+        infos = {name: data.manifest.fields[name] for name in self.fields}
+        stored = {  # for the decoders, as plain JSON: codec, kind, shape, dtype, and the feature's name
+            name: [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, data.feature(name)]
+            for name, info in infos.items()
+        }
 
-    def _entries(self, data: Dataset) -> Iterator[Entry]:
-        stored = {name: _described(data, name, data.manifest.fields[name]) for name in self.fields}
-        for split in self.splits or data.splits:
-            data.check_files(split, [0])
-            files = [_file_of(data, split, shard) for shard in range(data.split(split).shards)]
-            rows = data.index(split, 0, ["key", "shard", "offset", "size", "payload_crc"])
-            for batch in rows.to_batches(_BATCH_ROWS):
-                columns = (batch[name].to_pylist() for name in ("key", "shard", "offset", "size", "payload_crc"))
-                for key, shard, offset, size, crc in zip(*columns, strict=True):
-                    payload = size - HEADER_BYTES - FOOTER_BYTES
-                    record = Reference(files[shard], offset + HEADER_BYTES, payload, member=key)
-                    yield Entry(key, split, (str(record),), (stored, crc))
+        def entries() -> Iterator[Entry]:
+            names = ["key", "shard", "offset", "size", "payload_crc"]
+            for split in self.splits or data.splits:
+                data.check_files(split, [0])
+                files = [file.name for file in data.split(split).files[0]]  # below the folder, or where an index says
+                if data.manifest.imported is not None:
+                    paths = [data.shard_path(file) for file in data.split(split).files[0]]
+                    files = [str(path if is_remote(path) else path.absolute()) for path in paths]
+                for batch in data.index(split, 0, names).to_batches(_BATCH_ROWS):
+                    columns = (batch[name].to_pylist() for name in names)
+                    for key, shard, offset, size, crc in zip(*columns, strict=True):
+                        payload = size - HEADER_BYTES - FOOTER_BYTES
+                        record = Reference(files[shard], offset + HEADER_BYTES, payload, member=key)
+                        yield Entry(key, split, (str(record),), (stored, crc))
 
-
-def _described(data: Dataset, name: str, info: FieldInfo) -> list[Any]:
-    """Describe a field for its decoder, as plain JSON: codec, kind, shape, dtype, and the feature's name."""
-    return [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, data.feature(name)]
-
-
-def _file_of(data: Dataset, split: str, shard: int) -> str:
-    """The reference's file of a shard: below the dataset's folder, or where an index says."""
-    file = data.file(split, 0, shard)
-    path = data.shard_path(file)
-    if data.manifest.imported is None:
-        return file.name
-    return str(path if is_remote(path) else path.absolute())
+        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes)
 
 
 @dataclass(frozen=True)

@@ -65,17 +65,12 @@ def contact_sheet(
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
     rows, words = [], []
     for n, key in enumerate(keys):
-        lines = _lines([list(_panels(data, of_variant[n], v)) for v, of_variant in enumerate(read)])
+        lines = [list(_panels(data, of_variant[n], v)) for v, of_variant in enumerate(read)]
+        if sum(map(len, lines)) <= _MOST_COLUMNS:  # side by side, else one below the other
+            lines = [[panel for panels in lines for panel in panels]]
         rows += lines
         words += [_words(data, key, read[0][n]), *([] for _ in lines[1:])]
     return _draw(f"{data.name}, {split}", rows, words, panel_px)
-
-
-def _lines(variants: Sequence[Sequence[Panel]]) -> list[list[Panel]]:
-    """Arrange the variants of one sample side by side, or one below the other if the row would be too wide."""
-    if sum(map(len, variants)) <= _MOST_COLUMNS:
-        return [[panel for panels in variants for panel in panels]]
-    return [list(panels) for panels in variants]
 
 
 # --- panels ---------------------------------------------------------------------------------------------------------
@@ -92,7 +87,11 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
             yield Panel(f"{title}{name}{stretch}", _marked(image, data.fields, sample))
     for name, spec in data.fields.items():
         if spec.kind == "mask":
-            yield Panel(f"{title}{name}", _over(ground, sample[name]))
+            mask = sample[name]
+            colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
+            if ground is not None and ground.shape[:2] == mask.shape:
+                colours = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
+            yield Panel(f"{title}{name}", colours)
         elif spec.kind == "map":
             outlines = [_outline(sample[mask]) for mask, of in data.fields.items() if of.kind == "mask"]
             yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
@@ -142,15 +141,6 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
                 if len(point) < 3 or point[2] > 0:
                     cv2.circle(marked, (int(point[0]), int(point[1])), radius, (255, 0, 80), -1)
     return marked
-
-
-def _over(ground: Array | None, mask: Array) -> ImageArray:
-    """Return the mask's classes in colours, blended with the image if both have the same size."""
-    colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
-    if ground is None or ground.shape[:2] != mask.shape:
-        return colours
-    mixed: ImageArray = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
-    return mixed
 
 
 def class_colours(count: int) -> ImageArray:
@@ -214,7 +204,14 @@ def _caption(value: Any) -> str:
 
 
 def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[str]], panel_px: int) -> Image.Image:
-    pictures = [[_inside(panel.pixels, panel_px) for panel in row] for row in rows]
+
+    def fitted(pixels: ImageArray) -> Image.Image:
+        picture = Image.fromarray(np.ascontiguousarray(pixels))
+        scale = panel_px / max(picture.size)
+        size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+        return picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
+
+    pictures = [[fitted(panel.pixels) for panel in row] for row in rows]
     columns = max(len(row) for row in rows)
     if columns == 0:
         raise DatasetError("the dataset stores no image, mask or map to draw")
@@ -238,13 +235,6 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
             sheet.paste(picture, (left, top + _LINE))
         top += height + _LINE + _GAP
     return sheet
-
-
-def _inside(pixels: ImageArray, panel_px: int) -> Image.Image:
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
-    scale = panel_px / max(picture.size)
-    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
-    return picture.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
 
 
 def _wrapped(captions: Sequence[str], font: Any) -> Iterator[tuple[str, tuple[int, int, int]]]:

@@ -121,16 +121,13 @@ def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
         try:
             found = digest_of(folder / name)
         except DatasetError as error:
-            yield Fault(name, None, _why(error))
+            is_missing = isinstance(error.__cause__, FileNotFoundError)
+            yield Fault(name, None, "the file is missing" if is_missing else str(error))
             continue
         if found.bytes != expected.bytes:
             yield Fault(name, None, f"{found.bytes} bytes, {expected.bytes} were written")
         elif found != expected:
             yield Fault(name, None, "its SHA-256 is not that of the build")
-
-
-def _why(error: DatasetError) -> str:
-    return "the file is missing" if isinstance(error.__cause__, FileNotFoundError) else str(error)
 
 
 def _shard_faults(data: Dataset, damaged: set[str], on_bytes: Callable[[int, int], None]) -> Iterator[Fault]:
@@ -177,46 +174,36 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
         with open_file(path):
             size = file_size(path)
     except DatasetError as error:
-        yield Fault(file.name, None, _why(error))
+        is_missing = isinstance(error.__cause__, FileNotFoundError)
+        yield Fault(file.name, None, "the file is missing" if is_missing else str(error))
         return
     if size != file.bytes:
         yield Fault(file.name, None, f"{size} bytes, {file.bytes} were {'indexed' if imported else 'written'}")
     elif not imported and sha256_of(path) != file.sha256:
         yield Fault(file.name, None, "its SHA-256 is not that of the build")
-    if rows is not None:
-        yield from _record_faults(data, file, rows, check)
-        if not imported:
-            yield from _text_index_faults(path.with_name(f"{path.name}.idx"), rows)
-
-
-def _text_index_faults(path: Path, rows: pa.Table) -> Iterator[Fault]:
-    """The `.idx` follows from the index, byte for byte."""
-    frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
-    try:
-        with open_file(path) as file:
-            expected = format_index(Frame(offset, size) for offset, size in frames).encode()
-            if file.read(len(expected) + 1) != expected:
-                yield Fault(path.name, None, "it lists other records than the index")
-    except DatasetError as error:
-        yield Fault(path.name, None, str(error))
-
-
-def _record_faults(data: Dataset, shard: FileInfo, rows: pa.Table, check: _IndexCheck) -> Iterator[Fault]:
-    path = data.shard_path(shard)
-    with open_file(path) as file:
-        for number, row in enumerate(_each(rows)):
+    if rows is None:
+        return
+    with open_file(path) as shard:
+        numbered = enumerate(row for batch in rows.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
+        for number, row in numbered:
             frame = Frame(row["offset"], row["size"])
             try:
-                payload = read_record(file, path, frame, number, payload_crc=row["payload_crc"])
+                payload = read_record(shard, path, frame, number, payload_crc=row["payload_crc"])
                 check.compare(number, row, payload, data.decode(payload))
             except TfprepError as error:
-                yield Fault(shard.name, frame.offset, getattr(error, "reason", str(error)))
-    yield from check.faults(shard.name)
-
-
-def _each(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    for batch in rows.to_batches(_BATCH_ROWS):
-        yield from batch.to_pylist()
+                yield Fault(file.name, frame.offset, getattr(error, "reason", str(error)))
+    yield from check.faults(file.name)
+    if imported:
+        return
+    frames = zip(rows["offset"].to_pylist(), rows["size"].to_pylist(), strict=True)
+    text_index = path.with_name(f"{path.name}.idx")  # it follows from the index, byte for byte
+    try:
+        with open_file(text_index) as lines:
+            expected = format_index(Frame(offset, size) for offset, size in frames).encode()
+            if lines.read(len(expected) + 1) != expected:
+                yield Fault(text_index.name, None, "it lists other records than the index")
+    except DatasetError as error:
+        yield Fault(text_index.name, None, str(error))
 
 
 class _IndexCheck:
@@ -256,7 +243,11 @@ class _IndexCheck:
         if self._label and row["label"] != (label := np.asarray(values[self._label]).tolist()):
             self._add("label", f"record {number}: the label is {label}, not {row['label']}")
         for name in self._values:
-            if name in row and row[name] != (value := _single(values[name])):
+            value = values[name]
+            value = value if isinstance(value, str) else np.asarray(value).tolist()
+            if isinstance(value, list):  # None where a record has no value
+                value = value[0] if value else None
+            if name in row and row[name] != value:
                 self._add(name, f"record {number}: {name!r} is {value!r}, not {row[name]!r}")
         size = (row["height"], row["width"])
         fitting = [name for name in self._rasters if np.shape(values[name])[:2] == size]
@@ -287,9 +278,3 @@ class _IndexCheck:
             more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             yield Fault(self._data.manifest.index, None, f"{shard}, {reasons[0]}{more}")
         self._found = {}
-
-
-def _single(value: Any) -> Any:
-    """Return a single number or text as plain Python has it; None for an empty list, as where a record has no value."""
-    plain = value if isinstance(value, str) else np.asarray(value).tolist()
-    return (plain[0] if plain else None) if isinstance(plain, list) else plain

@@ -26,7 +26,7 @@ from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.plain_json import from_json
 from tfprep.recipe.changes import what_changed
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import read_content, remove_file
+from tfprep.storage.urls import read_content
 
 _FORMAT = 1
 _NAMED = 3
@@ -107,11 +107,6 @@ def read_common_plan(layout: Layout) -> CommonPlan | None:
         raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
 
 
-def forget_common_plan(layout: Layout) -> None:
-    """Remove what the parts agreed on; the caller has the folder's lock."""
-    remove_file(layout.part_plan)
-
-
 def check_common_plan(plan: Plan, layout: Layout, stored: CommonPlan, options: BuildOptions) -> None:
     """Raise BuildError if the plan differs from what the parts agreed on; the message says in what."""
     differences = list(_differences(stored, common_plan(plan, options)))
@@ -135,34 +130,30 @@ def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
     if stored.described.keys() != new.described.keys():
         yield f"the splits are {', '.join(new.described)} here and {', '.join(stored.described)} there"
         return
-    yield from dict.fromkeys(_recipe_differences(stored, new))
+    recipes = {}  # each difference once, in order
+    for split, old in stored.described.items():
+        described = new.described[split]
+        changes = what_changed(old["recipe"], described["recipe"]) + differing_listings(old, described)
+        if changes:
+            recipes[f"another recipe: {', '.join(changes[:_NAMED])}"] = split
+        elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
+            recipes["another recipe"] = split
+    yield from recipes
     if (stored.samples, stored.listing) != (new.samples, new.listing):
-        yield f"other raw files: {_sample_differences(stored, new)}"
+        # `tfprep build --explain` names the samples, once a part has built its shards.
+        pairs = {split: (count, stored.samples.get(split, 0)) for split, count in new.samples.items()}
+        counts = [
+            f"{name} has {mine} samples here and {other} there"
+            for name, (mine, other) in pairs.items()
+            if mine != other
+        ]
+        splits = ", ".join(split for split in new.listing if new.listing[split] != stored.listing.get(split))
+        times = (
+            f"samples of {splits} differ in key, size, time or values; copy raw files with their times: cp -p, rsync -a"
+        )
+        yield f"other raw files: {', '.join(counts) or times}"
     elif stored.shards != new.shards:
         yield f"the numbers of shards are {new.shards} here and {stored.shards} there"
-
-
-def _recipe_differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
-    for split, old in stored.described.items():
-        here = new.described[split]
-        changes = what_changed(old["recipe"], here["recipe"]) + differing_listings(old, here)
-        if changes:
-            yield f"another recipe: {', '.join(changes[:_NAMED])}"
-        elif stored.versions == new.versions and stored.fingerprints[split] != new.fingerprints[split]:
-            yield "another recipe"
-
-
-def _sample_differences(stored: CommonPlan, new: CommonPlan) -> str:
-    """Return in which splits the samples differ; `tfprep build --explain` names them, once a part has built its shards."""
-    counts = [
-        f"{split} has {new.samples.get(split, 0)} samples here and {stored.samples.get(split, 0)} there"
-        for split in new.samples
-        if new.samples.get(split) != stored.samples.get(split)
-    ]
-    if counts:
-        return ", ".join(counts)
-    splits = ", ".join(split for split in new.listing if new.listing[split] != stored.listing.get(split))
-    return f"samples of {splits} differ in key, size, time or values; copy raw files with their times: cp -p, rsync -a"
 
 
 # --- what is missing at the end ---------------------------------------------------------------------------------------
@@ -175,15 +166,12 @@ def check_complete(plan: Plan, states: Sequence[ShardState], layout: Layout, sto
         return
     names = ", ".join(f"{state.split} {state.shard}" for state in missing[: _NAMED * 2])
     more = f" and {len(missing) - _NAMED * 2} more" if len(missing) > _NAMED * 2 else ""
+    again = ""
+    if stored is not None:
+        places = {shard: place for place, shard in enumerate(plan.starts)}
+        numbers = sorted({places[state.split, state.shard] % stored.parts for state in missing})
+        again = f" Run again, of {stored.parts} parts: {','.join(map(str, numbers))}."
     raise BuildError(
         f"{layout.out}: nothing was published, shards are missing. {explain(states)} ({names}{more})."
-        f"{_parts_of(plan, missing, stored)} `tfprep build` without --part builds what is missing and publishes"
+        f"{again} `tfprep build` without --part builds what is missing and publishes"
     )
-
-
-def _parts_of(plan: Plan, missing: Sequence[ShardState], stored: CommonPlan | None) -> str:
-    if stored is None:
-        return ""
-    places = {shard: place for place, shard in enumerate(plan.starts)}
-    numbers = sorted({places[state.split, state.shard] % stored.parts for state in missing})
-    return f" Run again, of {stored.parts} parts: {','.join(map(str, numbers))}."

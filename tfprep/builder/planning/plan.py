@@ -144,7 +144,11 @@ def make_plan(
     shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout))
     shards |= {split: count for split, count in (counts or {}).items() if split in shards}
     described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
-    fingerprints = {split: _fingerprint(recipe, split, described[split]) for split in samples.names}
+    fingerprints = {}
+    for split in samples.names:
+        rest = {name: item for name, item in described[split].items() if name != "recipe"}
+        parts = json.dumps([recipe.fingerprint(split), rest, maker_versions()])
+        fingerprints[split] = hashlib.sha256(parts.encode()).hexdigest()
     return Plan(
         recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
         dict(listing.classes), shards, fresh_shards, arrange(samples, shards, scratch),
@@ -203,11 +207,6 @@ def _described(recipe: Recipe, listing: Listing, split: str, train: str) -> dict
         },
         "statistics": split == train,
     }
-
-
-def _fingerprint(recipe: Recipe, split: str, described: Mapping[str, Any]) -> str:
-    rest = {name: item for name, item in described.items() if name != "recipe"}
-    return hashlib.sha256(json.dumps([recipe.fingerprint(split), rest, maker_versions()]).encode()).hexdigest()
 
 
 def differing_listings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -143,7 +143,10 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
         numbers.append(rows.tobytes())
     names = tuple(sorted(found, key=lambda name: (name != "train", name)))
     for name in names:
-        _check_split(name)
+        try:
+            check_name("the name of a split", name)
+        except DatasetError as error:
+            raise SourceError(str(error)) from error
     rank = np.array([names.index(name) for name in found], np.int16)
     table = SampleTable(names, rank, _ALL, texts, numbers)
     _check_unique(table)
@@ -158,13 +161,6 @@ def limit_samples(table: SampleTable, limit: int | None) -> SampleTable:
     present = [name for name, (samples, _) in limited.totals(0).items() if samples]
     places = [present.index(name) if name in present else -1 for name in table.names]
     return replace(limited, names=tuple(present), rank=np.array(places, np.int16)[table.rank])
-
-
-def _check_split(name: str) -> None:
-    try:
-        check_name("the name of a split", name)
-    except DatasetError as error:
-        raise SourceError(str(error)) from error
 
 
 def _check_unique(table: SampleTable) -> None:
@@ -245,7 +241,12 @@ def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None =
     numbers, sizes = _Scratch(folder), np.zeros(total, np.int64)
     for rows in _buckets(table, numbers_of, total, folder):
         shard = numbers_of(rows)
-        numbers.append(_reordered(rows, _order(rows["hash"], shard - shard.min(initial=total))))
+        by_hash = np.argsort(np.ascontiguousarray(rows["hash"]))
+        near = shard[by_hash] - shard.min(
+            initial=total
+        )  # NumPy sorts numbers of 16 bits in one pass, with a radix sort
+        order = by_hash[np.argsort(near.astype(np.min_scalar_type(near.max(initial=0))), kind="stable")]
+        numbers.append(_reordered(rows, order))
         sizes += np.bincount(shard, minlength=total)
     edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]).tolist()
     starts = {
@@ -254,13 +255,6 @@ def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None =
         for shard in range(shards[name])
     }
     return ArrangedSamples(table.names, starts, table.texts, numbers)
-
-
-def _order(hashes: Array, shard: Array) -> Array:
-    """Return the order by shard and hash. NumPy sorts numbers of 16 bits in one pass, with a radix sort."""
-    by_hash = np.argsort(np.ascontiguousarray(hashes))
-    order: Array = by_hash[np.argsort(shard[by_hash].astype(np.min_scalar_type(shard.max(initial=0))), kind="stable")]
-    return order
 
 
 def _reordered(rows: Array, order: Array) -> bytes:
@@ -344,7 +338,11 @@ def write_listing(entries: Iterable[Entry], root: Path, seed: int) -> Iterator[W
       seed: The recipe's seed.
     """
     entries = iter(entries)
-    chunks = (_columns(chunk) for chunk in iter(lambda: list(itertools.islice(entries, CHUNK)), []))
+    some = iter(lambda: list(itertools.islice(entries, CHUNK)), [])
+    chunks = (
+        _Chunk([e.key for e in chunk], [e.split for e in chunk], [e.files for e in chunk], [e.values for e in chunk])
+        for chunk in some
+    )
     for number, chunk in enumerate(chunks):
         if number == _ALONE and _is_local(root, chunk) and usable_cpus() > 1:
             yield from _by_helpers(itertools.chain([chunk], chunks), root, seed)
@@ -386,15 +384,6 @@ def open_helper(argument: tuple[str, int]) -> Callable[[Sequence[Any], Mark], tu
         return tuple(_written(_Chunk(*chunk), root, seed))
 
     return work
-
-
-def _columns(chunk: Sequence[Entry]) -> _Chunk:
-    return _Chunk(
-        [entry.key for entry in chunk],
-        [entry.split for entry in chunk],
-        [entry.files for entry in chunk],
-        [entry.values for entry in chunk],
-    )
 
 
 def _is_local(root: Path, chunk: _Chunk) -> bool:

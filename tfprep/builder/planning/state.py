@@ -13,7 +13,7 @@ import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
-from tfprep.builder.receipts import Receipt, ShardTask, changed_samples, read_contents, read_receipts, same_files
+from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.recipe.changes import what_changed
@@ -87,20 +87,24 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     state = ShardState(split, shard, plan.size(split, shard), "")
     same = receipt.signature == plan.signature(split, shard)
     if same and (not identities or same_files(receipt, plan.identity(split, shard))):
-        return _worth_another_try(state, plan, receipt) if receipt.rejects else state
-    if receipt.versions != maker_versions():
-        return replace(state, why=_newer(receipt))
+        # Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts.
+        missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejects else ()) if "Error" in one[3]}
+        if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
+            return replace(state, why=UNREAD)
+        crashed = any(reject.stage == "process" for reject in receipt.rejects)
+        return replace(state, why=CRASHED) if crashed else state
+    if receipt.versions != (new := maker_versions()):
+        old = receipt.versions
+        changes = [f"{name} {old.get(name)} -> {new[name]}" for name in new if old.get(name) != new[name]]
+        return replace(state, why=f"built with other versions: {', '.join(changes)}")
     if receipt.fingerprint != plan.fingerprints[split]:
         return replace(state, why=_recipe_change(plan, layout, split, receipt.fingerprint))
     if receipt.shards != plan.shards[split]:
         return replace(state, why=f"{receipt.shards} shards become {plan.shards[split]}")
-    return _differing(state, plan.task(split, shard), layout, receipt)
-
-
-def _differing(state: ShardState, task: ShardTask, layout: Layout, receipt: Receipt) -> ShardState:
-    new, old = {key for key, *_ in task.samples}, read_contents(layout, receipt).stats
-    added, removed = len(new - old.keys()), len(old.keys() - new)
-    changed = len(changed_samples(task, receipt, old)) - added
+    task, stats = plan.task(split, shard), read_contents(layout, receipt).stats
+    keys = {key for key, *_ in task.samples}
+    added, removed = len(keys - stats.keys()), len(stats.keys() - keys)
+    changed = len(changed_samples(task, receipt, stats)) - added
     why = _differences(changed, added, removed) or "samples changed places"
     return replace(state, why=why, changed=changed, added=added, removed=removed)
 
@@ -117,23 +121,6 @@ def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str)
         return "another split is the first"
     more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
     return f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
-
-
-def _worth_another_try(state: ShardState, plan: Plan, receipt: Receipt) -> ShardState:
-    """Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts."""
-    task = plan.task(state.split, state.shard)
-    missing = {key for key, _, _, stat, _ in task.samples if "Error" in stat}
-    if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
-        return replace(state, why=UNREAD)
-    crashed = any(reject.stage == "process" for reject in receipt.rejects)
-    return replace(state, why=CRASHED) if crashed else state
-
-
-def _newer(receipt: Receipt) -> str:
-    new = maker_versions()
-    differing = [name for name in new if receipt.versions.get(name) != new[name]]
-    changes = [f"{name} {receipt.versions.get(name)} -> {new[name]}" for name in differing]
-    return f"built with other versions: {', '.join(changes)}"
 
 
 def _differences(changed: int, added: int, removed: int) -> str:
@@ -166,26 +153,19 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
         raise
     except DatasetError:
         return  # There is no finished dataset, or none that anybody could read.
-    reason = _other_dataset(plan, published, limit)
+    samples, reason = sum(split.samples for split in published.splits.values()), ""
+    if published.name != plan.recipe.name:
+        reason = f"this recipe builds another one, {plan.recipe.name!r}"
+    elif limit is not None and published.manifest.rejects + samples > len(plan):
+        reason = f"the limit would leave {len(plan)} samples"
+    elif not _share_samples(plan, published):
+        reason = "none of its samples is among those to build; is --data the right folder?"
     if reason:
-        samples = sum(split.samples for split in published.splits.values())
         splits = ", ".join(published.splits)
         raise BuildError(
             f"{layout.out} holds the finished dataset {published.name!r} of {samples} samples ({splits}), and {reason}. "
             "Choose another folder with --out, or replace it with --replace (BuildOptions(replace=True))"
         )
-
-
-def _other_dataset(plan: Plan, published: Dataset, limit: int | None) -> str:
-    """Return why the plan is of another dataset; an empty string if it is not."""
-    if published.name != plan.recipe.name:
-        return f"this recipe builds another one, {plan.recipe.name!r}"
-    samples = published.manifest.rejects + sum(split.samples for split in published.splits.values())
-    if limit is not None and samples > len(plan):
-        return f"the limit would leave {len(plan)} samples"
-    if not _share_samples(plan, published):
-        return "none of its samples is among those to build; is --data the right folder?"
-    return ""
 
 
 def _share_samples(plan: Plan, published: Dataset) -> bool:
