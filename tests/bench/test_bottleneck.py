@@ -14,7 +14,6 @@ from tfprep.bench.bottleneck import (
     Change,
     Cost,
     LoaderFacts,
-    StorageForm,
     _gain,
     _side_by_side,
     changes_of,
@@ -68,7 +67,7 @@ def test_other_forms_are_recommended_for_a_large_png(png_data: Data) -> None:
     """All CPU time is spent on decoding: raw storage is many times as fast, and takes the bytes of the pixels."""
     image = next(png_data.samples("train"))["image"]
     codec = png_data.codecs["image"]
-    decode_ms = cost(StorageForm(codec), "image", [image]).decode_ms
+    decode_ms = cost(codec, "image", [image]).decode_ms
     size = sum(file.bytes for files in png_data.split("train").files for file in files)
     record = size / png_data.split("train").samples
     reading = StageCost(

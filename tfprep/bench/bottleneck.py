@@ -204,27 +204,6 @@ def _behind_cache(stages: StageCosts, facts: LoaderFacts) -> Bottleneck:
 
 
 @dataclass(frozen=True)
-class StorageForm:
-    """A way to store a raster: its codec, and the factor by which it is scaled down before."""
-
-    codec: Codec
-    scale: float = 1.0
-
-    def name(self, size: tuple[int, int]) -> str:
-        """The name of the form, such as `JPEG 95 at 112 x 112`."""
-        codec = codec_name(self.codec)
-        height, width = (max(1, round(length * self.scale)) for length in size)
-        return codec if self.scale == 1 else f"{codec} at {width} x {height}"
-
-    def resized(self, value: Array) -> Array:
-        if self.scale == 1:
-            return value
-        height, width = (max(1, round(length * self.scale)) for length in value.shape[:2])
-        small = cv2.resize(value, (width, height), interpolation=cv2.INTER_AREA)
-        return small.reshape(height, width, *value.shape[2:])
-
-
-@dataclass(frozen=True)
 class Cost:
     """The median cost of a value in one form: bytes, and CPU milliseconds to decode."""
 
@@ -240,19 +219,19 @@ def codec_name(codec: Codec) -> str:
     return f"{shown} {described['quality']}" if "quality" in described else shown
 
 
-def cost(form: StorageForm, kind: Kind, values: Sequence[Array]) -> Cost:
+def cost(codec: Codec, kind: Kind, values: Sequence[Array]) -> Cost:
     """Decode every value `REPEATS` times on one core; the least CPU time of each counts. Decoding a raw value is a copy."""
     measured = []
-    for value in map(form.resized, values):
-        content, spec = cast(bytes, form.codec.encode(value)[""]), form.codec.spec(kind, value)
+    for value in values:
+        content, spec = cast(bytes, codec.encode(value)[""]), codec.spec(kind, value)
         shape = tuple(int(n) for n in spec.shape if n is not None)
         out, seconds = np.empty(shape, spec.dtype), []
         for _ in range(REPEATS):
             started = time.thread_time()  # does not depend on other programs
-            if hasattr(form.codec, "decode_into"):
-                form.codec.decode_into(content, spec, out)
+            if hasattr(codec, "decode_into"):
+                codec.decode_into(content, spec, out)
             else:
-                form.codec.decode(content, spec, shape)
+                codec.decode(content, spec, shape)
             seconds.append(time.thread_time() - started)
         measured.append((len(content), min(seconds)))
     sizes, decode_s = (median(column) for column in zip(*measured, strict=True))
@@ -268,21 +247,29 @@ def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, s
         for name, info in dataset.manifest.fields.items()
         if info.spec.kind in RASTER_KINDS and info.codec["codec"] != "original"
     }
-    now = {name: cost(StorageForm(dataset.codecs[name]), dataset.fields[name].kind, of) for name, of in values.items()}
+    now = {name: cost(dataset.codecs[name], dataset.fields[name].kind, of) for name, of in values.items()}
     side = _side_by_side(stages, sum(one.decode_ms for one in now.values()))
     found = []
     for name, of_field in values.items():
         spec, codec = dataset.fields[name], dataset.codecs[name]
-        size = of_field[0].shape[:2]
-        forms = [StorageForm(Raw()), StorageForm(Zstd())]
+        forms: list[tuple[Codec, list[Array]]] = [(Raw(), of_field), (Zstd(), of_field)]
         if spec.kind == "image":
-            forms += [StorageForm(Jpeg(95)), StorageForm(Jpeg(85)), StorageForm(Jpeg(95), 0.5)]
-        for form in forms:
-            if codec_name(form.codec) == codec_name(codec) and form.scale == 1:
-                continue
-            speed, disk = _gain(stages, now[name], cost(form, spec.kind, of_field), side, cores)
-            found.append(Change(name, codec_name(codec), form.name((size[0], size[1])), speed, disk))
+            halved = [_halved(value) for value in of_field]
+            forms += [(Jpeg(95), of_field), (Jpeg(85), of_field), (Jpeg(95), halved)]
+        for form, arrays in forms:
+            then, (height, width) = codec_name(form), arrays[0].shape[:2]
+            if arrays is not of_field:
+                then += f" at {width} x {height}"
+            if then != codec_name(codec):
+                speed, disk = _gain(stages, now[name], cost(form, spec.kind, arrays), side, cores)
+                found.append(Change(name, codec_name(codec), then, speed, disk))
     return found
+
+
+def _halved(value: Array) -> Array:
+    height, width = (max(1, round(length / 2)) for length in value.shape[:2])
+    small = cv2.resize(value, (width, height), interpolation=cv2.INTER_AREA)
+    return small.reshape(height, width, *value.shape[2:])
 
 
 def _side_by_side(stages: StageCosts, alone_ms: float) -> float:
