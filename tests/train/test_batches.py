@@ -86,17 +86,15 @@ def test_scalars_are_read_back(tf: Any, tmp_path: Path) -> None:
 def test_the_layout_equals_tensorboards_message() -> None:
     from tensorboard.plugins.custom_scalar import layout_pb2
 
-    from tfprep.train.charts import ScalarChart, layout_bytes
+    from tfprep.train.charts import layout_bytes
 
-    long = "x" * 300
-    written = layout_bytes("Input", [ScalarChart("one", ("a/.*", "b")), ScalarChart(long, ("c",))])
-    multiline = [layout_pb2.MultilineChartContent(tag=["a/.*", "b"]), layout_pb2.MultilineChartContent(tag=["c"])]
+    tags = {"one": "a/.*", "x" * 300: "c"}
     charts = [
-        layout_pb2.Chart(title="one", multiline=multiline[0]),
-        layout_pb2.Chart(title=long, multiline=multiline[1]),
+        layout_pb2.Chart(title=title, multiline=layout_pb2.MultilineChartContent(tag=[tag]))
+        for title, tag in tags.items()
     ]
     expected = layout_pb2.Layout(category=[layout_pb2.Category(title="Input", chart=charts)])
-    assert written == expected.SerializeToString()
+    assert layout_bytes("Input", tags) == expected.SerializeToString()
 
 
 def test_check_batches_draws_the_images(tf: Any, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,14 +25,6 @@ _DATA_CLASSES = {"scalars": 1, "images": 3}
 """`DATA_CLASS_SCALAR` and `DATA_CLASS_BLOB_SEQUENCE` of TensorFlow's summary.proto."""
 _FLOAT, _STRING = 1, 7
 """`DT_FLOAT` and `DT_STRING` of TensorFlow's types.proto."""
-
-
-@dataclass(frozen=True)
-class ScalarChart:
-    """Several scalars in one chart; `tags` are regular expressions."""
-
-    title: str
-    tags: tuple[str, ...]
 
 
 class SummaryWriter:
@@ -52,8 +43,8 @@ class SummaryWriter:
         summary = {tag: message({1: _FLOAT, 2: b"", 5: struct.pack("<f", value)}) for tag, value in values.items()}
         self._event("scalars", summary, step)
 
-    def layout(self, category: str, charts: Sequence[ScalarChart]) -> None:
-        """Show `charts` together on TensorBoard's page "Custom Scalars"."""
+    def layout(self, category: str, charts: Mapping[str, str]) -> None:
+        """Show `charts`, by title a regular expression of tags, together on TensorBoard's page "Custom Scalars"."""
         self._event("custom_scalars", {"custom_scalars__config__": _texts([layout_bytes(category, charts)], ())}, 0)
 
     def image(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
@@ -77,10 +68,10 @@ class SummaryWriter:
             self._file.flush()
 
 
-def layout_bytes(category: str, charts: Sequence[ScalarChart]) -> bytes:
-    """Return a serialised `tensorboard.plugins.custom_scalar.Layout` of one category
+def layout_bytes(category: str, charts: Mapping[str, str]) -> bytes:
+    """Return a serialised `tensorboard.plugins.custom_scalar.Layout` of one category, from titles and regular expressions of tags
     (https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/custom_scalar/layout.proto)."""
-    described = [message({1: chart.title, 2: message({1: [tag.encode() for tag in chart.tags]})}) for chart in charts]
+    described = [message({1: title, 2: message({1: [tags.encode()]})}) for title, tags in charts.items()]
     return message({2: message({1: category, 2: described})})
 
 

@@ -65,7 +65,7 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
 
     Raises:
         TrainError: The process died, or something cannot be pickled.
-        BaseException: What the function raised, with the traceback of the other process as a note (Python 3.11 and later).
+        BaseException: What the function raised, with the traceback of the other process as a note.
     """
     require_picklable("isolated", function, args, kwargs)
     with fresh_process(_run, function, args, kwargs) as (process, receiver):
@@ -79,7 +79,7 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
             ) from None
     if outcome == "failed":
         error, trace = content
-        error.add_note(f"in the process of {_name(function)}:\n{trace}") if hasattr(error, "add_note") else None
+        error.add_note(f"in the process of {_name(function)}:\n{trace}")
         raise error
     result: Result = content
     return result

@@ -12,7 +12,7 @@ import psutil
 
 from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory
-from tfprep.train.charts import ScalarChart, SummaryWriter
+from tfprep.train.charts import SummaryWriter
 from tfprep.train.monitor.clock import Waits
 from tfprep.train.monitor.stages import Pipeline, Stage
 
@@ -143,36 +143,29 @@ class Sample:
 
     def _waits(self) -> dict[str, Any]:
         waits = self.waits
-        return (
-            {}
-            if waits is None
-            else {
-                "window_s": waits.window_s,
-                "batches": waits.batches,
-                "share": waits.share,
-                "p50_ms": waits.quantile_ms(50),
-                "p99_ms": waits.quantile_ms(99),
-                "pending_s": waits.pending_s,
-                "images_per_s": waits.images_per_s,
-            }
-        )
+        if waits is None:
+            return {}
+        names = ("window_s", "batches", "share", "pending_s", "images_per_s")
+        quantiles = {"p50_ms": waits.quantile_ms(50), "p99_ms": waits.quantile_ms(99)}
+        return {**{name: getattr(waits, name) for name in names}, **quantiles}
 
 
 # --- the log
 
 LINES = "input.jsonl"
-_LAYOUT = (
-    ScalarChart("share of the step spent waiting for input", ("input/wait_share",)),
-    ScalarChart("wait for a batch (ms)", ("input/wait_ms/.*",)),
-    ScalarChart("images a second", ("input/images_per_s",)),
-    ScalarChart("elements in each buffer", ("buffers/elements/.*",)),
-    ScalarChart("MB in each buffer", ("buffers/mb/.*",)),
-    ScalarChart("resident memory of this process (MB)", ("machine/rss_mb",)),
-    ScalarChart("available memory of the machine (MB)", ("machine/available_mb",)),
-    ScalarChart("swap in and out (MB/s)", ("machine/swap_.*",)),
-)
-_READER = ScalarChart("batches in the reader", ("reader/batches_.*",))
-_GPU = ScalarChart("GPU memory (MB)", ("gpu/.*",))
+_LAYOUT = {
+    "share of the step spent waiting for input": "input/wait_share",
+    "wait for a batch (ms)": "input/wait_ms/.*",
+    "images a second": "input/images_per_s",
+    "elements in each buffer": "buffers/elements/.*",
+    "MB in each buffer": "buffers/mb/.*",
+    "resident memory of this process (MB)": "machine/rss_mb",
+    "available memory of the machine (MB)": "machine/available_mb",
+    "swap in and out (MB/s)": "machine/swap_.*",
+}
+"""Titles of charts, with the tags that they show."""
+_READER = {"batches in the reader": "reader/batches_.*"}
+_GPU = {"GPU memory (MB)": "gpu/.*"}
 
 
 class InputLog:
@@ -192,8 +185,8 @@ class InputLog:
         swap = {f"machine/swap_{way}_mb_per_s": size / MB / max(spent.time, 1e-9) for way, size in swapped.items()}
         if not self._has_layout:
             self._has_layout = True
-            charts = [*_LAYOUT, *[_READER] * bool(sample.readers), *[_GPU] * bool(sample.machine.gpus)]
-            self._writer.layout("Input pipeline", charts)
+            more = (_READER if sample.readers else {}) | (_GPU if sample.machine.gpus else {})
+            self._writer.layout("Input pipeline", _LAYOUT | more)
         self._writer.scalars({**sample.as_scalars(), **swap}, sample.step)
 
     def warning(self, warned: Any) -> None:
