@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfprep.builder import BuildOptions, BuildSummary, build
+from tfprep.builder import BuildOptions, BuildSummary, build, build_part, explain, finish_build, plan_build
 from tfprep.dataset import Dataset, open_dataset
 from tfprep.records import read_records
 
@@ -53,6 +55,10 @@ def blob(number: int, size: tuple[int, int] = (24, 28)) -> np.ndarray:
     return mask
 
 
+_fresh: dict[bytes, dict[str, str]] = {}
+"""Digests of builds from nothing, by the digest of the recipe and of the raw files."""
+
+
 @dataclass
 class Site:
     """A folder of raw data, an output folder and a recipe file."""
@@ -67,7 +73,14 @@ class Site:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture(number)).save(path, quality=92)
         if mask:
-            Image.fromarray(blob(number)).save(self.data / f"{name}.mask.png")
+            Image.fromarray(blob(number)).save(self.mask(name))
+        return path
+
+    def mask(self, name: str, value: int | None = None, dtype: Any = np.uint8) -> Path:
+        """The file of a sample's mask, which is written with this value everywhere if there is one."""
+        path = self.data / f"{name}.mask.png"
+        if value is not None:
+            Image.fromarray(np.full((24, 28), value, dtype)).save(path)
         return path
 
     def fill(self, train: int = 24, val: int = 6) -> "Site":
@@ -76,25 +89,79 @@ class Site:
                 self.add(f"{split}/{('cat', 'dog')[number % 2]}/{number:03d}", number + (1000 if split == "val" else 0))
         return self
 
-    def build(self, out: Path | None = None, **options: Any) -> BuildSummary:
+    def build(self, out: Path | str | None = None, **options: Any) -> BuildSummary:
         """Builds the site in this process, unless `workers` is positive."""
         more = {name: options.pop(name) for name in ("on_progress", "on_event") if name in options}
         chosen = BuildOptions(**{"workers": 0, **options})
         return build(self.recipe, out or self.out, self.data, options=chosen, **more)
 
-    def from_nothing(self, name: str = "fresh") -> dict[str, str]:
-        """The digests of a build of the same recipe and data in a new folder."""
-        out = self.out.with_name(name)
-        self.build(out)
-        return digests(out)
+    def part(self, part: int, parts: int, data: Path | None = None, **options: Any) -> BuildSummary:
+        """Builds one part in this process."""
+        chosen = BuildOptions(**{"workers": 0, **options})
+        return build_part(self.recipe, self.out, data or self.data, part=part, parts=parts, options=chosen)
 
-    def change_recipe(self, old: str, new: str) -> None:
+    def finish(self) -> BuildSummary:
+        """Publishes the parts."""
+        return finish_build(self.recipe, self.out, self.data, options=BuildOptions(workers=0))
+
+    def due(self, **options: Any) -> str:
+        """The line of a dry run."""
+        return explain(plan_build(self.recipe, self.out, self.data, **options))
+
+    def command(self, *options: str) -> list[str]:
+        """`tfprep build` of the site in a new process."""
+        paths = ["build", str(self.recipe), "--data", str(self.data), "--out", str(self.out)]
+        return [sys.executable, "-m", "tfprep", *paths, *options]
+
+    def driver(self, workers: int, code: str = "") -> list[str]:
+        """A command that runs `code` and then builds the site in a new process."""
+        places = ", ".join(repr(str(place)) for place in (self.recipe, self.out, self.data))
+        call = f"build({places}, options=BuildOptions(workers={workers}))"
+        return [sys.executable, "-c", f"from tfprep.builder import build, BuildOptions\n{code}\n{call}"]
+
+    def from_nothing(self) -> dict[str, str]:
+        """The digests of a build of the same recipe and data in a new folder; of equal ones, once a session."""
+        files = [path for path in sorted(self.data.rglob("*")) if path.is_file()]
+        content = [self.recipe.read_bytes(), *(os.fsencode(path.relative_to(self.data)) for path in files)]
+        key = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in content))
+        for path in files:
+            key.update(hashlib.sha256(path.read_bytes()).digest())
+        if key.digest() not in _fresh:
+            out = self.out.with_name(f"fresh-{key.hexdigest()}")
+            self.build(out)
+            _fresh[key.digest()] = digests(out)
+        return _fresh[key.digest()]
+
+    def change_recipe(self, *pairs: str) -> None:
+        """Replaces texts of the recipe: old, new, old, new."""
         text = self.recipe.read_text()
-        assert old in text
-        self.recipe.write_text(text.replace(old, new))
+        for old, new in zip(pairs[::2], pairs[1::2], strict=True):
+            assert old in text
+            text = text.replace(old, new)
+        self.recipe.write_text(text)
+
+    def define(self, code: str) -> None:
+        """Writes this code before the recipe."""
+        self.change_recipe("RECIPE = Recipe(", f"{code}\n\nRECIPE = Recipe(")
+
+    def derive(self, name: str, body: str, codec: str = "") -> None:
+        """Adds a derived input, a function of `sample` and `generator` with this body, which a codec stores."""
+        self.define(f"def {name}(sample, generator):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n")
+        self.change_recipe("derive={", f'derive={{"{name}": {name}, ')
+        if codec:
+            self.change_recipe("store={", f'store={{"{name}": {codec}, ')
+
+    def slow(self) -> None:
+        """Makes builds mostly wait, so that kills are spread over all steps, and other tests have the processors."""
+        self.derive("slow", "time.sleep(0.004)\nreturn sample['mask']")
 
     def rejects(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.out / "rejects.jsonl").read_text().splitlines()]
+        """The rejects in the order of their keys."""
+        rejects = [json.loads(line) for line in (self.out / "rejects.jsonl").read_text("utf-8").splitlines()]
+        return sorted(rejects, key=lambda reject: str(reject["key"]))
+
+    def log(self) -> str:
+        return (self.out / ".tfprep/build.log").read_text()
 
 
 def digests(out: Path) -> dict[str, str]:
@@ -123,12 +190,23 @@ def check_whole(out: Path) -> Dataset:
     return data
 
 
-def driver(site: Site, *, workers: int, code: str = "") -> list[str]:
-    """A command line that runs `code` and then builds the site in a new process."""
-    call = (
-        f"build({str(site.recipe)!r}, {str(site.out)!r}, {str(site.data)!r}, options=BuildOptions(workers={workers}))"
-    )
-    return [sys.executable, "-c", f"from tfprep.builder import build, BuildOptions\n{code}\n{call}"]
+def run(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A process that has ended, with what it printed."""
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=240, check=False, **options)
+
+
+FILES_OF_4000_BYTES = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, {resource.RLIM_INFINITY}))
+"""
+"""Code for `Site.driver` after which a write fails as on a full disk."""
+NO_PRIVILEGES = """
+import ctypes, os
+if os.getuid() == 0:  # root reads and writes everything by its capabilities: give them all up (capset, version 3, two words)
+    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None, use_errno=True).capset(header, none) == 0
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -163,15 +241,3 @@ def site(tmp_path: Path) -> Site:
 def full(site: Site) -> Site:
     """24 training and 6 validation samples."""
     return site.fill()
-
-
-@pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs code in a new interpreter."""
-
-    def run(code: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        command: Sequence[str] = [sys.executable, "-c", code, *arguments]
-        merged = {**os.environ, **(env or {})}
-        return subprocess.run(command, capture_output=True, text=True, env=merged, timeout=120, check=False)
-
-    return run

@@ -4,11 +4,9 @@ import hashlib
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import closing
 
@@ -16,9 +14,9 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.builder.conftest import driver
+from tests.builder.conftest import FILES_OF_4000_BYTES, run
 from tests.waiting import wait_until
-from tfprep.builder import at_store, build, build_part, finish_build, layout, plan_build
+from tfprep.builder import at_store, build, layout, plan_build
 from tfprep.builder.at_store import clean, store_locked
 from tfprep.builder.options import BuildOptions
 from tfprep.dataset import open_dataset
@@ -78,13 +76,14 @@ def test_the_bytes_are_those_of_a_local_build(few, url):
     (few.data / "train/cat/000.jpg").write_bytes(b"no image")
     few.build()
     summary = few.build(url)
+    store = open_store(url)
     assert content(url) == content(few.out)
     assert list(verify(url)) == []
-    assert bytes(open_store(url).read("rejects.jsonl")) == (few.out / "rejects.jsonl").read_bytes()
+    assert bytes(store.read("rejects.jsonl")) == (few.out / "rejects.jsonl").read_bytes()
     assert (str(summary.out), summary.built_shards, summary.rejects) == (url, 3, 1)
     assert few.build(url).built_shards == 0
-    assert "published: " in bytes(open_store(url).read(".tfprep/build.log")).decode()
-    assert len(bytes(open_store(url).read("report.html"))) > 10_000
+    assert "published: " in bytes(store.read(".tfprep/build.log")).decode()
+    assert len(bytes(store.read("report.html"))) > 10_000
 
 
 def test_a_reader_of_the_old_dataset_reads_on(full, memory):
@@ -98,9 +97,10 @@ def test_a_reader_of_the_old_dataset_reads_on(full, memory):
     full.build()
     assert content(memory) == content(full.out)
     shards = {name for name in (info.name for info in open_store(memory).list()) if ".tfrecord-" in name}
+    named = {file.name for info in open_dataset(memory).splits.values() for files in info.files for file in files}
     found = clean(memory)
     assert {info.name for info in found.unreferenced if ".tfrecord-" in info.name} == {
-        name for name in shards if name.removesuffix(".idx") not in named(memory)
+        name for name in shards if name.removesuffix(".idx") not in named
     }
     assert clean(memory, remove=True).unreferenced == found.unreferenced
     assert (clean(memory).unreferenced, clean(memory).unfinished) == ((), ())
@@ -108,25 +108,22 @@ def test_a_reader_of_the_old_dataset_reads_on(full, memory):
     assert full.build(memory).built_shards == 0
 
 
-def named(url) -> set[str]:
-    return {file.name for info in open_dataset(url).splits.values() for files in info.files for file in files}
-
-
 def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memory):
     store = open_store(memory)
     for name in ("photo.jpg", "tiny-train.tfrecord-00000-of-00001", "0123456789abcdef-notes.txt", ".tfprep/other"):
         store.write(name, b"of somebody else")
     store.write("0123456789abcdef-tiny-train.tfrecord-00000-of-00001", b"of a build that was killed")
-    build_part(full.recipe, memory, full.data, part=0, parts=2, options=BuildOptions(workers=0))
+    local, full.out = full.out, memory
+    full.part(0, 2)
     found = clean(memory, remove=True)
     assert [info.name for info in found.unreferenced] == ["0123456789abcdef-tiny-train.tfrecord-00000-of-00001"]
     assert len(found.unfinished) == 10
-    assert full.build(memory).built_shards == 3
+    assert full.build().built_shards == 3
     assert {"photo.jpg", ".tfprep/other"} <= {info.name for info in store.list()}
-    full.build()
-    assert (clean(full.out).unreferenced, clean(full.out).unfinished) == ((), ())
+    full.build(local)
+    assert (clean(local).unreferenced, clean(local).unfinished) == ((), ())
     with pytest.raises(DatasetError, match="is not a dataset built by tfprep"):
-        clean(full.out.parent)
+        clean(local.parent)
 
 
 # --- faults and kills -----------------------------------------------------------------------------------------------------
@@ -146,21 +143,16 @@ def test_faults_of_the_store(few, s3):
 
 def test_kills_at_random_moments(few, s3):
     few.build()
-    rng, url, kills = random.Random(3), s3.new_url(), 0
+    rng, url = random.Random(3), s3.new_url()
     few.out, local = url, few.out
-    while True:
-        process = subprocess.Popen(driver(few, workers=1), stderr=subprocess.PIPE, start_new_session=True)
+    for after in (rng.randrange(2, 40), rng.randrange(2, 40), None):
         start = len(s3.proxy.requests)
-        after = rng.randrange(2, 40) if kills < 2 else None
-        while process.poll() is None and (after is None or len(s3.proxy.requests) < start + after):
-            time.sleep(0.01)
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        kills += 1
-    assert (process.returncode, kills) == (0, 2), process.stderr.read().decode()
-    process.stderr.close()
+        process = subprocess.Popen(few.driver(1), stderr=subprocess.PIPE, start_new_session=True)
+        if after is not None:
+            wait_until(lambda end=start + after: len(s3.proxy.requests) >= end, process)
+            os.killpg(process.pid, signal.SIGKILL)
+        _, error = process.communicate()
+        assert (process.returncode != 0) == (after is not None), error.decode()
     assert content(url) == content(local)
     assert clean(url, remove=True).unfinished == ()
     assert list(verify(url)) == []
@@ -174,7 +166,8 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
     full.add("train/cat/900", 900)
     full.build()
     new = content(full.out)
-    before = {info.name: bytes(open_store(memory).read(info.name)) for info in open_store(memory).list()}
+    store = open_store(memory)
+    before = {info.name: bytes(store.read(info.name)) for info in store.list()}
     monkeypatch.setattr(at_store, "is_alive", lambda holder: False)
     left, put, delete = 0, objects.ObjectStore._put, objects.ObjectStore.delete
 
@@ -193,7 +186,6 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
 
     seen = []
     for steps in range(100):
-        store = open_store(memory)
         store.delete([info.name for info in store.list()])
         for name, data in before.items():
             store.write(name, data)
@@ -219,21 +211,18 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
 
 
 def test_a_second_build_is_refused_by_name(full, memory):
-    with store_locked(open_store(memory), memory):
-        with pytest.raises(
-            BuildLockedError, match=rf"{memory} is being built by process {os.getpid()} on .*, started "
-        ):
-            full.build(memory)
+    full.out, store = memory, open_store(memory)
+    with store_locked(store, memory):
+        message = rf"{memory} is being built by process {os.getpid()} on .*, started "
+        for step in (full.build, lambda: full.part(0, 2), lambda: clean(memory, remove=True)):
+            with pytest.raises(BuildLockedError, match=message):
+                step()
+    with store_locked(store, memory, shared=True):
+        full.part(0, 2)
         with pytest.raises(BuildLockedError):
-            build_part(full.recipe, memory, full.data, part=0, parts=2, options=BuildOptions(workers=0))
-        with pytest.raises(BuildLockedError):
-            clean(memory, remove=True)
-    with store_locked(open_store(memory), memory, shared=True):
-        build_part(full.recipe, memory, full.data, part=0, parts=2, options=BuildOptions(workers=0))
-        with pytest.raises(BuildLockedError):
-            full.build(memory)
-    full.build(memory)
-    assert not [info for info in open_store(memory).list(".tfprep") if "lock" in info.name or "running" in info.name]
+            full.build()
+    full.build()
+    assert not [info for info in store.list(".tfprep") if "lock" in info.name or "running" in info.name]
 
 
 @pytest.mark.parametrize("beats", [True, False])
@@ -294,24 +283,24 @@ def test_receipts_of_a_build_that_goes_on_after_another_one_began_are_not_publis
 @pytest.mark.parametrize("parts", [3, 16])
 def test_parts_in_any_order(full, memory, parts):
     full.build()
-    inline = BuildOptions(workers=0)
+    local, full.out = full.out, memory
     order = random.Random(parts).sample(range(parts), parts)
     for part in (*order, order[0]):
-        build_part(full.recipe, memory, full.data, part=part, parts=parts, options=inline)
+        full.part(part, parts)
     with pytest.raises(DatasetError):
         open_dataset(memory)
-    assert finish_build(full.recipe, memory, full.data, options=inline).built_shards == 0
-    assert content(memory) == content(full.out)
+    assert full.finish().built_shards == 0
+    assert content(memory) == content(local)
 
 
 def test_a_part_that_plans_differently_is_refused(full, memory):
-    inline = BuildOptions(workers=0)
-    build_part(full.recipe, memory, full.data, part=0, parts=2, options=inline)
+    full.out = memory
+    full.part(0, 2)
     with pytest.raises(BuildError, match=r"nothing was published, shards are missing.*Run again, of 2 parts: 1"):
-        finish_build(full.recipe, memory, full.data, options=inline)
+        full.finish()
     full.add("train/cat/900", 900)
     with pytest.raises(BuildError, match=r"would not build the same dataset.*train has 25 samples here and 24 there"):
-        build_part(full.recipe, memory, full.data, part=1, parts=2, options=inline)
+        full.part(1, 2)
 
 
 # --- what stands in the way ---------------------------------------------------------------------------------------------------
@@ -350,33 +339,25 @@ def test_a_full_scratch_disk(site, s3, tmp_path):
     full.build()
     url, local = s3.new_url(), full.out
     full.out = url
-    code = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    code += f"resource.setrlimit(resource.RLIMIT_FSIZE, (4000, {resource.RLIM_INFINITY}))"
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = driver(full, workers=0, code=code)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = run(full.driver(0, FILES_OF_4000_BYTES), env={**os.environ, "TMPDIR": str(tmp_path)})
     assert "File too large; nothing was published. Make room, then run the same command again" in done.stderr
     assert [path.name for path in tmp_path.rglob("build-*")] == []
     full.build(url)
     assert content(url) == content(local)
-    assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stderr + bytes(
-        b"".join(bytes(open_store(url).read(info.name)) for info in open_store(url).list(".tfprep"))
-    ).decode(errors="replace")
+    store = open_store(url)
+    notes = b"".join(bytes(store.read(info.name)) for info in store.list(".tfprep"))
+    assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stderr + notes.decode(errors="replace")
 
 
 def test_scratch_folders_of_killed_builds_are_removed(tmp_path):
-    code = f"""
-import os, pathlib
-from tfprep.builder.layout import scratch_folder
-with scratch_folder(pathlib.Path({str(tmp_path)!r})) as own:
-    (own / "shard").write_bytes(b"x")
-    os._exit(9)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    code = (
+        "import os, pathlib, sys\nfrom tfprep.builder.layout import scratch_folder\n"
+        "with scratch_folder(pathlib.Path(sys.argv[1])) as own:\n"
+        "    (own / 'shard').write_bytes(b'x')\n    os._exit(9)"
+    )
+    assert run([sys.executable, "-c", code, tmp_path]).returncode == 9
     (abandoned,) = tmp_path.iterdir()
-    from tfprep.builder.layout import scratch_folder
-
-    with scratch_folder(tmp_path) as own, scratch_folder(tmp_path) as other:
+    with layout.scratch_folder(tmp_path) as own, layout.scratch_folder(tmp_path) as other:
         assert sorted(tmp_path.iterdir()) == sorted([own, other])
         assert not abandoned.exists()
     assert list(tmp_path.iterdir()) == []
@@ -395,40 +376,36 @@ def test_from_a_bucket_to_a_bucket_to_batches(site, s3, tmp_path, monkeypatch):
     for name in files:
         s3.put(f"{raw}/{name}", (full.data / name).read_bytes())
     s3.proxy.reset()
-    build(full.recipe, url, raw, options=BuildOptions(workers=0))
+    full.data = raw
+    full.build(url)
     assert content(url) == content(full.out)
     reads = Counter(request.path for request in s3.proxy.reads(raw.removeprefix("s3:/")))
     assert (len(reads), set(reads.values())) == (len(files), {1})
     s3.proxy.reset()
-    assert build(full.recipe, url, raw, options=BuildOptions(workers=0)).built_shards == 0
+    assert full.build(url).built_shards == 0
     assert s3.proxy.reads(raw.removeprefix("s3:/")) == []
+    data = tfprep.open(url)
     for number, order in enumerate(ORDERS):
-        _check_loading(url, full.out, s3, order, tmp_path / f"cache{number}")
-
-
-def _check_loading(url, folder, s3, order, local):
-    """An epoch by range, one with a cold cache, and one with a warm one."""
-    options = {"seed": 2, "variants": "all", "cache": False, "workers": "threads", **order}
-    data, size = tfprep.open(url), sum(file.bytes for file in _files(url))
-    for cached, warm in ((False, False), (True, False), (True, True)):
-        s3.proxy.reset()
-        with (
-            closing(
-                data.numpy_loader("train", 6, local=local if cached else None, training=cached, **options)
-            ) as there,
-            closing(tfprep.open(folder).numpy_loader("train", 6, training=cached, **options)) as here,
-        ):
-            for a, b in zip(there, here, strict=True):
-                assert a.keys() == b.keys()
-                for name in a:
-                    np.testing.assert_array_equal(a[name], b[name], name)
-            if cached and not warm:
-                wait_until(lambda there=there: there.report()["local"]["hits"] == 1.0)
-        spans = [request.span for request in s3.proxy.reads(".tfrecord-")]
-        if not cached:  # in training, the next epoch is fetched ahead
-            assert sum(stop - start for start, stop in spans) == size
-        assert (spans == []) == warm
-
-
-def _files(url):
-    return [file for files in open_dataset(url).splits["train"].files for file in files]
+        options = {"seed": 2, "variants": "all", "cache": False, "workers": "threads", **order}
+        size = sum(file.bytes for files in data.splits["train"].files for file in files)
+        for cached, warm in (
+            (False, False),
+            (True, False),
+            (True, True),
+        ):  # by range, with a cold cache and with a warm one
+            s3.proxy.reset()
+            cache_folder = tmp_path / f"cache{number}" if cached else None
+            with (
+                closing(data.numpy_loader("train", 6, local=cache_folder, training=cached, **options)) as there,
+                closing(tfprep.open(full.out).numpy_loader("train", 6, training=cached, **options)) as here,
+            ):
+                for a, b in zip(there, here, strict=True):
+                    assert a.keys() == b.keys()
+                    for name in a:
+                        np.testing.assert_array_equal(a[name], b[name], name)
+                if cached and not warm:
+                    wait_until(lambda there=there: there.report()["local"]["hits"] == 1.0)
+            spans = [request.span for request in s3.proxy.reads(".tfrecord-")]
+            if not cached:  # in training, the next epoch is fetched ahead
+                assert sum(stop - start for start, stop in spans) == size
+            assert (spans == []) == warm

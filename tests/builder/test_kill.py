@@ -12,7 +12,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.builder.conftest import check_whole, digests, driver
+from tests.builder.conftest import check_whole, digests, run
 from tests.waiting import wait_until
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
@@ -23,20 +23,11 @@ MORE = int(os.environ.get("TFPREP_TEST_KILLS", "1"))  # The nightly run kills te
 STRIDE = 1 if MORE > 1 else 7
 """Only each seventh rename, link or removal of a build is one at which it is killed, but in the nightly run."""
 KILLS = {"parent": 2 * MORE, "worker": 4 * MORE, "all": 2 * MORE}
-SLOW = "def slow(sample, generator):\n    time.sleep(0.004)\n    return sample['mask']\n\nRECIPE = Recipe("
-
-
-def slowed(site):
-    """A build of about a second that mostly waits, so that the kills are spread over all its steps."""
-    site.change_recipe("RECIPE = Recipe(", SLOW)
-    site.change_recipe("derive={", 'derive={"slow": slow, ')
-    return site
 
 
 def start(site):
-    command = driver(site, workers=2)
     with site.out.with_name("said").open("a") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        return subprocess.Popen(site.driver(2), stdout=said, stderr=said, start_new_session=True)
 
 
 def workers_of(process):
@@ -47,8 +38,7 @@ def workers_of(process):
 
 
 def gone(processes):
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    return not alive
+    return not psutil.wait_procs(processes, timeout=10)[1]
 
 
 def kill(process, victim, rng):
@@ -68,7 +58,7 @@ def kill(process, victim, rng):
 @pytest.mark.parametrize("victim", KILLS)
 def test_kill_at_random_moments(full, victim):
     """Builds are killed until one completes. Each round must end with the bytes of a build without a kill."""
-    slowed(full).fill(train=40, val=8)
+    full.fill(train=40, val=8).slow()
     expected = full.from_nothing()
     rng = random.Random(f"{victim} {os.environ.get('TFPREP_TEST_SEED', '')}")
     # A sample whose worker is killed three times in a row is rejected, by design: kills are further apart than new workers take.
@@ -93,10 +83,17 @@ def test_kill_at_random_moments(full, victim):
 # --- at every step ----------------------------------------------------------------------------------------------------
 
 COUNTED = f"""
-steps, stride = 0, {STRIDE}
+import os, sys
+from pathlib import Path
+import cv2, tfprep.builder.run, tfprep.builder.shards.shard
+from tfprep.builder import BuildOptions, build, publish
+
+steps, die_at, stride = 0, 0, {STRIDE}
+cv2.setNumThreads(0)
+tfprep.builder.run.write_report = lambda *arguments: ""
+os.fsync = lambda descriptor: None  # what a killed process wrote stays: dying before a sync leaves what dying after it does
 """
 COUNTED += """
-
 def counted(function):
     def step(*arguments, **options):
         global steps
@@ -105,20 +102,9 @@ def counted(function):
             os._exit(9)
         return function(*arguments, **options)
     return step
-"""
 
-EVERY_STEP = """
-import os, sys, hashlib
-from pathlib import Path
-import tfprep.builder.run, tfprep.builder.publish, tfprep.builder.shards.shard, cv2
-from tfprep.builder import build, BuildOptions
-tfprep.builder.run.write_report = lambda *arguments: ""
-
-recipe, out, data, report = sys.argv[1:]
-
-def child():
-    cv2.setNumThreads(0)
-    os.fsync = lambda descriptor: None  # what a killed process wrote stays: dying before a sync leaves what dying after it does
+def count():
+    "From now on, this process exits at the rename, link or removal of number `die_at`."
     for name in ("replace", "unlink", "rename", "link"):
         setattr(os, name, counted(getattr(os, name)))
     Path.replace = lambda self, target: os.replace(self, target)
@@ -129,25 +115,26 @@ def child():
             if not missing_ok:
                 raise
     Path.unlink = unlink
-    build(recipe, out, data, options=BuildOptions(workers=0))
-    os._exit(0)
 
-# A fork before any thread is started: each child dies one step later than the one before, in a copy of the same folder.
-die_at = 0
-with open(report, "w") as log:
-    while True:
-        die_at += stride
-        os.system(f"rm -rf {out} && cp -a {out}.before {out}")
-        pid = os.fork()
-        if pid == 0:
-            child()
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        log.write(f"{die_at} {code}\\n")
-        log.flush()
-        if code != 9:
-            break
+def status_of_child(recipe, out, data, counting):
+    "Build in a fork of this process, which has not started a thread yet."
+    pid = os.fork()
+    if pid == 0:
+        counting()
+        build(recipe, out, data, options=BuildOptions(workers=0))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
+EVERY_STEP = """
+recipe, out, data = sys.argv[1:]
+status = 9
+while status == 9:  # each child dies some steps later than the one before, in a copy of the same folder
+    die_at += stride
+    os.system(f"rm -rf {out} && cp -a {out}.before {out}")
+    status = status_of_child(recipe, out, data, count)
+    if status == 9:
         os.rename(out, f"{out}.{die_at}")
+print(die_at // stride - 1, status)
 """
 
 
@@ -162,21 +149,14 @@ def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tmp_path):
     full.add("train/cat/000", 500, mask=False)
     full.add("train/cat/new", 501)
     (full.data / "val/dog/001.jpg").unlink()
-    expected = full.from_nothing()
-    new = content(open_dataset(full.out.with_name("fresh")).manifest)
-    command = [
-        sys.executable,
-        "-c",
-        COUNTED + EVERY_STEP,
-        *map(str, (full.recipe, full.out, full.data, tmp_path / "report")),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    full.build(full.out.with_name("fresh"))
+    expected, new = digests(tmp_path / "fresh"), content(open_dataset(tmp_path / "fresh").manifest)
+    done = run([sys.executable, "-c", COUNTED + EVERY_STEP, full.recipe, full.out, full.data])
     assert done.returncode == 0, done.stderr
-    *killed, last = (tmp_path / "report").read_text().splitlines()
-    assert last.endswith(" 0"), done.stderr
-    assert len(killed) > 40 // STRIDE
+    killed, status = map(int, done.stdout.split())
+    assert (killed > 40 // STRIDE, status) == (True, 0), done.stderr
     seen = set()
-    for step in range(STRIDE, STRIDE * len(killed) + 1, STRIDE):
+    for step in range(STRIDE, STRIDE * killed + 1, STRIDE):
         full.out = tmp_path / f"out.{step}"
         found = content(check_whole(full.out).manifest)
         assert found in (old, new), f"step {step}"
@@ -196,38 +176,23 @@ def content(manifest):
 
 
 ALTERNATING = """
-import os, sys
-from pathlib import Path
-import tfprep.builder.run, tfprep.builder.shards.shard, cv2
-from tfprep.builder import build, BuildOptions
-from tfprep.builder import publish
-tfprep.builder.run.write_report = lambda *arguments: ""
-
 recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
-cv2.setNumThreads(0)
-def child(recipe):
-    real = publish.publish
-    def published(*arguments):
-        for name in ("replace", "unlink", "link"):
-            setattr(os, name, counted(getattr(os, name)))
-        Path.replace = lambda self, target: os.replace(self, target)
-        return real(*arguments)
-    os.fsync = lambda descriptor: None
-    publish.publish = published
-    build(recipe, out, data, options=BuildOptions(workers=0))
-    os._exit(0)
+real = publish.publish
 
-die_at, finished = 0, set()
+def published(*arguments):
+    count()
+    return real(*arguments)
+
+def count_publication():
+    publish.publish = published
+
+finished = set()
 while len(finished) < 2:
     die_at += stride
     for recipe in recipes:
-        pid = os.fork()
-        if pid == 0:
-            child(recipe)
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        assert code in (0, 9), code
-        if code == 0:
+        status = status_of_child(recipe, out, data, count_publication)
+        assert status in (0, 9), status
+        if status == 0:
             finished.add(recipe)
 print(die_at)
 """
@@ -238,22 +203,19 @@ def test_a_reader_sees_one_of_two_datasets_while_builds_of_both_alternate_and_ar
     killed at the next rename, link or removal of its publication, while one reader opens and reads the dataset all the time
     and another keeps it open."""
     site.fill(train=6, val=2)
-    site.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}')
-    site.change_recipe("codecs.Jpeg(90)", "codecs.Raw()")
+    site.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}', "codecs.Jpeg(90)", "codecs.Raw()")
     site.change_recipe('"mask": codecs.Png(), ', "")
     other = site.recipe.with_name("other.py")
     other.write_text(site.recipe.read_text().replace("Brightness(0.2)", "Brightness(0.4)"))
     both = []
-    for recipe in (site.recipe, other):
-        build(recipe, tmp_path / "one", site.data, options=BuildOptions(workers=0))
-        both.append(read_all(open_dataset(tmp_path / "one")))
+    for recipe in (other, site.recipe):
+        build(recipe, site.out, site.data, options=BuildOptions(workers=0))
+        both.append(read_all(open_dataset(site.out)))
     assert both[0] != both[1]
-    build(site.recipe, site.out, site.data, options=BuildOptions(workers=0))
     command = [sys.executable, "-c", COUNTED + ALTERNATING, *map(str, (site.recipe, other, site.out, site.data))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seen, kept = Counter(), open_dataset(site.out)
     while process.poll() is None:
-        time.sleep(0.02)  # The builds need a core as well.
         data = kept if sum(seen.values()) % 2 else open_dataset(site.out)
         try:
             seen[both.index(read_all(data))] += 1
@@ -281,7 +243,7 @@ def read_all(data):
 
 
 def test_kill_by_ctrl_c_leaves_no_process_and_continues(full):
-    slowed(full).fill(train=60, val=12)
+    full.fill(train=60, val=12).slow()
     expected = full.from_nothing()
     process = start(full)
     wait_until(
@@ -293,7 +255,7 @@ def test_kill_by_ctrl_c_leaves_no_process_and_continues(full):
     assert "KeyboardInterrupt" in full.out.with_name("said").read_text()
     assert gone(found)
     assert not (full.out / "tfprep.json").exists()
-    assert "failed: stopped; the same command continues" in (full.out / ".tfprep/build.log").read_text()
+    assert "failed: stopped; the same command continues" in full.log()
     summary = full.build(workers=2)
     assert 0 < summary.built_samples < 72
     assert digests(full.out) == expected

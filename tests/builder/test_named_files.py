@@ -2,30 +2,24 @@
 
 import os
 import pickle
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.builder.conftest import digests
 from tfprep import Recipe, codecs, sources
-from tfprep.builder import BuildOptions, build, build_part, explain, finish_build, plan_build
+from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError
 from tfprep.recipe.file import load_recipe
 
-OWN = """
-from pathlib import Path
-
-HERE = Path(__file__).parent
-
-def lifted(sample, generator):
-    assert Path(__file__).is_relative_to(HERE)
-    return sample["mask"].astype(np.float32) + np.load(HERE / "weights/lift.npy")
-
-RECIPE = Recipe(
-    files=["weights/lift.npy"],"""
-REASON = "the recipe changed: files['weights/lift.npy'] changed"
+BODY = """
+assert Path(__file__).is_relative_to(HERE)
+return sample["mask"].astype(np.float32) + np.load(HERE / "weights/lift.npy")
+"""
 
 
 def lift(site, number):
@@ -35,9 +29,9 @@ def lift(site, number):
 
 @pytest.fixture
 def lifting(full):
-    full.change_recipe("\nRECIPE = Recipe(", OWN)
-    full.change_recipe("derive={", 'derive={"lifted": lifted, ')
-    full.change_recipe("store={", 'store={"lifted": codecs.Raw(), ')
+    full.change_recipe("RECIPE = Recipe(", 'RECIPE = Recipe(\n    files=["weights/lift.npy"],')
+    full.define("from pathlib import Path\nHERE = Path(__file__).parent")
+    full.derive("lifted", BODY, "codecs.Raw()")
     lift(full, 1)
     return full
 
@@ -53,36 +47,31 @@ def test_a_changed_file_builds_everything_anew(lifting, workers):
     os.utime(lifting.recipe.parent / "weights/lift.npy")  # its content is the same
     assert lifting.build().built_shards == 0
     lift(lifting, 2)
-    assert explain(plan_build(lifting.recipe, lifting.out, lifting.data)) == f"6 of 6 shards: {REASON}"
+    assert lifting.due() == "6 of 6 shards: the recipe changed: files['weights/lift.npy'] changed"
     assert lifting.build(workers=workers).built_shards == 6
     assert lifts(lifting.out) == {2}
-    assert digests(lifting.out) == lifting.from_nothing()
+    lifting.build(lifting.out.with_name("fresh"))
+    assert digests(lifting.out) == digests(lifting.out.with_name("fresh"))
 
 
 def test_parts_with_other_files_refuse(lifting):
-    options = BuildOptions(workers=0)
-    build_part(lifting.recipe, lifting.out, lifting.data, part=0, parts=2, options=options)
+    lifting.part(0, 2)
     lift(lifting, 2)
     with pytest.raises(BuildError, match=r"another recipe: files\['weights/lift.npy'\] changed"):
-        build_part(lifting.recipe, lifting.out, lifting.data, part=1, parts=2, options=options)
+        lifting.part(1, 2)
     lift(lifting, 1)
-    build_part(lifting.recipe, lifting.out, lifting.data, part=1, parts=2, options=options)
-    finish_build(lifting.recipe, lifting.out, lifting.data, options=options)
+    lifting.part(1, 2)
+    lifting.finish()
     assert lifts(lifting.out) == {1}
 
 
 def test_the_name_is_the_same_wherever_the_recipe_is(lifting, tmp_path):
     """The fingerprint names a file by its path below the recipe's folder, also where the recipe gives an absolute one."""
     lifting.change_recipe('files=["weights/lift.npy"]', 'files=[str(Path(__file__).parent / "weights/lift.npy")]')
-    there = tmp_path / "there"
-    lifting.recipe.parent.joinpath("weights").rename(tmp_path / "kept")
-    (there / "weights").mkdir(parents=True)
-    (tmp_path / "kept/lift.npy").rename(there / "weights/lift.npy")
-    copy = there / "tiny.py"
-    copy.write_text(lifting.recipe.read_text())
-    moved = load_recipe(copy)
-    lift(lifting, 1)
-    assert load_recipe(lifting.recipe).fingerprint() == moved.fingerprint()
+    here, there = load_recipe(lifting.recipe), tmp_path / "there"
+    shutil.copytree(lifting.recipe.parent / "weights", there / "weights")
+    moved = load_recipe(Path(shutil.copy(lifting.recipe, there)))
+    assert here.fingerprint() == moved.fingerprint()
     assert list(moved.describe()["files"]) == ["weights/lift.npy"]
 
 
@@ -98,9 +87,7 @@ def test_a_file_that_changes_during_a_build_ends_it(lifting, workers):
 
 
 def test_a_file_that_changes_while_samples_are_made_ends_the_build(lifting):
-    lifting.change_recipe(
-        "    return sample[", "    Path(__file__).with_name('weights').joinpath('lift.npy').touch()\n    return sample["
-    )
+    lifting.change_recipe("    return sample[", "    (HERE / 'weights/lift.npy').touch()\n    return sample[")
     assert lifting.build().rejects == 0, "a new time alone is no change"
     lifting.change_recipe(".touch()", ".write_bytes(b'other')")
     with pytest.raises(RecipeError, match="is another file than when"):
@@ -119,8 +106,6 @@ def test_a_recipe_in_memory_keeps_what_it_was_made_with(tmp_path):
     (tmp_path / "model").write_text("2")
     assert made.fingerprint("train") == first
     with pytest.raises(RecipeError, match="model is another file than when the recipe was made"):
-        made.check_files()
-    with pytest.raises(RecipeError, match="is another file"):
         build(made, tmp_path / "out", tmp_path, options=BuildOptions(workers=0))
     assert replace(made).fingerprint("train") != first
 
@@ -129,10 +114,7 @@ def test_a_recipe_in_memory_keeps_what_it_was_made_with(tmp_path):
     ("files", "message"),
     [
         ("model", "files: expected a list of names of files, not 'model'"),
-        (
-            ["absent"],
-            "absent cannot be read: No such file or directory; a relative name is one below the recipe's folder",
-        ),
+        (["absent"], "absent cannot be read: No such file or dir.*; a relative name is one below the recipe's folder"),
         (["folder"], "folder is no regular file; name each file"),
         (["pipe"], "pipe is no regular file"),
     ],

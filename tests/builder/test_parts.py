@@ -10,90 +10,51 @@ import threading
 import time
 
 import cv2
-import numpy as np
 import pytest
-from click.testing import CliRunner
-from PIL import Image
 
-from tests.builder.conftest import check_whole, digests
+from tests.builder.conftest import check_whole, digests, run
+from tests.commands import status_of
 from tfprep import opencv
-from tfprep.builder import build_part, finish_build, options, plan_build
+from tfprep.builder import build_part, options, plan_build
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
 from tfprep.builder.planning import plan
-from tfprep.cli.build import build_command
 from tfprep.errors import BuildError, BuildLockedError
-
-INLINE = BuildOptions(workers=0)
-
-
-def run_part(site, part, parts, **more):
-    return build_part(site.recipe, site.out, site.data, part=part, parts=parts, options=BuildOptions(workers=0, **more))
-
-
-def run_parts(site, parts, order=None):
-    return [run_part(site, part, parts) for part in order or range(parts)]
-
-
-def finish(site, **more):
-    return finish_build(site.recipe, site.out, site.data, options=BuildOptions(workers=0, **more))
 
 
 @pytest.mark.parametrize("parts", [1, 3, 16])
 def test_parts_in_any_order_make_the_bytes_of_one_build(full, parts):
-    expected = full.from_nothing()
     order = random.Random(parts).sample(range(parts), parts)
-    summaries = run_parts(full, parts, order)
+    summaries = [full.part(part, parts) for part in order]
     assert not (full.out / "tfprep.json").exists()
     assert sorted(summary.shards for summary in summaries) == sorted(len(range(n, 6, parts)) for n in range(parts))
     assert sum(summary.samples for summary in summaries) == 30
-    summary = finish(full)
+    assert full.part(0, parts).built_shards == 0, "a part that runs twice"
+    summary = full.finish()
     assert (summary.samples, summary.built_shards) == (30, 0)
-    assert digests(full.out) == expected
+    assert digests(full.out) == full.from_nothing()
     check_whole(full.out)
     assert not list((full.out / ".tfprep/new").iterdir())
     assert full.build().built_shards == 0
-    assert [run.built_shards for run in run_parts(full, parts)] == [0] * parts, "a part that runs after the publication"
+    built = [full.part(part, parts).built_shards for part in range(parts)]
+    assert built == [0] * parts, "a part that runs after the publication"
     assert not Layout(full.out).part_plan.exists(), "it binds no later build"
 
 
-def test_a_part_that_runs_twice_builds_nothing_the_second_time(full):
-    assert run_part(full, 1, 2).built_shards == 3
-    assert run_part(full, 1, 2).built_shards == 0
-    assert run_part(full, 0, 2).built_shards == 3
-
-
-def test_parts_of_another_number_complete_each_other(full):
-    expected = full.from_nothing()
-    run_part(full, 0, 2)
-    run_part(full, 1, 3)
-    run_parts(full, 4)
-    finish(full)
-    assert digests(full.out) == expected
-
-
-def test_missing_shards_are_named_with_their_parts(full):
-    run_part(full, 0, 4)
-    run_part(full, 2, 4)
-    with pytest.raises(
-        BuildError, match=r"shards are missing. 3 of 6 shards: not built yet \(train 1, train 3, val 1\)\. "
-    ) as error:
-        finish(full)
+def test_missing_shards_are_named_with_their_parts_and_built_by_others_or_without_parts(full):
+    with pytest.raises(BuildError, match=r"6 of 6 shards: not built yet"):
+        full.finish()
+    full.part(0, 4)
+    full.part(2, 4)
+    message = r"shards are missing. 3 of 6 shards: not built yet \(train 1, train 3, val 1\)\. "
+    with pytest.raises(BuildError, match=message) as error:
+        full.finish()
     assert "Run again, of 4 parts: 1,3. `tfprep build` without --part builds what is missing" in str(error.value)
     assert not (full.out / "tfprep.json").exists()
-
-
-def test_a_build_without_part_completes_parts(full):
-    expected = full.from_nothing()
-    run_part(full, 0, 2)
-    assert full.build().built_shards == 3
-    assert digests(full.out) == expected
+    assert full.part(1, 3).built_shards == 1
+    assert full.build().built_shards == 2
+    assert digests(full.out) == full.from_nothing()
     assert not Layout(full.out).part_plan.exists()
-
-
-def test_finish_alone_says_what_is_missing(full):
-    with pytest.raises(BuildError, match=r"6 of 6 shards: not built yet"):
-        finish(full)
 
 
 def test_parts_continue_an_older_dataset(full):
@@ -102,51 +63,24 @@ def test_parts_continue_an_older_dataset(full):
     before = digests(full.out)
     full.add("train/cat/000", 500, mask=False)
     (full.data / "val/dog/001.jpg").unlink()
-    expected = full.from_nothing()
-    built = run_parts(full, 3)
-    assert sum(summary.built_shards for summary in built) == 2
+    assert sum(full.part(part, 3).built_shards for part in range(3)) == 2
     assert digests(full.out) == before
-    finish(full)
-    assert digests(full.out) == expected
+    full.finish()
+    assert digests(full.out) == full.from_nothing()
 
 
 def test_fields_that_differ_between_parts_are_settled_at_the_end(full):
-    """One mask of 16 bits among masks of 8: no part can know that it is the exception."""
-    full.change_recipe('"mask": codecs.Png()', '"mask": codecs.Png(), "raw": codecs.Raw()')
-    full.change_recipe("derive={", 'derive={"raw": raw, ')
-    full.change_recipe(
-        "RECIPE = Recipe(",
-        "def raw(sample, generator):\n    return sample['mask'].astype('f4' if (sample['mask'] == 2).all() else 'u1')\n\n"
-        "RECIPE = Recipe(",
-    )
-    Image.fromarray(np.full((24, 28), 2, np.uint8)).save(full.data / "train/cat/000.mask.png")
-    expected = full.from_nothing()
-    run_parts(full, 6)
-    assert finish(full).rejects == 1
-    assert digests(full.out) == expected
+    """One array of floats among arrays of bytes: no part can know that it is the exception."""
+    body = "return sample['mask'].astype('f4' if (sample['mask'] == 2).all() else 'u1')"
+    full.derive("raw", body, "codecs.Raw()")
+    full.mask("train/cat/000", 2)
+    for part in range(6):
+        full.part(part, 6)
+    assert full.finish().rejects == 1
+    assert digests(full.out) == full.from_nothing()
 
 
 # --- a part that would make another dataset ------------------------------------------------------------------------------
-
-
-def other_recipe(site, monkeypatch):
-    site.change_recipe("Rotate(degrees=10)", "Rotate(degrees=12)")
-
-
-def other_size(site, monkeypatch):
-    site.add("train/cat/000", 500, mask=False)
-
-
-def other_time(site, monkeypatch):
-    os.utime(site.data / "val/dog/001.jpg", (1, 1))
-
-
-def one_more(site, monkeypatch):
-    site.add("train/cat/new", 501)
-
-
-def one_less(site, monkeypatch):
-    (site.data / "train/cat/002.jpg").unlink()
 
 
 def other_opencv(site, monkeypatch):
@@ -159,11 +93,26 @@ def other_python(site, monkeypatch):
 
 
 DIFFERENT = {
-    "recipe": (other_recipe, r"another recipe: geometry\[1\].degrees: 10 -> 12"),
-    "size": (other_size, r"other raw files: samples of train differ in key, size, time or values"),
-    "time": (other_time, r"samples of val differ in .*; copy raw files with their times: cp -p, rsync -a"),
-    "one more": (one_more, r"other raw files: train has 25 samples here and 24 there"),
-    "one less": (one_less, r"other raw files: train has 23 samples here and 24 there"),
+    "recipe": (
+        lambda site, _: site.change_recipe("Rotate(degrees=10)", "Rotate(degrees=12)"),
+        r"another recipe: geometry\[1\].degrees: 10 -> 12",
+    ),
+    "size": (
+        lambda site, _: site.add("train/cat/000", 500, mask=False),
+        r"other raw files: samples of train differ in key, size, time or values",
+    ),
+    "time": (
+        lambda site, _: os.utime(site.data / "val/dog/001.jpg", (1, 1)),
+        r"samples of val differ in .*; copy raw files with their times: cp -p, rsync -a",
+    ),
+    "one more": (
+        lambda site, _: site.add("train/cat/new", 501),
+        r"other raw files: train has 25 samples here and 24 there",
+    ),
+    "one less": (
+        lambda site, _: (site.data / "train/cat/002.jpg").unlink(),
+        r"other raw files: train has 23 samples here and 24 there",
+    ),
     "OpenCV": (other_opencv, rf"opencv is 4.0.0 here and {cv2.__version__} there"),
     "Python": (other_python, r"python is 3.9.1 here and 3.\d+"),
 }
@@ -172,18 +121,18 @@ DIFFERENT = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_a_part_that_plans_differently_refuses_and_says_why(full, monkeypatch, name):
     change, message = DIFFERENT[name]
-    run_part(full, 0, 2)
+    full.part(0, 2)
     before = content(full.out)
     with monkeypatch.context() as patch:
         change(full, patch)
-        for step in (lambda: run_part(full, 1, 2), lambda: finish(full)):
+        for step in (lambda: full.part(1, 2), full.finish):
             with pytest.raises(BuildError, match=message) as error:
                 step()
             assert "by part 0/2" in str(error.value)
             assert "remove it while no part runs, then run all parts again" in str(error.value)
         assert content(full.out) == before, "nothing was built"
         Layout(full.out).part_plan.unlink()
-        assert run_part(full, 1, 2).built_shards == 3
+        assert full.part(1, 2).built_shards == 3
     plan.maker_versions.cache_clear()
 
 
@@ -192,21 +141,16 @@ def content(out):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files if path.name != "lock"}
 
 
-def test_an_option_that_decides_what_is_built_is_compared(full):
-    run_part(full, 0, 2)
+def test_another_option_or_a_plan_that_cannot_be_read_is_an_error(full):
+    full.part(0, 2)
     with pytest.raises(BuildError, match=r"--hash is False here and True there"):
-        run_part(full, 1, 2, hash=False)
-
-
-def test_a_plan_that_cannot_be_read_is_an_error(full):
-    run_part(full, 0, 2)
-    plan = Layout(full.out).part_plan
-    plan.write_text("{")
-    with pytest.raises(BuildError, match=r"plan.json cannot be read .*; remove it"):
-        run_part(full, 1, 2)
-    plan.write_text(json.dumps({"format": 0}))
-    with pytest.raises(BuildError, match=r"plan.json was written by another version of tfprep; remove it"):
-        finish(full)
+        full.part(1, 2, hash=False)
+    noted = Layout(full.out).part_plan
+    for text, message in (("{", "cannot be read .*; remove it"), ('{"format": 0}', "was written by another version")):
+        noted.write_text(text)
+        for step in (lambda: full.part(1, 2), full.finish):
+            with pytest.raises(BuildError, match=rf"plan.json {message}"):
+                step()
 
 
 def test_numbers_of_parts(full):
@@ -221,6 +165,11 @@ def test_numbers_of_parts(full):
 # --- at once ----------------------------------------------------------------------------------------------------------
 
 
+def part_with_events(site, on_event):
+    inline = BuildOptions(workers=0)
+    return build_part(site.recipe, site.out, site.data, part=0, parts=2, options=inline, on_event=on_event)
+
+
 def test_the_lock_is_shared_by_parts_alone(full):
     """A part meets another part; a build and `finish` meet neither."""
     entered, leave = threading.Event(), threading.Event()
@@ -230,40 +179,41 @@ def test_the_lock_is_shared_by_parts_alone(full):
             entered.set()
             assert leave.wait(60)
 
-    chosen = {"part": 0, "parts": 2, "options": INLINE, "on_event": hold}
-    holder = threading.Thread(target=build_part, args=(full.recipe, full.out, full.data), kwargs=chosen)
+    holder = threading.Thread(target=part_with_events, args=(full, hold))
     holder.start()
     try:
         assert entered.wait(60)
-        assert run_part(full, 1, 2).built_shards == 3
-        for step in (full.build, lambda: finish(full)):
+        assert full.part(1, 2).built_shards == 3
+        for step in (full.build, full.finish):
             with pytest.raises(BuildLockedError, match=r"parts of .*out are being built; wait for them"):
                 step()
     finally:
         leave.set()
         holder.join()
-    assert finish(full).samples == 30
+    assert full.finish().samples == 30
 
 
 def test_the_first_of_two_attempts_at_a_shard_wins(full):
     """The second attempt finishes after the first: it leaves the first one's files and receipt as they are."""
-    expected = full.from_nothing()
     layout = Layout(full.out)
     layout.make()
     overtaken = []
 
+    def times():
+        return {path: path.stat().st_mtime_ns for path in layout.receipts.iterdir()}
+
     def overtake(event):
         if event.name == "planned":  # another process builds the same part from beginning to end
-            command = [sys.executable, "-m", "tfprep", "build", full.recipe, "--data", full.data, "--out", full.out]
-            subprocess.run([*command, "--part", "0/2", "--workers", "0"], check=True, capture_output=True)
-            overtaken.append({path: path.stat().st_mtime_ns for path in layout.receipts.iterdir()})
+            done = run(full.command("--part", "0/2", "--workers", "0"))
+            assert done.returncode == 0, done.stderr
+            overtaken.append(times())
 
-    summary = build_part(full.recipe, full.out, full.data, part=0, parts=2, options=INLINE, on_event=overtake)
+    summary = part_with_events(full, overtake)
     assert (summary.shards, summary.built_shards) == (3, 0)
-    assert overtaken[0] == {path: path.stat().st_mtime_ns for path in layout.receipts.iterdir()}
-    run_part(full, 1, 2)
-    finish(full)
-    assert digests(full.out) == expected
+    assert overtaken == [times()]
+    full.part(1, 2)
+    full.finish()
+    assert digests(full.out) == full.from_nothing()
 
 
 def test_the_lock_of_a_shard_keeps_another_process_waiting(tmp_path):
@@ -271,35 +221,29 @@ def test_the_lock_of_a_shard_keeps_another_process_waiting(tmp_path):
     layout.make()
     code = (
         "import sys; from pathlib import Path; from tfprep.builder.layout import Layout, name_locked\n"
-        "with name_locked(Layout(Path(sys.argv[1])), sys.argv[2]): print('locked')"
+        "for shard in sys.argv[2:]:\n"
+        "    with name_locked(Layout(Path(sys.argv[1])), shard): print(shard, flush=True)"
     )
-    with name_locked(layout, "shard train 1"):
-        subprocess.run([sys.executable, "-c", code, tmp_path, "shard train 2"], check=True, timeout=60)
-        other = subprocess.Popen([sys.executable, "-c", code, tmp_path, "shard train 1"], stdout=subprocess.PIPE)
+    with name_locked(layout, "train 1"):
+        command = [sys.executable, "-c", code, tmp_path, "train 2", "train 1"]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == "train 2\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(1)
-    assert other.communicate(timeout=60)[0] == b"locked\n"
+            other.wait(0.3)
+    assert other.communicate(timeout=60)[0] == "train 1\n"
 
 
-@pytest.mark.parametrize("parts", [3])
-def test_parts_at_once_and_twice_that_are_killed(full, parts):
+def test_parts_at_once_and_twice_that_are_killed(full):
     """Every part runs in two processes at the same time; they are killed at random moments and started again."""
-    full.fill(train=40, val=8)
-    full.change_recipe(
-        "RECIPE = Recipe(",
-        "def slow(sample, generator):\n    time.sleep(0.004)\n    return sample['mask']\n\nRECIPE = Recipe(",
-    )
-    full.change_recipe("derive={", 'derive={"slow": slow, ')
-    expected = full.from_nothing()
+    full.fill(train=40, val=8).slow()
     rng = random.Random(os.environ.get("TFPREP_TEST_SEED", ""))
     output = full.out.with_name("output")
 
     def start(part):
-        command = [sys.executable, "-m", "tfprep", "build", full.recipe, "--data", full.data, "--out", full.out]
         with output.open("a") as file:
-            return subprocess.Popen([*command, "--part", f"{part}/{parts}", "--workers", "1"], stdout=file, stderr=file)
+            return subprocess.Popen(full.command("--part", f"{part}/3", "--workers", "1"), stdout=file, stderr=file)
 
-    running = [(part, start(part)) for part in [*range(parts)] * 2]
+    running = [(part, start(part)) for part in [*range(3)] * 2]
     kills = 0
     while running:
         part, process = running.pop(rng.randrange(len(running)))
@@ -311,30 +255,24 @@ def test_parts_at_once_and_twice_that_are_killed(full, parts):
         elif process.wait(timeout=120) != 0:
             pytest.fail(output.read_text())
     assert kills
-    assert finish(full).samples == 48, output.read_text()
-    assert digests(full.out) == expected
+    assert full.finish().samples == 48, output.read_text()
+    assert digests(full.out) == full.from_nothing()
     check_whole(full.out)
     assert not list((full.out / ".tfprep/new").iterdir())
 
 
-def test_the_commands(full):
+def test_the_commands(full, capsys):
     """The command line: two parts, JSON, a missing part, `--finish`; wrong combinations are refused."""
-    expected = full.from_nothing()
 
-    def run(*arguments, status=0):
-        build = [sys.executable, "-m", "tfprep", "build", full.recipe, "--data", full.data, "--out", full.out]
-        done = subprocess.run([*build, "--workers", "0", *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        return done
+    def said(*arguments, status=0):
+        assert status_of(*full.command("--workers", "0", *arguments)[3:]) == status
+        return capsys.readouterr()
 
-    assert "part 0 of 2: built" in run("--part", "0/2").stdout
-    assert "shards are missing. 3 of 6 shards: not built yet" in run("--finish", status=1).stderr
-    summary = json.loads(run("--part", "1/2", "--json").stdout)
+    assert "part 0 of 2: built" in said("--part", "0/2").out
+    assert "shards are missing. 3 of 6 shards: not built yet" in said("--finish", status=1).err
+    summary = json.loads(said("--part", "1/2", "--json").out)
     assert (summary["part"], summary["shards"], summary["built_shards"]) == (1, 3, 3)
-    assert "Published in" in run("--finish").stdout
-    assert digests(full.out) == expected
-
-
-@pytest.mark.parametrize("arguments", [["--part", "2/2"], ["--part", "1/2", "--finish"], ["--finish", "--dry-run"]])
-def test_wrong_usage(full, arguments):
-    assert CliRunner().invoke(build_command, [str(full.recipe), "--out", str(full.out), *arguments]).exit_code == 2
+    assert "Published in" in said("--finish").out
+    assert digests(full.out) == full.from_nothing()
+    for arguments in (["--part", "2/2"], ["--part", "1/2", "--finish"], ["--finish", "--dry-run"]):
+        said(*arguments, status=2)

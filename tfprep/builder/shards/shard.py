@@ -272,10 +272,10 @@ class _Shard:
         raw = RawSample({}, b"", b"")
         specs: Mapping[str, FieldSpec] = {}
         try:
+            if position in self._task.skip:  # Its files are not read: that may be what takes too long.
+                raise SampleError(self._task.skip[position], stage="process")
             with self._timed("read"):
                 raw = self._context.inputs.read(files, values, self.read)
-            if position in self._task.skip:
-                raise SampleError(self._task.skip[position], stage="process")
             payloads, rows, variants, moments, counts = self._make(position, key, raw)
             specs = of_variants(variants)
             check_expected(specs, self._task.expected)
