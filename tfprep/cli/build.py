@@ -82,7 +82,7 @@ def build_command(
     """
     from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
     from tfprep.engines import Ray
-    from tfprep.model_fields.both_stages import compute_fields
+    from tfprep.model_fields import compute_fields
 
     data = data or None
     chosen = _chosen_part(part, finish, dry_run)

@@ -22,7 +22,7 @@ from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, Recipe
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
-from tfprep.model_fields.compute import Computer, FieldsJob, Timing
+from tfprep.model_fields.compute import Computer, Timing
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
 from tfprep.recipe.model_fields import ModelFields, load_fields
@@ -103,15 +103,13 @@ def add_fields(
         _check_replace(plan, replace)
         summaries.append(_add(plan, source, devices, chosen, on_progress))
         withdrawn = [*(name for name in withdrawn if name not in one.store), *summaries[-1].withdrawn]
-    totals = {name: sum(getattr(summary, name) for summary in summaries) for name in _SUMS}
+    sums = ("samples", "shards", "kept", "calls", "model_s")
+    totals = {name: sum(getattr(summary, name) for summary in summaries) for name in sums}
     names = tuple(name for summary in summaries for name in summary.fields)
     return FieldsSummary(
         plan.data.path, names, **totals, seconds=time.monotonic() - began, published=chosen is None,
         withdrawn=tuple(withdrawn),
     )  # fmt: skip
-
-
-_SUMS = ("samples", "shards", "kept", "calls", "model_s")
 
 
 def _add(
@@ -237,7 +235,7 @@ def _computed(
     if not names:
         raise BuildError("devices is a number from 1 on, or a list of devices")
     path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
-    job = FieldsJob(path, _sent(plan, source), plan.fields.name, plan.fingerprint, scratch)
+    job = (path, source or _pickled(plan.fields), plan.fields.name, plan.fingerprint, scratch)
     cores = str(max(1, usable_cpus() // len(names)))  # for the model; readers have one thread each
     threads = {name: os.environ.get(name, cores) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     own = [{**threads, "CUDA_VISIBLE_DEVICES": name, "TFPREP_DEVICE": name} for name in names]
@@ -278,11 +276,9 @@ def _held(data: Data, *, shared: bool) -> Iterator[str | None]:
         yield None
 
 
-def _sent(plan: FieldsPlan, source: Path | None) -> Path | bytes:
-    if source is not None:
-        return source
+def _pickled(fields: ModelFields) -> bytes:
     try:
-        pickled = pickle.dumps(plan.fields)
+        pickled = pickle.dumps(fields)
     except Exception as error:
         raise RecipeError(
             f"the model cannot be sent to another process ({error}); put FIELDS into a file of its own"

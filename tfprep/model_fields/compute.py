@@ -127,7 +127,10 @@ class Computer:
         """The keys of a batch, and what the model returns for it."""
         keys = [str(key) for key in values["key"]]
         given = self._fields.batch_size if self._fields.pad_batches else len(keys)
-        batch = {name: _padded(values[name], given) for name in self._fields.inputs}
+        batch = {}
+        for name in self._fields.inputs:  # with the last sample repeated
+            padding = np.repeat(values[name][-1:], given - len(keys), axis=0)
+            batch[name] = np.concatenate([values[name], padding]) if len(padding) else values[name]
         began = time.monotonic()
         try:
             returned: object = self._compute(batch)
@@ -182,7 +185,11 @@ class Computer:
             while True:
                 while len(waiting) < self._threads + AHEAD and (span := next(spans, None)) is not None:
                     task, first, stop = span
-                    access = self._opened(task.split, task.variant)
+                    if (task.split, task.variant) not in self._access:
+                        names = [*dict.fromkeys([*self._fields.inputs, "key"])]
+                        opened = self._plan.data.random_access(task.split, fields=names, variant=task.variant)
+                        self._access[task.split, task.variant] = opened
+                    access = self._access[task.split, task.variant]
                     waiting.append((task, stop, self._readers.submit(access.batch, range(first, stop))))
                 if not waiting:
                     return
@@ -191,12 +198,6 @@ class Computer:
         finally:
             for *_, future in waiting:
                 future.cancel()
-
-    def _opened(self, split: str, variant: int) -> RandomAccess:
-        if (split, variant) not in self._access:
-            names = [*dict.fromkeys([*self._fields.inputs, "key"])]
-            self._access[split, variant] = self._plan.data.random_access(split, fields=names, variant=variant)
-        return self._access[split, variant]
 
 
 class _ShardFile:
@@ -219,27 +220,25 @@ class _ShardFile:
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:
         """Write the records of a batch."""
-        with writing(self._path):
-            for row, key in enumerate(keys):
-                self._write(key, {name: values[row] for name, values in outputs.items()})
-
-    def _write(self, key: str, values: Mapping[str, Array]) -> None:
-        features: dict[str, Any] = {"key": key.encode("utf-8", "surrogateescape")}
-        for name, codec in self._fields.store.items():
-            kind = self._fields.kind(name)
-            try:
-                features |= {f"{name}{suffix}": part for suffix, part in codec.encode(values[name]).items()}
-                spec = codec.spec(kind, values[name])
-            except SampleError as error:
-                raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
-            join_specs(self._specs, {name: spec}, f"sample {key!r}")
-        payload, spans = encode(features)
-        framed = frame(payload)
-        self._file.write(framed)
-        self._sha256.update(framed)
-        of_fields = [number for name in self._fields.store for number in spans[name]]
-        self._rows.append([self._end, len(framed), footer_crc(framed), *of_fields])
-        self._end += len(framed)
+        store = self._fields.store
+        for row, key in enumerate(keys):
+            features: dict[str, Any] = {"key": key.encode("utf-8", "surrogateescape")}
+            for name, codec in store.items():
+                value = outputs[name][row]
+                try:
+                    features |= {f"{name}{suffix}": part for suffix, part in codec.encode(value).items()}
+                    spec = codec.spec(self._fields.kind(name), value)
+                except SampleError as error:
+                    raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
+                join_specs(self._specs, {name: spec}, f"sample {key!r}")
+            payload, spans = encode(features)
+            framed = frame(payload)
+            with writing(self._path):
+                self._file.write(framed)
+            self._sha256.update(framed)
+            of_fields = [number for name in store for number in spans[name]]
+            self._rows.append([self._end, len(framed), footer_crc(framed), *of_fields])
+            self._end += len(framed)
 
     def finish(self) -> None:
         """Complete the file, its `.idx` and its receipt."""
@@ -276,13 +275,6 @@ def _stacked(name: str, values: Any) -> Array:
     return np.stack(values)
 
 
-def _padded(values: Array, rows: int) -> Array:
-    """Repeat the last sample up to a number of rows."""
-    if len(values) == rows:
-        return values
-    return np.concatenate([values, np.repeat(values[-1:], rows - len(values), axis=0)])
-
-
 def _named(task: FieldsTask, keys: Sequence[str]) -> str:
     return f"{len(keys)} samples of {task}, {keys[0]!r} to {keys[-1]!r}"
 
@@ -290,24 +282,15 @@ def _named(task: FieldsTask, keys: Sequence[str]) -> str:
 # --- in another process ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FieldsJob:
-    """What a process that computes is told: the dataset, the fields by their file and name or as a pickle, their fingerprint."""
+def open_work(job: tuple[str, Path | bytes, str, str, Path]) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
+    """Return the function that computes shards in a worker process. Raises RecipeError where the model is another one here.
 
-    path: str
-    source: Path | bytes
-    name: str
-    fingerprint: str
-    scratch: Path
-
-
-def open_work(job: FieldsJob) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
-    """Return the function that computes shards in a worker process. Raises RecipeError where the model is another one here."""
-    known = load_fields(job.source) if isinstance(job.source, Path) else [pickle.loads(job.source)]
-    fields: ModelFields = next(one for one in known if one.name == job.name)
-    plan = FieldsPlan(open_data(job.path), fields, fields.describe())
-    if plan.fingerprint != job.fingerprint:
-        raise RecipeError(
-            f"{job.source if isinstance(job.source, Path) else 'the model'} changed meanwhile; run it again"
-        )
-    return Computer(plan, job.scratch).compute
+    `job` is the dataset, the file of the fields or their pickle, their name and fingerprint, and the folder for files of a store.
+    """
+    path, source, name, fingerprint, scratch = job
+    known = load_fields(source) if isinstance(source, Path) else [pickle.loads(source)]
+    fields: ModelFields = next(one for one in known if one.name == name)
+    plan = FieldsPlan(open_data(path), fields, fields.describe())
+    if plan.fingerprint != fingerprint:
+        raise RecipeError(f"{source if isinstance(source, Path) else 'the model'} changed meanwhile; run it again")
+    return Computer(plan, scratch).compute

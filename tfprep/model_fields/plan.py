@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
-from tfprep.dataset import Dataset, FileInfo
+from tfprep.dataset import FileInfo
 from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import fields_receipt, shard_name
@@ -81,6 +81,7 @@ class FieldsPlan:
     data: Data
     fields: ModelFields
     description: Mapping[str, Any]
+    _last_rows: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -101,31 +102,29 @@ class FieldsPlan:
     @cached_property
     def variants(self) -> dict[str, int]:
         """The number of variants that get the fields, by split."""
-        wanted = list(self.data.splits) if self.fields.splits is None else list(self.fields.splits)
-        counts = {}
-        for split in wanted:
-            there = self.data.split(split).variants
-            counts[split] = there if self.fields.variants == "all" else min(int(self.fields.variants), there)
-        return counts
-
-    @cached_property
-    def inputs(self) -> list[Dataset]:
-        """The added fields among the inputs, by group: their shards decide the values as the main ones do."""
-        groups = sorted({self.data.group_of(name) for name in self.fields.inputs} - {""})
-        return [self.data.added(group) for group in groups]
+        wanted = self.data.splits if self.fields.splits is None else self.fields.splits
+        there = {split: self.data.split(split).variants for split in wanted}
+        if self.fields.variants == "all":
+            return there
+        return {split: min(int(self.fields.variants), count) for split, count in there.items()}
 
     @cached_property
     def tasks(self) -> list[FieldsTask]:
         """The tasks, by split, variant and shard."""
-        tasks = []
+        tasks, imported = [], self.data.manifest.imported
+        # Added fields among the inputs: their shards decide the values as the main ones do.
+        groups = sorted({self.data.group_of(name) for name in self.fields.inputs} - {""})
+        inputs = [self.data.added(group) for group in groups]
         for split, variants in self.variants.items():
             info, shards = self.data.split(split), self.data.split(split).shards
             for variant in range(variants):
                 first = 0
                 for shard, file in enumerate(info.files[variant]):
                     name = shard_name(self.data.name, split, variant, shard, shards)
-                    inputs = [group.file(split, variant, shard).sha256 for group in self.inputs]
-                    of = " ".join([_identity(self.data, split, shard, file), *inputs])
+                    of = file.sha256
+                    if imported is not None:  # files that one archive held may be alike in size and time
+                        of = f"{file.bytes} {imported.versions[split][shard]} {info.rows_crc32c[0][shard]}"
+                    of = " ".join([of, *(group.file(split, variant, shard).sha256 for group in inputs)])
                     tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
                     first += file.records
         return tasks
@@ -177,35 +176,24 @@ class FieldsPlan:
         try:
             added = self.data.added(self.fields.name)
             file, names = added.file(task.split, task.variant, task.shard), list(added.manifest.fields)
-            index = self._rows(added, task.split, task.variant).slice(task.first, task.records).to_pylist()
+            if (task.split, task.variant) not in self._last_rows:  # kept for the other shards of the variant
+                self._last_rows.clear()
+                self._last_rows[task.split, task.variant] = added.index(task.split, task.variant)
+            table = self._last_rows[task.split, task.variant]
+            index = table.slice(task.first, task.records).to_pylist()
             frames = [Frame(row["offset"], row["size"]) for row in index]
             text = read_content(self.path / f"{task.name}.idx")
             if text != format_index(frames).encode() or sha256_of(self.path / file.name) != file.sha256:
                 return None
         except (DatasetError, OSError):
             return None
-        rows = [
-            [row["offset"], row["size"], row["payload_crc"]]
-            + [
-                part
-                for name in names
-                for part in (row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"])
-            ]
-            for row in index
-        ]
+        rows = []
+        for row in index:
+            payload = row["offset"] + HEADER_BYTES
+            spans = [part for name in names for part in (row[f"{name}_offset"] - payload, row[f"{name}_size"])]
+            rows.append([row["offset"], row["size"], row["payload_crc"], *spans])
         specs = {name: info.spec for name, info in added.manifest.fields.items()}
         return FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
-
-    def _rows(self, added: Dataset, split: str, variant: int) -> pa.Table:
-        """The index of one variant of the published fields, which is kept for the other shards of the variant."""
-        if (split, variant) not in self._last_rows:
-            self._last_rows.clear()
-            self._last_rows[split, variant] = added.index(split, variant)
-        return self._last_rows[split, variant]
-
-    @cached_property
-    def _last_rows(self) -> dict[tuple[str, int], pa.Table]:
-        return {}
 
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
         path = self.receipt_path(task)
@@ -256,10 +244,3 @@ def join_specs(specs: dict[str, FieldSpec], found: Mapping[str, FieldSpec], wher
                 f"{list(before.shape)}; a field has one type in a dataset"
             )
         specs[name] = merge(before, spec) or spec
-
-
-def _identity(data: Dataset, split: str, shard: int, file: FileInfo) -> str:
-    if data.manifest.imported is None:
-        return file.sha256
-    crc = data.split(split).rows_crc32c[0][shard]  # files that one archive held may be alike in size and time
-    return f"{file.bytes} {data.manifest.imported.versions[split][shard]} {crc}"

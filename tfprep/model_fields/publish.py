@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.codecs import TopK
-from tfprep.dataset import Dataset, FieldInfo, Manifest, SplitInfo, read_manifest
+from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo, read_manifest
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
@@ -55,11 +55,30 @@ def publish_fields(plan: FieldsPlan, scratch: Path, version: str | None) -> tupl
     """
     before = read_manifest(plan.data.path)  # under the lock: other fields may have been added meanwhile
     receipts = {task: _ready(plan, task) for task in plan.tasks}
-    specs = _specs(receipts)
+    specs: dict[str, FieldSpec] = {}  # over all shards
+    for task, receipt in receipts.items():
+        join_specs(specs, receipt.specs, task)
+    if not specs:
+        raise BuildError("the splits hold no samples, so that nothing says what the fields are")
     for name, spec in specs.items():
         if isinstance(plan.fields.store[name], TopK) and None in spec.shape:
             raise BuildError(f"{name!r} has other numbers of classes in some samples; TopK holds one number of classes")
-    manifest = _manifest(plan, receipts, specs)
+    splits = {}
+    for split, variants in plan.variants.items():
+        files: list[list[FileInfo]] = [[] for _ in range(variants)]
+        for task, receipt in receipts.items():
+            if task.split == split:
+                files[task.variant].append(receipt.file)
+        splits[split] = SplitInfo(plan.data.split(split).samples, tuple(map(tuple, files)))
+    stored = {name: codec.describe() for name, codec in plan.fields.store.items() if name in specs}
+    manifest = Manifest(
+        name=plan.data.name,
+        fingerprint=plan.fingerprint,
+        recipe={"model_fields": plan.description},
+        fields={name: FieldInfo(specs[name], codec) for name, codec in stored.items()},
+        splits=splits,
+        versions=recorded_versions(),
+    )
     content = _written(plan, receipts, manifest, scratch)
     entry = AddedFields(
         plan.folder, hashlib.sha256(content).hexdigest(), manifest.fields, plan.variants, plan.fields.follows_pixels
@@ -129,16 +148,6 @@ def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) ->
         write_whole(copy, text)
 
 
-def _specs(receipts: Receipts) -> dict[str, FieldSpec]:
-    """The spec of each field over all shards; a side that differs is None."""
-    specs: dict[str, FieldSpec] = {}
-    for task, receipt in receipts.items():
-        join_specs(specs, receipt.specs, task)
-    if not specs:
-        raise BuildError("the splits hold no samples, so that nothing says what the fields are")
-    return specs
-
-
 def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     """Return the receipt of a shard that is up to date and lies in the plan's folder, and is noted there.
 
@@ -147,52 +156,22 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     receipt = plan.stored_receipt(task)
     if receipt is None or plan.why(task, receipt):
         raise _vanished(plan, task)
-    if receipt.folder != plan.folder:
-        receipt = _bring(plan, task, receipt)
+    if receipt.folder != plan.folder:  # take it over from the folder that it was computed for
+        source, before = plan.data.path / receipt.folder, receipt.file.name
+        for suffix in (".idx", ""):  # the dataset may have another name now
+            old, new = f"{before}{suffix}", f"{task.name}{suffix}"
+            if is_remote(plan.data.path):
+                open_store(plan.path).write(new, bytes(open_store(source).read(old)))
+            else:
+                plan.path.mkdir(exist_ok=True)
+                link_or_copy(source / old, plan.path / new)
+        receipt = replace(receipt, folder=plan.folder, file=replace(receipt.file, name=task.name))
+        plan.write_receipt(task, receipt)
     return replace(receipt, rows=())
 
 
 def _vanished(plan: FieldsPlan, task: FieldsTask) -> BuildError:
     return BuildError(f"the fields of {task} vanished from {plan.data.path} meanwhile; run it again")
-
-
-def _bring(plan: FieldsPlan, task: FieldsTask, receipt: FieldsReceipt) -> FieldsReceipt:
-    """Take a shard that is up to date over from the folder that it was computed for, and note it there."""
-    source, before = plan.data.path / receipt.folder, receipt.file.name
-    for old, new in (
-        (f"{before}.idx", f"{task.name}.idx"),
-        (before, task.name),
-    ):  # the dataset may have another name now
-        if is_remote(plan.data.path):
-            open_store(plan.path).write(new, bytes(open_store(source).read(old)))
-        else:
-            plan.path.mkdir(exist_ok=True)
-            link_or_copy(source / old, plan.path / new)
-    brought = replace(receipt, folder=plan.folder, file=replace(receipt.file, name=task.name))
-    plan.write_receipt(task, brought)
-    return brought
-
-
-def _manifest(plan: FieldsPlan, receipts: Receipts, specs: Mapping[str, FieldSpec]) -> Manifest:
-    codecs = {name: codec.describe() for name, codec in plan.fields.store.items()}
-    splits = {
-        split: SplitInfo(
-            plan.data.split(split).samples,
-            tuple(
-                tuple(r.file for task, r in receipts.items() if (task.split, task.variant) == (split, variant))
-                for variant in range(variants)
-            ),
-        )
-        for split, variants in plan.variants.items()
-    }
-    return Manifest(
-        name=plan.data.name,
-        fingerprint=plan.fingerprint,
-        recipe={"model_fields": plan.description},
-        fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
-        splits=splits,
-        versions=recorded_versions(),
-    )
 
 
 def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: Path) -> bytes:
@@ -215,8 +194,7 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
             path.unlink()
         else:
             path.replace(plan.path / name)
-    texts = {} if remote else tfds_files(manifest)
-    for name, text in texts.items():
+    for name, text in ({} if remote else tfds_files(manifest)).items():
         write_whole(plan.path / name, text)
         files[name] = digest_of(plan.path / name)
     text = replace(manifest, files=files).to_json()
@@ -233,30 +211,23 @@ def _tables(
 ) -> Iterator[pa.Table]:
     """Yield the rows of the index of one variant, a shard at a time."""
     main = plan.data.index(split, variant, ["key", "payload_crc"])
+    rasters = (info.spec.shape for info in manifest.fields.values() if info.spec.kind in RASTER_KINDS)
+    height, width, *_ = next(rasters, (None, None))
     for task in receipts:
-        if (task.split, task.variant) == (split, variant):
-            if (receipt := plan.stored_receipt(task)) is None:
-                raise _vanished(plan, task)
-            yield _table(task, receipt, main.slice(task.first, task.records), manifest, columns)
-
-
-def _table(
-    task: FieldsTask, receipt: FieldsReceipt, main: pa.Table, manifest: Manifest, columns: pa.Schema
-) -> pa.Table:
-    """Return the rows of the index of a shard; `main` are those of the main one."""
-    keys, crcs = main.column("key").to_pylist(), main.column("payload_crc").to_pylist()
-    rows, count = receipt.rows, len(receipt.rows)
-    by_name: dict[str, Sequence[Any]] = {
-        "key": keys, "split": [task.split] * count, "variant": [task.variant] * count, "shard": [task.shard] * count,
-        "offset": [row[0] for row in rows], "size": [row[1] for row in rows], "payload_crc": [row[2] for row in rows],
-        "source_digest": [record_digest(key, crc) for key, crc in zip(keys, crcs, strict=True)],
-        "image_digest": [None] * count, "image_hash": [None] * count,
-    }  # fmt: skip
-    raster = next(
-        (info.spec.shape for info in manifest.fields.values() if info.spec.kind in RASTER_KINDS), (None, None)
-    )
-    by_name |= {"height": [raster[0]] * count, "width": [raster[1]] * count}
-    for number, name in enumerate(receipt.specs or manifest.fields):  # a shard without records has no specs
-        by_name[f"{name}_offset"] = [row[0] + HEADER_BYTES + row[3 + 2 * number] for row in rows]
-        by_name[f"{name}_size"] = [row[4 + 2 * number] for row in rows]
-    return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)
+        if (task.split, task.variant) != (split, variant):
+            continue
+        if (receipt := plan.stored_receipt(task)) is None:
+            raise _vanished(plan, task)
+        keys, crcs = (main[name].slice(task.first, task.records).to_pylist() for name in ("key", "payload_crc"))
+        rows, count = receipt.rows, len(receipt.rows)
+        by_name: dict[str, Sequence[Any]] = {
+            "key": keys, "split": [split] * count, "variant": [variant] * count, "shard": [task.shard] * count,
+            "offset": [row[0] for row in rows], "size": [row[1] for row in rows], "payload_crc": [row[2] for row in rows],
+            "source_digest": [record_digest(key, crc) for key, crc in zip(keys, crcs, strict=True)],
+            "image_digest": [None] * count, "image_hash": [None] * count, "height": [height] * count, "width": [width] * count,
+        }  # fmt: skip
+        for number, name in enumerate(receipt.specs or manifest.fields):  # a shard without records has no specs
+            by_name[f"{name}_offset"] = [row[0] + HEADER_BYTES + row[3 + 2 * number] for row in rows]
+            by_name[f"{name}_size"] = [row[4 + 2 * number] for row in rows]
+        arrays = {column.name: array_of(by_name[column.name], column.type) for column in columns}
+        yield pa.table(arrays, schema=columns)
