@@ -1,125 +1,58 @@
-"""The memory budget, and the caches within it."""
+"""The memory budget, and rows that are padded to one length."""
 
-import json
 import shutil
-import time
+from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
 
 import tfprep
 from tests.conftest import Made, write_dataset
-from tests.sources.building import write_picture
-from tfprep import Recipe, augment, codecs, sources
-from tfprep.builder import BuildOptions
+from tests.load.batches import batches
+from tests.waiting import wait_until
+from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load.memory import parse_bytes, plan_memory
-from tfprep.load.outputs import Output
-from tfprep.load.reader.batch import DecodedCache
-from tfprep.load.reader.rows import COLUMNS, Rows
-from tfprep.load.reader.stages import CachedRows
-from tfprep.load.reader.thread_state import ThreadState
+
+MB = 1 << 20
 
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [(5, 5), ("800M", 800 << 20), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 64 << 10), ("100", 100)],
+    [(5, 5), ("800M", 800 << 20), ("2GB", 2 << 30), ("1.5 GiB", 3 << 29), ("64k", 64 << 10), ("100", 100)]
+    + [(text, None) for text in (0, -1, True, "much", "2 Gx", "", "1.2.3G", None)],
 )
 def test_sizes_as_text(text, number):
-    assert parse_bytes(text) == number
-
-
-@pytest.mark.parametrize("text", [0, -1, True, "much", "2 Gx", "", "1.2.3G", None])
-def test_texts_that_are_not_sizes(text):
+    if number is not None:
+        assert parse_bytes(text) == number
+        return
     with pytest.raises(LoaderError, match="such as '2GB'"):
         parse_bytes(text)
 
 
-def test_the_budget_limits_prefetch():
-    assert plan_memory("1GB", 1 << 20, None).prefetch == 8
-    assert plan_memory(20 << 20, 1 << 20, None).prefetch == 6
-    assert plan_memory(5 << 20, 1 << 20, None).prefetch == 1
-    assert plan_memory("1GB", 1 << 20, 3).prefetch == 3
-
-
-def test_batches_that_do_not_fit():
-    with pytest.raises(LoaderError, match="cannot hold 5 batches of 1,048,576"):
-        plan_memory(4 << 20, 1 << 20, None)
-
-
-def test_the_cache_gets_what_batches_leave():
-    plan = plan_memory(100 << 20, 1 << 20, 6)
-    assert plan.cache_bytes == (100 - 10) << 20
-
-
-OUTPUTS = (Output("x", ("x",), (4, 3), "uint8"), Output("y", ("y",), (), "int64"))
-
-
-def arrays(rows):
-    return {"x": np.zeros((rows, 4, 3), np.uint8), "y": np.zeros(rows, np.int64)}
-
-
-class Decoding:
-    """Fills each row with its record's number, and notes which records it was asked for."""
-
-    def __init__(self):
-        self.asked = []
-
-    def fill(self, values, rows, worker):
-        self.asked += rows["record"].tolist()
-        for row, record in zip(rows["row"].tolist(), rows["record"].tolist(), strict=True):
-            values["x"][row], values["y"][row] = record, record
-        return []
-
-
-def read(cache, decoding, records, first=0):
-    """The arrays after reading these records into rows from `first` on, through the cache."""
-    values, rows = arrays(first + len(records)), Rows(np.zeros((len(COLUMNS), len(records)), np.int64))
-    rows["row"][:], rows["record"][:] = np.arange(first, first + len(records)), records
-    rows["slot"][:], rows["cached"][:] = cache.reserve(rows["record"])
-    assert CachedRows(decoding, cache.rows).fill(values, rows, ThreadState()) == []
-    written = (rows["slot"] >= 0) & (rows["cached"] == 0)
-    cache.commit(rows["record"][written], rows["slot"][written])
-    return values
-
-
-@pytest.mark.parametrize("wanted", [[3, 1, 2], [3, 9, 1], [9, 8], [2, 2], [9, 9]])
-def test_cached_rows_equal_the_decoded_ones(wanted):
-    cache, decoding = DecodedCache(OUTPUTS, records=20, budget=1 << 20), Decoding()
-    read(cache, decoding, [1, 2, 3])
-    assert cache.records == 3
-    values = read(cache, decoding, wanted, first=1)
-    assert decoding.asked == [1, 2, 3, *(record for record in wanted if record > 3)]
-    assert values["y"].tolist() == [0, *wanted]
-    assert values["x"][:, 0, 0].tolist() == [0, *wanted]
-
-
-def test_a_cache_stays_within_its_budget():
-    cache = DecodedCache(OUTPUTS, records=100, budget=128 * 10)
-    assert cache.capacity == 10
-    for record in range(100):
-        assert read(cache, Decoding(), [record])["y"].tolist() == [record]
-    assert cache.records == 10
-    assert cache.nbytes <= 128 * 10
-    again = Decoding()
-    read(cache, again, range(100))
-    assert again.asked == list(range(10, 100))
-
-
-def test_a_budget_without_room_for_a_cache():
-    cache, decoding = DecodedCache(OUTPUTS, records=100, budget=10), Decoding()
-    for _ in range(2):
-        read(cache, decoding, [0, 1])
-    assert decoding.asked == [0, 1, 0, 1]
-    assert cache.records == 0
-
-
-def test_a_prefetch_beyond_the_budget_raises():
-    with pytest.raises(LoaderError, match=r"prefetch=97 takes 105,906,176 bytes .* prefetch=96 fits"):
-        plan_memory(100 << 20, 1 << 20, 97)
-    assert plan_memory(100 << 20, 1 << 20, 96).prefetch == 96
-    assert plan_memory(100 << 20, 1 << 20, None, 16).prefetch == 16
-    assert plan_memory(20 << 20, 1 << 20, None, 16).prefetch == 6
+@pytest.mark.parametrize(
+    ("options", "prefetch"),
+    [
+        (("1GB", MB, None), 8),
+        ((20 * MB, MB, None), 6),
+        ((5 * MB, MB, None), 1),
+        (("1GB", MB, 3), 3),
+        ((100 * MB, MB, 96), 96),
+        ((100 * MB, MB, None, 16), 16),
+        ((20 * MB, MB, None, 16), 6),
+        ((4 * MB, MB, None), "cannot hold 5 batches of 1,048,576"),
+        ((100 * MB, MB, 97), r"prefetch=97 takes 105,906,176 bytes .* prefetch=96 fits"),
+    ],
+)
+def test_the_budget_limits_prefetch_and_the_cache_gets_the_rest(options, prefetch):
+    if isinstance(prefetch, str):
+        with pytest.raises(LoaderError, match=prefetch):
+            plan_memory(*options)
+        return
+    plan = plan_memory(*options)
+    assert plan.prefetch == prefetch
+    assert plan.cache_bytes == parse_bytes(options[0]) - (prefetch + 4) * MB
 
 
 # --- images of different sizes ------------------------------------------------------------------------------------------
@@ -127,139 +60,89 @@ def test_a_prefetch_beyond_the_budget_raises():
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory):
-    """Noise of 255 x 382 to 300 x 450 pixels, as PNG."""
+    """Noise of 85 x 127 to 100 x 150 pixels, as PNG."""
 
     def make(rng, number):
         scale = 1.0 if number % 13 == 0 else 0.85 + 0.01 * (number % 10)
-        return {
-            "image": rng.integers(0, 256, (int(300 * scale), int(450 * scale), 3)).astype(np.uint8),
-            "label": number % 3,
-        }
+        return {"image": rng.integers(0, 256, (int(100 * scale), int(150 * scale), 3)).astype(np.uint8)}
 
-    codec, kinds = {"image": codecs.Png(), "label": codecs.Scalar()}, {"image": "image", "label": "label"}
-    path = tmp_path_factory.mktemp("originals") / "d"
-    return write_dataset(path, samples={"train": 60}, fields=("image", "label"), make=make, codec=codec, kinds=kinds)
+    options = {"fields": ("image",), "make": make, "codec": {"image": codecs.Png()}}
+    return write_dataset(tmp_path_factory.mktemp("originals") / "d", samples={"train": 60}, **options)
 
 
 def test_batch_bytes_are_those_of_the_largest_images(originals):
+    def memory(**options):
+        return tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], **options).report()["memory"]
+
     sizes = sorted((values["image"].nbytes for values in originals.values["train"][0]), reverse=True)
-    report = tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"]).report()["memory"]
-    assert sum(sizes[:8]) <= report["batch_bytes"] <= sum(sizes[:8]) + 8 * 64
-    small = (
-        tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], where="height < 300").report()["memory"]
-    )
-    assert small["batch_bytes"] <= 8 * (sizes[5] + 64)
-    floats = tfprep.open(originals.path).numpy_loader("train", 8, fields=["image"], dtype="float32").report()["memory"]
-    assert floats["batch_bytes"] >= 4 * sum(sizes[:8])
+    assert sum(sizes[:8]) <= memory()["batch_bytes"] <= sum(sizes[:8]) + 8 * 64
+    assert memory(where="height < 100")["batch_bytes"] <= 8 * (sizes[5] + 64)
+    assert memory(dtype="float32")["batch_bytes"] >= 4 * sum(sizes[:8])
+    resized = memory(geometry=[augment.Resize(24, 32)], threads=4)  # small after resizing, but not before
+    assert resized["batch_bytes"] == 8 * 24 * 32 * 3
+    assert resized["batches_bytes"] >= 4 * 100 * 150 * 3
 
 
-@pytest.mark.parametrize("sizes", [{"height": 2**31 - 1, "width": 2**31 - 1}, {"height": -300}, {"width": 2**31 - 1}])
+@pytest.mark.parametrize("sizes", [{"height": 2**31 - 1, "width": 2**31 - 1}, {"height": -300}])
 def test_sizes_of_a_damaged_index_are_refused(originals, sizes, tmp_path):
     damaged = Made(shutil.copytree(originals.path, tmp_path / "d"))
     damaged.change_index(7, **sizes)
     with pytest.raises(LoaderError, match="the index gives sizes of 'image' that no array has"):
-        tfprep.open(damaged.path).numpy_loader("train", 8, fields=["image"])
+        tfprep.open(damaged.path).numpy_loader("train", 8)
 
 
 def test_the_budget_bounds_images_of_different_sizes(originals):
-    """The memory of the reader stays within the budget at any moment, and a budget that is too small is refused."""
-    budget = 40 << 20
-    loader = (
-        tfprep.open(originals.path)
-        .numpy_loader("train", 16, fields=["image"], memory_budget=budget, cache=False)
-        .repeat()
-    )
-    reader_bytes = []
-    for _, _ in zip(range(40), loader, strict=False):
-        time.sleep(0.005)  # Lets the reader prefetch as many batches as it may.
-        for reader in loader.pipeline.readers:
-            held = [image for batch in list(reader._batches.values()) for image in batch.values["image"]]
-            reader_bytes.append(sum(image.nbytes for image in held if image is not None))
-    loader.close()
-    assert 0 < max(reader_bytes) <= budget
+    """No batch takes more than planned, no more of them are prefetched, and a budget that is too small is refused."""
+    data, options = tfprep.open(originals.path), {"cache": False, "workers": "threads", "threads": 2}
+    with closing(data.numpy_loader("train", 16, memory_budget="6MB", **options).repeat()) as loader:
+        memory = loader.report()["memory"]
+        assert memory["batches_bytes"] <= 6 * MB
+        for number, batch in enumerate(islice(loader, 30)):
+            if number % 10 == 9:
+                wait_until(lambda: loader.stats["batches_ready"] == memory["prefetch"])
+            assert sum(image.nbytes for image in batch["image"]) <= memory["batch_bytes"]
+            assert loader.stats["batches_ready"] + loader.stats["batches_in_flight"] <= memory["prefetch"]
     with pytest.raises(LoaderError, match=r"cannot hold 5 batches of [0-9,]+ and [0-9,]+ bytes for decoding"):
-        tfprep.open(originals.path).numpy_loader("train", 16, fields=["image"], memory_budget="20MB").repeat()
+        data.numpy_loader("train", 16, memory_budget="2MB", **options)
 
 
-def test_decoding_large_originals_counts_too(originals):
-    """The batches are small after resizing, but the decoded images before that are not."""
-    options = {"fields": ["image"], "geometry": [augment.Resize(24, 32)], "threads": 4}
-    report = tfprep.open(originals.path).numpy_loader("train", 8, **options).report()["memory"]
-    assert report["batch_bytes"] == 8 * 24 * 32 * 3
-    assert report["batches_bytes"] >= 4 * 300 * 450 * 3
-
+# --- rows that are padded -----------------------------------------------------------------------------------------------
 
 COUNTS = (0, 3, 1, 5, 2, 4, 1)
+PAD = {"batch_size": 3, "training": False, "fields": ["boxes", "key", "image"], "pad": {"boxes": 6}}
 
 
 def boxes_of(number):
-    return [[at, 1, at + 4 + number, 9] for at in range(COUNTS[number])]
+    return np.reshape([[at, 1, at + 4 + number, 9] for at in range(COUNTS[number])], (-1, 4)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("pad")
-    for number in range(len(COUNTS)):
-        write_picture(root / f"{number}.png", number)
-    rows = [{"image": f"{n}.png", "boxes": boxes_of(n), "name": "x"} for n in range(len(COUNTS))]
-    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = sources.Table(
-        "rows.jsonl", image="image", fields={"boxes": ("boxes", "boxes"), "name": ("text", "name")}, splits=None
-    )
-    store = {"image": codecs.Raw(), "boxes": codecs.Scalar(), "name": codecs.Text()}
-    tfprep.build(Recipe(name="pad", source=source, store=store), root / "out", root, options=BuildOptions(workers=0))
-    return tfprep.open(root / "out")
+def boxes(tmp_path_factory):
+    def make(rng, number):
+        return {"image": np.zeros((8, 8, 3), np.uint8), "boxes": boxes_of(number)}
 
-
-def expected(keys, rows):
-    found = np.full((len(keys), rows, 4), -1, np.float32)
-    for row, key in enumerate(keys):
-        boxes = boxes_of(int(str(key).partition(".")[0]))
-        found[row, : len(boxes)] = np.reshape(boxes, (-1, 4))
-    return found
-
-
-def check(batches, rows):
-    samples = 0
-    for batch in batches:
-        keys = [key.decode() if isinstance(key, bytes) else key for key in np.asarray(batch["key"]).tolist()]
-        np.testing.assert_array_equal(np.asarray(batch["boxes"]), expected(keys, rows))
-        assert np.asarray(batch["boxes"]).dtype == np.float32
-        samples += len(keys)
-    assert samples == len(COUNTS)
-
-
-OPTIONS = {"batch_size": 3, "training": False, "fields": ["boxes", "key", "image"], "pad": {"boxes": 6}}
-
-
-def test_arrays_of_numpy(data):
-    check(data.numpy_loader("train", **OPTIONS), 6)
-
-
-def test_tensors_of_tensorflow(data):
-    loader = data.loader("train", **OPTIONS)
-    assert loader.element_spec["boxes"].shape.as_list() == [None, 6, 4]
-    check(loader.as_numpy_iterator(), 6)
-    check(iter(loader), 6)
-
-
-def test_into_fit(data):
-    keras = pytest.importorskip("keras")
-    train = data.loader(
-        "train", batch_size=2, inputs="image", targets="boxes", pad={"boxes": 5}, dtype="float32", seed=1
-    )
-    pixels = keras.Input((40, 56, 3))
-    model = keras.Model(
-        pixels, keras.layers.Reshape((5, 4))(keras.layers.Dense(20)(keras.layers.GlobalAveragePooling2D()(pixels)))
-    )
-    model.compile("sgd", "mse")
-    assert np.isfinite(model.fit(train, shuffle=False, verbose=0).history["loss"]).all()
+    codec, kinds = {"image": codecs.Raw(), "boxes": codecs.Scalar()}, {"image": "image", "boxes": "boxes"}
+    options = {"fields": tuple(codec), "make": make, "codec": codec, "kinds": kinds}
+    made = write_dataset(tmp_path_factory.mktemp("pad") / "d", samples={"train": len(COUNTS)}, **options)
+    return tfprep.open(made.path)
 
 
 @pytest.mark.parametrize("kind", ["numpy_loader", "loader"])
-def test_more_rows_than_there_is_room_for_are_an_error(data, kind):
+def test_missing_rows_are_minus_one(boxes, kind):
+    if kind == "loader":
+        pytest.importorskip("tensorflow")
+        assert boxes.loader("train", **PAD).element_spec["boxes"].shape.as_list() == [None, 6, 4]
+    found = np.concatenate([np.asarray(batch["boxes"]) for batch in batches(boxes, None, kind=kind, **PAD)])
+    assert found.dtype == np.float32
+    assert len(found) == len(COUNTS)
+    for number, rows in enumerate(found):
+        assert np.array_equal(rows[: COUNTS[number]], boxes_of(number))
+        assert (rows[COUNTS[number] :] == -1).all()
+
+
+def test_more_rows_than_there_is_room_for_are_an_error(boxes):
     with pytest.raises(RecordError, match=r"boxes\W+ has (5|more) rows"):
-        list(getattr(data, kind)("train", **{**OPTIONS, "pad": {"boxes": 4}}))
+        batches(boxes, None, **{**PAD, "pad": {"boxes": 4}})
 
 
 @pytest.mark.parametrize(
@@ -272,6 +155,6 @@ def test_more_rows_than_there_is_room_for_are_an_error(data, kind):
         ({"key": 3}, "'key' is a text"),
     ],
 )
-def test_what_cannot_be_padded_is_named(data, pad, message):
+def test_what_cannot_be_padded_is_named(boxes, pad, message):
     with pytest.raises(LoaderError, match=message):
-        data.numpy_loader("train", **{**OPTIONS, "pad": pad})
+        boxes.numpy_loader("train", **{**PAD, "pad": pad})

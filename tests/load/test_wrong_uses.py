@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.load.batches import batches, keys
 from tfprep import augment
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import mix
@@ -34,6 +35,32 @@ WRONG = [
     ({"where": "label == 'cow'"}, "no class 'cow'; there are cat, dog, owl"),
     ({"where": "label == 99"}, "leaves none of the 50 samples"),
     ({"where": len}, 'where is text such as "label == 3"'),
+    ({"balance": "label", "order": "block"}, "needs order='global'"),
+    ({"inputs": []}, "empty list"),
+    ({"start_step": -1}, "start_step is a whole number from 0"),
+    ({"timeout_s": 0}, "a number of seconds above 0"),
+    ({"verify": "sometimes"}, "'always', 'first_epoch', 'never', not 'sometimes'"),
+    ({"on_bad": "ignore"}, "'raise', 'skip', not 'ignore'"),
+    ({"cache": True}, "not True"),
+    ({"hosts": (-1, 2)}, "0 <= index < count"),
+    ({"hosts": (0, 0)}, "0 <= index < count"),
+    ({"dtype": "float16", "fields": ["depth"]}, "float16 ends at 65,504; 'depth' holds uint16"),
+    ({"geometry": "resize"}, "geometry is a list of ops"),
+    ({"variants": "each"}, "'rotate', 'random', 'all' or a number"),
+    ({"variants": True}, "'rotate', 'random', 'all' or a number"),
+    ({"remainder": "cut"}, "'wrap', 'keep' or 'drop'"),
+    ({"weights": np.array([1, -1] * 25)}, "finite numbers from 0 on"),
+    ({"weights": np.array([1, float("nan")] * 25)}, "finite numbers from 0 on"),
+    ({"weights": np.array([float("inf"), 1] * 25)}, "finite numbers from 0 on"),
+    ({"weights": np.zeros(50)}, "finite numbers from 0 on"),
+    ({"weights": [1, 2, 3]}, "one number a sample of the split (50)"),
+    ({"batch_size": 2**31}, "batch_size is a whole number from 1 to 16,777,216, not 2147483648"),
+    ({"start_step": 2**58}, "start_step is a whole number from 0 to 68,719,476,736"),
+    ({"start_step": 2**36, "batch_size": 8}, "lies behind 4,294,967,296 epochs, which a run has at most"),
+    ({"order": "block", "window": 10**30}, "window is a whole number from 1 to 1,073,741,824"),
+    ({"order": "block", "block": 10**30}, "block is a whole number from 1 to 1,073,741,824"),
+    ({"threads": 10**30}, "threads is a whole number from 0 to 4,096"),
+    ({"prefetch": 10**30}, f"prefetch={10**30} takes"),
     ({"balance": "caption"}, "no column 'caption'; it has key, shard, label"),
     ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
     ({"weights": "label"}, "a dict by class, or one number a sample of the split (50), not 'label'"),
@@ -52,6 +79,9 @@ WRONG = [
     ({"hosts": (3, 4), "batch_size": 2}, "give each of the 4 hosts one sample at least"),
     ({"seed": None}, "seed is a whole number, not None"),
     ({"seed": 1.5}, "seed is a whole number, not 1.5"),
+    ({"seed": "x"}, "seed is a whole number, not 'x'"),
+    ({"seed": True}, "seed is a whole number, not True"),
+    ({"seed": [1]}, "seed is a whole number, not [1]"),
     ({"training": "no"}, "training is True or False, not 'no'"),
     ({"timeout_s": None}, "a number of seconds above 0, not None; inf waits for ever"),
     ({"timeout_s": float("nan")}, "a number of seconds above 0"),
@@ -74,26 +104,23 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)
-def test_the_message_says_what_to_do_next(photos, options, message):
-    options = {"split": "train", **options}
+def test_the_message_says_what_to_do_next(data, options, message):
     with pytest.raises((LoaderError, DatasetError), match=re.escape(message)):
-        tfprep.open(photos.path).numpy_loader(options.pop("split"), **options)
+        data.numpy_loader(**{"split": "train", **options})
 
 
-def test_numbers_of_numpy_are_numbers(photos):
-    options = LoaderOptions(batch_size=np.int64(4), seed=np.uint8(3), hosts=(np.int64(0), np.int32(2)))
-    assert type(options.batch_size) is type(options.seed) is int
-    batch = next(iter(tfprep.open(photos.path).numpy_loader("train", np.int64(4), fields=["label"])))
-    assert len(batch["label"]) == 4
+def test_numbers_of_numpy_are_numbers(data):
+    options = {"batch_size": np.int64(4), "seed": np.uint8(3), "hosts": (np.int64(0), np.int32(2))}
+    assert type(LoaderOptions(**options).batch_size) is type(LoaderOptions(**options).seed) is int
+    assert len(batches(data, 1, fields=["label"], **options)[0]["label"]) == 2
 
 
-def test_infinity_is_a_timeout(photos):
-    loader = tfprep.open(photos.path).numpy_loader("train", 4, timeout_s=float("inf"))
-    assert len(next(iter(loader))["label"]) == 4
+def test_infinity_is_a_timeout(data):
+    assert len(batches(data, 1, timeout_s=float("inf"))) == 1
 
 
-def test_mixes(photos, make_dataset):
-    data, other = tfprep.open(photos.path), tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
+def test_mixes(data, make_dataset):
+    other = tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
     with pytest.raises(LoaderError, match=r"a dict of datasets and their shares, mix\(.*\), not a list"):
         mix([data, other])  # type: ignore[arg-type]
     with pytest.raises(LoaderError, match="A mix loads fields that all its datasets have, alike: label"):
@@ -105,54 +132,33 @@ def test_a_file_of_the_dataset_is_opened_instead_of_its_folder(photos):
         tfprep.open(photos.path / "tfprep.json")
 
 
-def test_fields_without_statistics(photos):
+def test_fields_without_statistics(data):
     with pytest.raises(LoaderError, match="has statistics of image, not of depth: only images have them"):
-        tfprep.open(photos.path).normalization("depth")
-
-
-@pytest.mark.parametrize("seed", ["x", None, 1.5, True, [1]])
-def test_seeds_are_whole_numbers(photos, seed):
-    data = tfprep.open(photos.path)
-    with pytest.raises(LoaderError, match="seed is a whole number, not"):
-        data.numpy_loader("train", seed=seed)
-    with pytest.raises(LoaderError, match="seed is a whole number, not"):
-        data.folds(3, seed=seed)
+        data.normalization("depth")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"batch_size": 2**31}, "batch_size is a whole number from 1 to 16,777,216, not 2147483648"),
-        ({"start_step": 2**58}, "start_step is a whole number from 0 to 68,719,476,736"),
-        ({"start_step": 2**36}, "lies behind 4,294,967,296 epochs, which a run has at most"),
-        ({"order": "block", "window": 10**30}, "window is a whole number from 1 to 1,073,741,824"),
-        ({"order": "block", "block": 10**30}, "block is a whole number from 1 to 1,073,741,824"),
-        ({"threads": 10**30}, "threads is a whole number from 0 to 4,096"),
-        ({"prefetch": 10**30}, "prefetch=10+ takes .* bytes"),
-    ],
+    [({"count": count}, "at least 2 folds") for count in (0, 1, 2.5, True)]
+    + [({"count": 3, "seed": seed}, "seed is a whole number, not") for seed in ("x", None, 1.5, True, [1])]
+    + [({"count": 4, "group": "label"}, "3 groups cannot be split into 4 folds")],
 )
-def test_numbers_that_no_run_has(photos, options, message):
+def test_folds(data, options, message):
     with pytest.raises(LoaderError, match=message):
-        tfprep.open(photos.path).numpy_loader("train", fields=["label"], **{"batch_size": 8, **options})
+        data.folds(**options)
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e300, 1e308])
-def test_weights_at_the_ends_of_what_floats_hold(photos, weight):
+def test_weights_at_the_ends_of_what_floats_hold(data, weight):
     """Only their ratios count: the order is that of weights of 1 and 2."""
-    data, samples = tfprep.open(photos.path), photos.keys["train"]
-    factors = np.arange(len(samples)) % 2 + 1
-
-    def keys(weights):
-        loader = data.numpy_loader("train", 10, seed=2, fields=["key"], weights=weights)
-        return [key for batch in loader for key in batch["key"].tolist()]
-
-    if weight * 2 < float("inf"):
-        assert keys(weight * factors) == keys(factors)
-    assert keys(np.full(len(samples), weight)) == keys(np.ones(len(samples)))
+    factors = np.arange(50) % 2 + 1
+    for weights in (np.ones(50), factors):
+        if weight * float(weights.max()) < float("inf"):
+            found, expected = (batches(data, 5, fields=["key"], weights=each) for each in (weight * weights, weights))
+            assert keys(found) == keys(expected)
 
 
-def test_shares_at_the_ends_of_what_floats_hold(photos):
-    data, other = tfprep.open(photos.path), tfprep.open(photos.path)
+def test_shares_at_the_ends_of_what_floats_hold(photos, data):
     for share in (5e-324, 1e308):
-        loader = tfprep.mix({data: share, other: share}).numpy_loader("train", 10, fields=["key"])
-        assert loader.pipeline.schedule.sampler.quotas == (50, 50)
+        numbers = tfprep.mix({data: share, tfprep.open(photos.path): share}).batch_sampler("train", 10, variants=0)
+        assert sum(number >= 50 for batch in numbers for number in batch) == 50

@@ -11,8 +11,8 @@ import pytest
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.load.at_load.batches import batches as batches_of
-from tests.load.at_load.batches import check_same
+from tests.load.batches import batches as batches_of
+from tests.load.batches import check_same
 from tfprep import codecs
 from tfprep.errors import LoaderError
 from tfprep.load import (

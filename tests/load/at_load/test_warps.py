@@ -10,8 +10,8 @@ from PIL import Image
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.load.at_load.batches import batches as batches_of
-from tests.load.at_load.batches import check_same
+from tests.load.batches import batches as batches_of
+from tests.load.batches import check_same
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError

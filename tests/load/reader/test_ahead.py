@@ -2,19 +2,18 @@
 
 import itertools
 import time
-import uuid
 from contextlib import closing
+from itertools import islice
 
-import numpy as np
 import pytest
 
 import tfprep
+from tests.load.batches import batches, check_same, copy_in_memory
 from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.reader import ahead as module
-from tfprep.load.reader.ahead import ReadAhead, plan_ranges
+from tfprep.load.reader.ahead import plan_ranges
 from tfprep.storage import objects
-from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
 ORDERS = {
@@ -34,28 +33,16 @@ def url(photos, _s3_server):
     return _s3_server.copy(photos.path)
 
 
-def batches(data, steps, **options):
-    with closing(data.numpy_loader("train", 7, seed=3, **options)) as loader:
-        endless = loader.repeat() if loader.pipeline.training else loader
-        return [batch for batch, _ in zip(endless, range(steps), strict=False)], loader.stats
-
-
-def assert_same(one, other):
-    assert len(one) == len(other) > 0
-    for a, b in zip(one, other, strict=True):
-        assert a.keys() == b.keys()
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name], name)
+def read(data, steps, **options):
+    return batches(data, steps, batch_size=7, **options)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_batches_equal_those_of_the_folder(photos, url, s3, order):
+def test_batches_equal_those_of_the_folder(data, url, s3, order):
     """All fields, read with their checksums, and in the second epoch without; then two fields of ten."""
     for fields, steps in ((None, 9), (["lossless", "label", "key"], 3)):
         options = {**ORDERS[order], "fields": fields, "cache": False}
-        here, _ = batches(tfprep.open(photos.path), steps, **options)
-        there, _ = batches(tfprep.open(url), steps, **options)
-        assert_same(here, there)
+        check_same(read(data, steps, **options), read(tfprep.open(url), steps, **options))
     assert all(request.span for request in s3.proxy.reads(".tfrecord-"))
 
 
@@ -74,7 +61,7 @@ def records_of(pipeline, steps):
 def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
     monkeypatch.setattr(module, "GAP_BYTES", 0)
     options = LoaderOptions(batch_size=7, seed=3, cache=False, **ORDERS[order])
-    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
+    pipeline = tfprep.open(copy_in_memory(photos)).subset("train").pipeline(options)
     steps = range(min(20, pipeline.schedule.steps or 20))
     needed = records_of(pipeline, steps)
     largest = max(stop - start for (_, start), stop in needed.items())
@@ -98,18 +85,10 @@ def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
     pipeline.close()
 
 
-def in_memory(photos):
-    url = f"memory://{uuid.uuid4().hex}"
-    store = open_store(url)
-    for path in photos.path.iterdir():
-        store.write(path.name, path)
-    return url
-
-
 def test_a_block_is_one_request(photos):
     """An epoch of 7 blocks in windows of 3. Two blocks that follow each other are one request, a block in two shards is two."""
     options = LoaderOptions(batch_size=7, seed=3, cache=False, order="block", block=8, window=3, variants=0)
-    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(options)
+    pipeline = tfprep.open(copy_in_memory(photos)).subset("train").pipeline(options)
     windows = list(plan_ranges(pipeline.assembler, pipeline.schedule, iter(range(7)), 1 << 30))
     assert len(windows) == 3
     assert sum(map(len, windows)) <= 7 + pipeline.sources[0].dataset.splits["train"].shards - 1
@@ -133,48 +112,32 @@ def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
     options = {"order": "global", "variants": 0, "fields": ["lossless"], "cache": "decoded"}
     with closing(tfprep.open(url).numpy_loader("train", 10, **options)) as loader:
         iterator = iter(loader.repeat())
-        for _ in range(20):
-            next(iterator)
+        list(islice(iterator, 20))
         count = len(s3.proxy.reads(".tfrecord-"))
-        for _ in range(20):
-            next(iterator)
+        list(islice(iterator, 20))
         assert len(s3.proxy.reads(".tfrecord-")) == count
 
 
-def test_memory_is_bounded(photos, monkeypatch):
-    pipeline = tfprep.open(in_memory(photos)).subset("train").pipeline(LoaderOptions(batch_size=7, cache=False))
-    budget, most = 60_000, []
-    ahead = ReadAhead(pipeline.assembler, pipeline.schedule, budget)
-    take = ahead._take
-
-    def watched():
-        part = take()
-        most.append(ahead._used)
-        return part
-
-    monkeypatch.setattr(ahead, "_take", watched)
-    ahead.start()
-    end = time.monotonic() + 60
-    for step in itertools.count():
-        ahead.delivered(step)
-        time.sleep(0.002)
-        if (step > 30 and len(most) > 30) or time.monotonic() > end:
-            break
-    ahead.join()
-    assert 0 < max(most) <= budget
-    assert not pipeline.fetched._ranges
-    pipeline.close()
+def test_memory_is_bounded(photos):
+    """What is fetched is at most what has been delivered, the batches on their way, and the share of the budget."""
+    data = tfprep.open(copy_in_memory(photos))
+    options = {"training": False, "cache": False, "fields": ["clicks"], "prefetch": 1, "threads": 1}
+    sizes = data.index("train", 0, ["size"])["size"].to_numpy()
+    with closing(data.numpy_loader("train", 5, memory_budget=60_000, **options)) as loader:
+        budget = loader.report()["fetching"]["memory_bytes"]
+        assert 0 < budget <= 15_000
+        for step, _ in enumerate(islice(loader, 4)):
+            time.sleep(0.03)  # longer than fetching all takes
+            assert 0 < loader.stats["bytes_fetched"] <= sizes[: 5 * (step + 3)].sum() + budget + sizes.max()
 
 
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate"])
-def test_faults_that_pass_change_nothing(photos, url, s3, fault, monkeypatch):
+def test_faults_that_pass_change_nothing(data, url, s3, fault, monkeypatch):
     monkeypatch.setattr(objects, "FIRST_BACKOFF_S", 0.01)
     objects._connected.cache_clear()
-    data = tfprep.open(url)
-    here, _ = batches(tfprep.open(photos.path), 8, order="block", block=8)
+    remote = tfprep.open(url)
     s3.proxy.faults.extend([fault, "", fault, fault, ""] * 2)
-    there, _ = batches(data, 8, order="block", block=8)
-    assert_same(here, there)
+    check_same(read(data, 8, order="block", block=8), read(remote, 8, order="block", block=8))
     objects._connected.cache_clear()
 
 

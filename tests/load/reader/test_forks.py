@@ -5,42 +5,38 @@ import os
 import resource
 import time
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
 
 import tfprep
+from tests.conftest import write_dataset
+from tests.waiting import wait_until
 from tfprep.errors import LoaderError
 
 fork = multiprocessing.get_context("fork")
-SAMPLES, BATCH = 400, 32
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    from tests.conftest import write_dataset
-
-    return write_dataset(
-        tmp_path_factory.mktemp("forks"), samples={"train": SAMPLES, "val": 5}, fields=("field", "label")
-    )
+def data(tmp_path_factory):
+    samples = {"train": 400, "val": 5}
+    return tfprep.open(write_dataset(tmp_path_factory.mktemp("forks"), samples=samples, fields=("field", "label")).path)
 
 
 @pytest.fixture(params=["threads", "processes"])
-def loader(made, request):
+def loader(data, request):
     """A loader whose batches are all filled by these workers."""
     options = {"cache": False, "workers": request.param, "threads": 2, "prefetch": 2, "seed": 1, "timeout_s": 60}
-    with closing(tfprep.open(made.path).numpy_loader("train", BATCH, **options).repeat()) as loader:
-        batches = iter(loader)
-        end = time.monotonic() + 60
-        while loader.report()["workers"]["started"] != (request.param == "processes"):
-            next(batches)
-            assert time.monotonic() < end
-        loader.batches = batches
+    with closing(data.numpy_loader("train", 32, **options).repeat()) as loader:
+        loader.batches = iter(loader)
+        is_started = request.param == "processes"
+        wait_until(lambda: next(loader.batches) and loader.report()["workers"]["started"] == is_started)
         yield loader
 
 
 def in_fork(function):
-    """Start `function(go, answer)` in a forked process; `go` is an event that it may wait for, `answer` sends its result."""
+    """Start `function(go)` in a forked process, which may wait for the event `go`; return a function for its result."""
     go, (receive, send) = fork.Event(), fork.Pipe(False)
     process = fork.Process(target=lambda: send.send(function(go)))
     process.start()
@@ -73,7 +69,7 @@ def test_batches_that_a_fork_holds_stay_as_they_are(descriptors, loader):
     """Of both processes' own writes, too, the other sees nothing."""
     forks = []
     for number in range(6):
-        kept = [next(loader.batches)["field"] for _ in range(1 + number % 3)]
+        kept = [batch["field"] for batch in islice(loader.batches, 1 + number % 3)]
         expected = [batch.copy() for batch in kept]
 
         def compare(go, kept=kept, expected=expected):
@@ -86,43 +82,36 @@ def test_batches_that_a_fork_holds_stay_as_they_are(descriptors, loader):
         forks.append(in_fork(compare))
         assert all(np.array_equal(batch, one) for batch, one in zip(kept, expected, strict=True))
         kept[0][:] = number
-        for _ in range(number):
-            next(loader.batches)
+        list(islice(loader.batches, number))
     mine = next(loader.batches)["field"]
     copy = mine.copy()
-    for _ in range(20):
-        next(loader.batches)
+    list(islice(loader.batches, 20))
     assert [result() for result in forks] == [0] * 6
     assert np.array_equal(mine, copy)
 
 
-def test_a_fork_that_nobody_waits_for_delays_no_other(loader):
-    """One that ends at once, before it could copy anything, lets the other process go on."""
-    kept = next(loader.batches)["field"]
-    copy = kept.copy()
+def test_a_fork_that_drops_its_batches_or_ends_at_once(loader):
+    """It delays no other process, and leaves the batches of the other one as they are."""
+    kept = [batch["field"] for batch in islice(loader.batches, 8)]
+    copies = [batch.copy() for batch in kept]
+    assert in_fork(lambda go: kept.clear())() is None
     assert in_fork(lambda go: 3)() == 3
-    for _ in range(30):
-        next(loader.batches)
-    assert np.array_equal(kept, copy)
+    list(islice(loader.batches, 30))
+    assert all(np.array_equal(batch, copy) for batch, copy in zip(kept, copies, strict=True))
 
 
-def test_a_loader_of_the_other_process_is_an_error_with_the_way_out(loader):
-    def take(go):
-        with pytest.raises(LoaderError, match="make a loader here, or start this process with the method 'spawn'"):
-            next(iter(loader))
-        return len(list(tfprep.open(loader.pipeline.sources[0].dataset.path).numpy_loader("val", 5)))
-
-    assert in_fork(take)() == 1
-
-
-def test_an_iterator_of_the_other_process_fails_at_once(loader):
-    next(loader.batches)
+def test_loaders_and_iterators_of_the_other_process_fail_at_once(data, loader):
+    """With the way out."""
 
     def take(go):
         began = time.monotonic()
+        with pytest.raises(LoaderError, match="make a loader here, or start this process with the method 'spawn'"):
+            next(iter(loader))
         with pytest.raises(LoaderError, match="belongs to the process that forked this one; make a new one here"):
             next(loader.batches)
-        return time.monotonic() - began
+        return time.monotonic() - began, len(list(tfprep.open(data.path).numpy_loader("val", 5)))
 
-    assert in_fork(take)() < 30
+    seconds, batches = in_fork(take)()
+    assert seconds < 30
+    assert batches == 1
     next(loader.batches)

@@ -1,0 +1,69 @@
+"""Batches of a loader, whether two lists of them are the same, and bytes of a shard that are damaged."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.conftest import Made
+from tfprep.storage.store import open_store
+
+
+def batches(
+    data: Any, count: int | None, split: str = "train", kind: str = "numpy_loader", **options: Any
+) -> list[Any]:
+    """The first batches: of any number of epochs in training, of one in evaluation."""
+    with closing(getattr(data, kind)(split, **{"batch_size": 8, "seed": 3, **options})) as loader:
+        return list(itertools.islice(loader.repeat() if loader.report()["training"] else loader, count))
+
+
+def check_same(expected: Any, given: Any, name: str = "") -> None:
+    """Compare lists of batches with their dtypes: arrays, or tensors of TensorFlow, in any structure."""
+    if isinstance(expected, Mapping):
+        assert expected.keys() == given.keys()
+        for key, value in expected.items():
+            check_same(value, given[key], f"{name}/{key}")
+    elif isinstance(expected, list | tuple):
+        assert isinstance(given, type(expected))
+        assert len(expected) == len(given)
+        for number, (one, other) in enumerate(zip(expected, given, strict=True)):
+            check_same(one, other, f"{name}/{number}")
+    else:
+        one, other = np.asarray(expected), np.asarray(given)
+        if one.dtype == object:  # text, which is bytes in TensorFlow
+            other = np.array([text.decode() if isinstance(text, bytes) else text for text in other.tolist()], object)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), name
+        assert np.array_equal(one, other), name
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One batch of these: those of all hosts in a step, or of several steps."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def keys(batches: Iterable[Any]) -> list[list[str]]:
+    """The keys of each batch, of any loader."""
+    found = [batch["key"] if isinstance(batch["key"], list) else np.asarray(batch["key"]).tolist() for batch in batches]
+    return [[key.decode() if isinstance(key, bytes) else key for key in each] for each in found]
+
+
+def overwrite(path: Path, offset: int, content: bytes) -> None:
+    """Writes bytes into a file that stays the same file otherwise."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def copy_in_memory(made: Made) -> str:
+    """Copies a dataset to a store in memory; returns its URL."""
+    url = f"memory://{uuid.uuid4().hex}"
+    store = open_store(url)
+    for path in made.path.iterdir():
+        store.write(path.name, path)
+    return url
