@@ -320,13 +320,34 @@ class Connection:
     def __init__(self, options: Ray) -> None:
         """Connect. Raises BuildError."""
         import ray
+        from ray.runtime_env import RuntimeEnv
 
         self._options = options
-        self._check_environment()
+        unknown = sorted(set(options.runtime_env) - RuntimeEnv.known_fields)  # Ray ignores them
+        if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
+            known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
+            raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
+        try:
+            RuntimeEnv(**options.runtime_env)
+        except (TypeError, ValueError) as error:
+            # Without the cause, whose text may hold a value.
+            raise BuildError(f"runtime_env: {self.summary_of(error)}") from None
         self._is_own = not ray.is_initialized()
         self.runtime_env = {} if self._is_own else dict(options.runtime_env)
-        if self._is_own:
-            self._connect()
+        if not self._is_own:
+            return
+        address = os.environ.get("RAY_ADDRESS", options.address) if options.address == "auto" else options.address
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            if host and port.isdecimal() and "/" not in host:  # where nothing answers, Ray itself would try for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+            runtime_env = dict(options.runtime_env)
+            ray.init(options.address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
+            raise BuildError(
+                f"no Ray cluster at {options.address!r}: {self.summary_of(error)}. Start one with `ray start --head`, or say "
+                "with --address where it is"
+            ) from error
 
     def close(self) -> None:
         import ray
@@ -346,40 +367,3 @@ class Connection:
         if not isinstance(variables, Mapping):  # it is checked later
             return without_secrets(text)
         return without_secrets(text, {name: str(value) for name, value in variables.items()})
-
-    def _check_environment(self) -> None:
-        """Raise BuildError for a value that Ray refuses, and for a field that Ray ignores."""
-        from ray.runtime_env import RuntimeEnv
-
-        runtime_env = self._options.runtime_env
-        unknown = sorted(set(runtime_env) - RuntimeEnv.known_fields)
-        if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
-            known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
-            raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
-        try:
-            RuntimeEnv(**runtime_env)
-        except (TypeError, ValueError) as error:
-            # Without the cause, whose text may hold a value.
-            raise BuildError(f"runtime_env: {self.summary_of(error)}") from None
-
-    def _connect(self) -> None:
-        import ray
-
-        options = self._options
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            _check_port(options.address)
-            ray.init(options.address, runtime_env=dict(options.runtime_env), **quiet)
-        except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
-            raise BuildError(
-                f"no Ray cluster at {options.address!r}: {self.summary_of(error)}. Start one with `ray start --head`, or say "
-                "with --address where it is"
-            ) from error
-
-
-def _check_port(address: str) -> None:
-    """Raise OSError if nothing answers at "host:port", which Ray itself would try for up to minutes."""
-    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -65,10 +66,10 @@ class FeatureSummary:
         """Both together."""
         return FeatureSummary(
             self.records + other.records,
-            _added(self.kinds, other.kinds),
+            dict(sorted((Counter(self.kinds) + Counter(other.kinds)).items())),
             _range(self.counts, other.counts),
             _range(self.sizes, other.sizes),
-            _added(self.images, other.images),
+            dict(sorted((Counter(self.images) + Counter(other.images)).items())),
             _range(self.heights, other.heights),
             _range(self.widths, other.widths),
             self.utf8 and other.utf8,
@@ -82,22 +83,18 @@ class FeatureSummary:
         return kinds[0] if len(kinds) == 1 else ""
 
 
+def _range(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
 def merge(first: Mapping[str, FeatureSummary], second: Mapping[str, FeatureSummary]) -> dict[str, FeatureSummary]:
     """The summaries of all features of both."""
     merged = dict(first)
     for name, summary in second.items():
         merged[name] = merged[name].merged(summary) if name in merged else summary
     return merged
-
-
-def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
-
-
-def _range(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    if one is None or other is None:
-        return one or other
-    return min(one[0], other[0]), max(one[1], other[1])
 
 
 # --- the fields ---------------------------------------------------------------------------------------------------------
@@ -246,7 +243,7 @@ def _field(
 
 
 def _counts(summary: FeatureSummary, records: int, require: bool) -> tuple[int, int]:
-    """The least and the greatest number of values of a record; a record without the feature has none."""
+    """Return the least and the greatest number of values of a record; a record without the feature has none."""
     least, greatest = summary.counts or (0, 0)
     absent = summary.records < records or least == 0
     return (max(least, 1) if require else 0) if absent else least, greatest
@@ -325,55 +322,41 @@ def _raw(name: str, feature: str, summary: FeatureSummary, records: int, known: 
 def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) -> IndexedField:
     if summary.counts and summary.counts[1] > 1:
         raise _Unreadable(f"lists of up to {summary.counts[1]:,} images a record")
-    forms: list[tuple[Any, ...]] = [
-        (*form.split(), count) for form, count in summary.images.items() if form != "unreadable"
-    ]
+    forms: list[tuple[int, int, str, int]] = []
+    for text, count in summary.images.items():
+        if text != "unreadable":
+            form, stored_channels, bits = text.split()
+            forms.append((int(stored_channels), int(bits), form, count))
     if not forms:
         raise _Unreadable(f"declared as an image, but {looks(summary)}")
-    channels, dtype = _channels(forms), _pixel_dtype(forms)
+    images = sum(count for *_, count in forms)
+    stored = {3 if form == "jpeg" and channels == 4 else channels for channels, _, form, _ in forms}
+    channels = stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
+    dtype = "uint16" if 2 * sum(count for _, bits, _, count in forms if bits == 16) > images else "uint8"
     height, width = (
         None if sides is None or sides[0] != sides[1] else sides[0] for sides in (summary.heights, summary.widths)
     )
-    odd = summary.records - sum(int(count) for *_, count in forms)
+    odd = summary.records - images
     if odd:
         height = width = None
     if known.kind in ("image", "mask") and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
         channels = known.shape[2]
-    is_mask = known.kind == "mask" or (known.kind is None and channels == 1 and _names_a_mask(feature, forms))
+    is_png = all(form == "png" for _, _, form, _ in forms)
+    is_named = bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
+    is_mask = known.kind == "mask" or (known.kind is None and channels == 1 and is_png and is_named)
     if is_mask and channels != 1:
         raise DatasetError(f"{feature!r}: a mask has one channel of class numbers, its images have {channels}")
     shape: Shape = (height, width) if is_mask else (height, width, channels)
     spec = FieldSpec("mask" if is_mask else "image", shape, dtype)
-    notes = _image_notes(forms, channels, odd, is_mask)
-    return IndexedField(name, feature, spec, Encoded().describe(), required=True, note="; ".join(notes))
-
-
-def _channels(forms: list[tuple[Any, ...]]) -> int:
-    stored = {3 if form == "jpeg" and channels == "4" else int(channels) for form, channels, *_ in forms}
-    return stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
-
-
-def _pixel_dtype(forms: list[tuple[Any, ...]]) -> str:
-    deep = sum(int(count) for _, _, bits, count in forms if bits == "16")
-    return "uint16" if 2 * deep > sum(int(count) for *_, count in forms) else "uint8"
-
-
-def _names_a_mask(feature: str, forms: list[tuple[Any, ...]]) -> bool:
-    return bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower()))) and all(form == "png" for form, *_ in forms)
-
-
-def _image_notes(forms: list[tuple[Any, ...]], channels: int, odd: int, is_mask: bool) -> list[str]:
-    notes = []
-    if odd:
-        notes.append(f"{odd:,} values are no JPEG or PNG: bad records")
-    alpha = sum(int(count) for form, stored, _, count in forms if form == "png" and stored in ("2", "4"))
+    notes = [f"{odd:,} values are no JPEG or PNG: bad records"] if odd else []
+    alpha = sum(count for with_alpha, _, form, count in forms if form == "png" and with_alpha in (2, 4))
     if alpha and channels in (1, 3):
         notes.append(f"the alpha channel of {alpha:,} is dropped")
     if is_mask:
         notes.append("a mask: geometry= takes the nearest pixel")
-    elif channels == 1 and all(form == "png" for form, *_ in forms):
+    elif channels == 1 and is_png:
         notes.append("gray; if these are class numbers, declare its kind as 'mask' with --features")
-    return notes
+    return IndexedField(name, feature, spec, Encoded().describe(), required=True, note="; ".join(notes))
 
 
 def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary]) -> str | None:
@@ -417,19 +400,15 @@ def looks(summary: FeatureSummary) -> str:
     size = f"{least:,} bytes in every record" if least == greatest else f"{least:,} to {greatest:,} bytes"
     if summary.counts and summary.counts[1] > 1:
         return f"lists of up to {summary.counts[1]:,} byte strings that are no text"
-    kind = _known(start)
+    kind = next((kind for signature, kind in _SIGNATURES.items() if start.startswith(signature)), "")
+    if start[:4] == b"RIFF":
+        kind = {b"WEBP": "a WebP image", b"WAVE": "WAV audio"}.get(start[8:12], "")
+    elif start[4:8] == b"ftyp":
+        kind = "an AVIF image" if start[8:12] == b"avif" else "MP4 video"
+    elif start[:1] == _TENSOR_PROTO and start[2:3] == _FEATURES and start[1:2] < b"\x80":
+        kind = "a tensor of tf.io.serialize_tensor"
     if kind:
         return f"looks like {kind} ({size}); only JPEG and PNG are decoded"
     if least == greatest and least:
         return f"{size}, no text: raw numbers? Declare their dtype and shape with --features"
     return f"{size}, no text, beginning with {start[:8]!r}"
-
-
-def _known(start: bytes) -> str:
-    if start[:4] == b"RIFF":
-        return {b"WEBP": "a WebP image", b"WAVE": "WAV audio"}.get(start[8:12], "")
-    if start[4:8] == b"ftyp":
-        return "an AVIF image" if start[8:12] == b"avif" else "MP4 video"
-    if start[:1] == _TENSOR_PROTO and start[2:3] == _FEATURES and start[1:2] < b"\x80":
-        return "a tensor of tf.io.serialize_tensor"
-    return next((kind for signature, kind in _SIGNATURES.items() if start.startswith(signature)), "")
