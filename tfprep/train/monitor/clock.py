@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -214,3 +215,20 @@ class InputWindow:
         self._images += now.images - seen.images
         self._seen = now
         return now
+
+
+def call_often(look: Callable[[], bool], every_s: float, stopped: threading.Event, name: str) -> None:
+    """Call a method of an object every `every_s` seconds, in a thread of its own that does not keep the object.
+
+    The thread ends where the method returns False, `stopped` is set, or the object is gone because a training broke off.
+    """
+    reference = weakref.WeakMethod(look)
+
+    def run() -> None:
+        while not stopped.wait(every_s):
+            alive = reference()
+            if alive is None or not alive():
+                return
+            del alive
+
+    threading.Thread(target=run, name=name, daemon=True).start()

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
-from tfprep.train.monitor.clock import InputWindow, Waits, added
+from tfprep.train.monitor.clock import InputWindow, Waits, added, call_often
 from tfprep.train.monitor.python_relay import PythonRelay, relay_of
 from tfprep.train.monitor.samples import InputLog, Sample, look
 from tfprep.train.monitor.stages import (
@@ -223,8 +222,17 @@ class InputMonitor(Listener):
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = threading.Event()
-        arguments = (weakref.ref(self), self._stop, self._every_s)
-        threading.Thread(target=_sample_often, args=arguments, name="tfprep-monitor", daemon=True).start()
+        call_often(self._sampled, self._every_s, self._stop, "tfprep-monitor")
+
+    def _sampled(self) -> bool:
+        """Take a sample; returns False where the monitor does not run."""
+        try:
+            self.sample()
+        except TrainError:  # ended just now
+            return False
+        except Exception:  # a monitor never ends a training
+            _LOG.exception("InputMonitor: a sample failed")
+        return True
 
     def _end(self) -> None:
         with self._lock:
@@ -271,18 +279,3 @@ class InputMonitor(Listener):
             compile_s=self._steps.compile_s if self._steps else compile_s,
             pipeline=pipeline_behind(source),
         )
-
-
-def _sample_often(monitor: weakref.ref[InputMonitor], stop: threading.Event, every_s: float) -> None:
-    """The sampler's thread; it ends with the training, or with the monitor where a training broke off."""
-    while not stop.wait(every_s):
-        alive = monitor()
-        if alive is None:
-            return
-        try:
-            alive.sample()
-        except TrainError:  # ended between the wait and here
-            return
-        except Exception:  # a monitor never ends a training
-            _LOG.exception("InputMonitor: a sample failed")
-        del alive

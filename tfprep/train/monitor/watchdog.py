@@ -8,12 +8,12 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfprep.errors import StalledPipelineError, TrainError
 from tfprep.train.backend import require_backend
+from tfprep.train.monitor.clock import call_often
 from tfprep.train.monitor.python_relay import PythonRelay, TimedInput, relay_of
 from tfprep.train.monitor.stages import Counters, HasStats, Stage, checked, counters, loader_behind, stages, stopped
 from tfprep.train.steps import Listener, attach, detach
@@ -117,18 +117,8 @@ class Watchdog(Listener):
 
     def _started(self) -> _Watch:
         watch = _Watch(self._timeout_s, self._reader, self._exit_code)
-        arguments = (weakref.ref(watch), watch.ended, min(1.0, self._timeout_s / 8))
-        threading.Thread(target=_look_often, args=arguments, name="tfprep-watchdog", daemon=True).start()
+        call_often(watch.goes_on, min(1.0, self._timeout_s / 8), watch.ended, "tfprep-watchdog")
         return watch
-
-
-def _look_often(watch: weakref.ref[_Watch], ended: threading.Event, every_s: float) -> None:
-    """The watchdog's thread; it ends with the training, or with the watch where a training broke off."""
-    while not ended.wait(every_s):
-        alive = watch()
-        if alive is None or alive.cancelled():
-            return
-        del alive
 
 
 def _next(relay: Any) -> Any:
@@ -166,8 +156,8 @@ class _Watch:
     def end(self) -> None:
         self.ended.set()
 
-    def cancelled(self) -> bool:
-        """Look at the clock once; whether the wait was cancelled."""
+    def goes_on(self) -> bool:
+        """Look at the clock once; returns False where the wait was cancelled."""
         relay = self.relay
         pending_s = relay.clock.read().pending_s(time.time()) if relay else 0.0
         if relay is None or pending_s < self._timeout_s / 2:
@@ -176,8 +166,8 @@ class _Watch:
             self._halfway = self._halfway or self._look(relay)
         else:
             self._cancel(relay, pending_s)
-            return True
-        return False
+            return False
+        return True
 
     def _look(self, relay: TimedInput) -> Look:
         """The pipeline now. What cannot be looked at is left out of the report, which has to come nevertheless."""
