@@ -5,6 +5,7 @@ import html.parser
 import io
 import json
 import re
+import shutil
 
 import pytest
 from PIL import Image
@@ -22,10 +23,12 @@ class Page(html.parser.HTMLParser):
 
     VOID = frozenset({"meta", "img", "br"})
 
-    def __init__(self, text):
+    def __init__(self, out):
         super().__init__()
-        self.open, self.seen, self.words = [], [], []
-        self.feed(text)
+        self.text = (out / "report.html").read_text()
+        self.open, self.seen, self.parts = [], [], []
+        self.feed(self.text)
+        self.words = " ".join(" ".join(self.parts).split())
 
     def handle_starttag(self, tag, attrs):
         self.seen.append((tag, dict(attrs)))
@@ -36,53 +39,37 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        self.parts.append(data)
 
 
-@pytest.fixture
-def page(full):
+def test_a_page(full):
+    """It has counts, classes, rejects, times and pictures, and nothing from outside."""
     full.add("train/cat/cut", 1).write_bytes((full.data / "train/cat/000.jpg").read_bytes()[:-80])
     full.add("train/cat/<script>alert(1)<", 1).write_bytes(b"")
-    (full.data / "train/cat/lost.mask.png").write_bytes((full.data / "train/cat/000.mask.png").read_bytes())
+    shutil.copy(full.mask("train/cat/000"), full.mask("train/cat/lost"))
     full.build()
-    text = (full.out / "report.html").read_text()
-    return full, text, Page(text)
-
-
-def test_the_page_is_complete_and_has_no_external_resources(page):
-    _, text, parsed = page
-    assert parsed.open == []
-    tags = {tag for tag, _ in parsed.seen}
-    assert not tags & {"script", "link", "iframe", "object"}
-    for _, attributes in parsed.seen:
-        assert attributes.get("src", "data:").startswith("data:image/jpeg;base64,") or "src" not in attributes
+    page, data = Page(full.out), open_dataset(full.out)
+    assert page.open == []
+    assert not {tag for tag, _ in page.seen} & {"script", "link", "iframe", "object"}
+    for _, attributes in page.seen:
+        assert attributes.get("src", "data:image/jpeg;base64,").startswith("data:image/jpeg;base64,")
         assert "href" not in attributes
         assert not any(name.startswith("on") for name in attributes)
-    assert "prefers-color-scheme:dark" in text
-    assert "&lt;script&gt;alert(1)&lt;" in text
-    assert not re.search(r"(https?:)?//", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
-
-
-def test_the_page_shows_counts_classes_rejects_and_time(page):
-    site, _, parsed = page
-    words = " ".join(" ".join(parsed.words).split())
-    data = open_dataset(site.out)
-    assert "30 samples 54 records" in words
+    assert "prefers-color-scheme:dark" in page.text
+    assert "&lt;script&gt;alert(1)&lt;" in page.text
+    assert not re.search(r"(https?:)?//", re.sub(r"base64,[A-Za-z0-9+/=]+", "", page.text))
     for split in data.splits.values():
-        assert f"{split.samples:,} {split.variants} {split.shards}" in words
+        assert f"{split.samples:,} {split.variants} {split.shards}" in page.words
     for name, counts in data.manifest.class_counts["mask"].items():
-        assert name in words
-        assert all(f"{count:,}" in words for count in counts)
-    assert "2 of 32 samples were left out" in words
-    assert "1 decode of image not a whole" in words
-    assert "1 decode of image the file is empty (0 bytes)" in words
-    assert "1: mask without its image" in words
-    assert all(stage in words for stage in ("read", "decode", "geometry", "derive", "encode", "write"))
-
-
-def test_pictures_of_samples(page):
-    _, _, parsed = page
-    pictures = [attributes for tag, attributes in parsed.seen if tag == "img"]
+        assert name in page.words
+        assert all(f"{count:,}" in page.words for count in counts)
+    for words in (
+        "30 samples 54 records", "2 of 32 samples were left out", "1 decode of image not a whole",
+        "1 decode of image the file is empty (0 bytes)", "1: mask without its image",
+        "read", "decode", "geometry", "derive", "encode", "write",
+    ):  # fmt: skip
+        assert words in page.words
+    pictures = [attributes for tag, attributes in page.seen if tag == "img"]
     for attributes in pictures:
         with Image.open(io.BytesIO(base64.b64decode(attributes["src"].split(",")[1]))) as image:
             image.load()
@@ -91,19 +78,18 @@ def test_pictures_of_samples(page):
 
 
 def test_pictures_in_two_splits_are_shown(full):
-    copy = full.data / "val/cat/copied.jpg"
-    copy.write_bytes((full.data / "train/cat/004.jpg").read_bytes())
-    copy.with_suffix(".mask.png").write_bytes((full.data / "train/cat/004.mask.png").read_bytes())
+    shutil.copy(full.data / "train/cat/004.jpg", full.data / "val/cat/copied.jpg")
+    shutil.copy(full.mask("train/cat/004"), full.mask("val/cat/copied"))
+    alike = "equal files train train/cat/004.jpg val val/cat/copied.jpg"
     full.build()
-    text = (full.out / "report.html").read_text()
-    words = " ".join(" ".join(Page(text).words).split())
-    assert "1 pairs alike across splits" in words
-    assert "equal files train train/cat/004.jpg val val/cat/copied.jpg" in words
+    page = Page(full.out)
+    assert "1 pairs alike across splits" in page.words
+    assert alike in page.words
     full.change_recipe("seed=3", "seed=4")
     full.build(hash=False)
-    words = " ".join(" ".join(Page((full.out / "report.html").read_text()).words).split())
-    assert "equal files train train/cat/004.jpg val val/cat/copied.jpg" in words
-    assert "31 samples have no perceptual hash" in words
+    page = Page(full.out)
+    assert alike in page.words
+    assert "31 samples have no perceptual hash" in page.words
 
 
 def test_a_report_that_fails_does_not_fail_the_build(full, monkeypatch):
@@ -129,7 +115,7 @@ def test_empty_classes_splits_and_fields_are_named(tmp_path):
     fields = {"boxes": ("boxes", "boxes"), "kinds": ("label", "kinds")}
     classes = {"label": ("a", "b", "c"), "kinds": ("x",)}
     source = sources.Table("t.jsonl", "file", "kind", fields, classes, splits="set")
-    store = {"image": codecs.Png(), "label": codecs.Scalar(), "boxes": codecs.Scalar(), "kinds": codecs.Scalar()}
+    store = {"image": codecs.Png(), **dict.fromkeys(("label", "boxes", "kinds"), codecs.Scalar())}
     events = []
     recipe = Recipe(name="few", source=source, store=store)
     tfprep.build(recipe, tmp_path / "out", tmp_path, options=BuildOptions(workers=0), on_event=events.append)

@@ -1,0 +1,451 @@
+"""The variants of one raw sample: its steps equal the ops applied one by one, and every fault is a reject with its stage."""
+
+import gc
+import io
+import weakref
+import zlib
+from collections import Counter
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+import tfprep
+from tests.photos import save
+from tfprep import Recipe, augment, codecs, derive, images, sources
+from tfprep.augment.transform import identity
+from tfprep.augment.warp import warp_sample
+from tfprep.builder import BuildOptions
+from tfprep.builder.shards.make_sample import SampleMaker
+from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError, TooManyRejectsError
+from tfprep.seeding import generator
+
+KINDS = {"image": "image", "mask": "mask", "boxes": "boxes", "names": "label"}
+RNG = np.random.default_rng(0)
+
+
+def noise(height, width):
+    coarse = Image.fromarray(np.random.default_rng(1).integers(0, 256, (height // 10, width // 10, 3), np.uint8))
+    return np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(array, form="PNG"):
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, form, **({"quality": 95} if form == "JPEG" else {}))
+    return file.getvalue()
+
+
+IMAGE = noise(60, 80)
+JPEG = encoded(noise(64, 80), "JPEG")
+RAW = {
+    "image": IMAGE,
+    "mask": RNG.integers(0, 3, (60, 80), np.uint8),
+    "boxes": [[2, 2, 20, 20], [70, 50, 79, 59]],
+    "names": [4, 7],
+}
+
+
+def maker(kinds=KINDS, classes=None, **options):
+    return SampleMaker(
+        Recipe("r", sources.Folder(), **{"store": {"image": codecs.Raw()}, **options}), kinds, classes or {}
+    )
+
+
+def made(variant=1, raw=RAW, kinds=KINDS, **options):
+    """One variant."""
+    (sample,) = maker(kinds, **options).made("key", raw, [variant])
+    return sample
+
+
+def stored(raw, kinds, classes=None, count=1, *, pixels=True, **options):
+    """The first variants with what is stored of them."""
+    return list(maker(kinds, classes, **options).variants("k", raw, count, pixels=pixels))
+
+
+@pytest.fixture
+def decodes(monkeypatch):
+    """The reductions and sizes of the images that are decoded."""
+    calls, real = [], images.decode_image
+
+    def decode(data, *, reduced=1, **options):
+        pixels = real(data, reduced=reduced, **options)
+        calls.append((reduced, pixels.shape[:2]))
+        return pixels
+
+    monkeypatch.setattr(images, "decode_image", decode)
+    return calls
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_variant_does_not_depend_on_how_many_there_are(form, decodes):
+    raw = {"image": encoded(noise(600, 803), form)}
+    crop = maker({"image": "image"}, geometry=[augment.RandomResizedCrop(64, 64, scale=(0.004, 1))])
+    alone = [next(crop.made("k", raw, [variant]))["image"] for variant in range(12)]
+    scales = {reduced for reduced, _ in decodes}
+    assert len(scales) == (4 if form == "JPEG" else 1)
+    decodes.clear()
+    together = [sample["image"] for sample in crop.made("k", raw, range(12))]
+    assert sorted(reduced for reduced, _ in decodes) == sorted(scales), "variants of one scale share one decode"
+    np.testing.assert_array_equal(alone, together)
+
+
+def test_small_targets_are_decoded_small_unless_the_recipe_or_a_mask_forbids_it(decodes):
+    raw, small = {"image": encoded(noise(120, 160), "JPEG")}, {"geometry": [augment.Resize(15, 20)]}
+    stored(raw, {"image": "image"}, **small)
+    stored(raw, {"image": "image"}, **small, dct_downscale=False)
+    stored({**raw, "mask": encoded(np.zeros((120, 160), np.uint8))}, {"image": "image", "mask": "mask"}, **small)
+    stored(raw, {"image": "image"}, geometry=[augment.Resize(100, 125)])
+    assert [size for _, size in decodes] == [(15, 20), (120, 160), (120, 160), (120, 160)]
+
+
+def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
+    crop = maker({"image": "image"}, geometry=[augment.Crop(20, 20)], colour=[augment.Brightness(0.3)])
+    first, *others = [one.values["image"] for one in crop.variants("k", {"image": JPEG}, 4)]
+    np.testing.assert_array_equal(first, images.decode_image(JPEG)[22:42, 30:50])
+    assert len({other.tobytes() for other in others}) == 3
+    for key, same in (("k", True), ("other key", False)):
+        (again,) = crop.made(key, {"image": JPEG}, [2])
+        assert np.array_equal(again["image"], others[1]) == same
+    assert set(crop.seconds) == {"decode", "geometry", "colour", "encode"}
+    before = dict(crop.seconds)
+    list(crop.variants("k", {"image": JPEG}, 2))
+    assert all(crop.seconds[stage] > seconds > 0 for stage, seconds in before.items())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "raw", "message"),
+    [
+        *(({"label": "label"}, {"label": n}, f"class {n} is outside the list of 2 classes") for n in (-1, 2, 900)),
+        ({"mask": "mask"}, {"mask": encoded(np.full((8, 8), 255, np.uint8))}, "class 255 is outside the list of 2"),
+        ({"age": "scalar"}, {"age": None}, "the listing has no value for it"),
+    ],
+)
+def test_a_value_that_cannot_be(kinds, raw, message):
+    (name,) = kinds
+    store = {name: codecs.Png() if name == "mask" else codecs.Scalar()}
+    with pytest.raises(SampleError, match=message) as caught:
+        stored(raw, kinds, {name: ("a", "b")}, store=store)
+    assert (caught.value.stage, caught.value.field) == ("decode", name)
+    if name == "mask":
+        assert stored(raw, kinds, {name: ("a", "b")}, store=store, fill={"mask": 255}), "the fill value is allowed"
+    if name == "label":
+        assert stored({"label": 1}, kinds, {name: ("a", "b")}, store=store)[0].values["label"] == 1
+
+
+ORIGINAL = {"kinds": {"image": "image"}, "store": {"image": codecs.Original()}, "pixels": False}
+
+
+def test_a_kept_original_is_not_decoded(decodes):
+    (one,) = stored({"image": JPEG}, **ORIGINAL)
+    assert (one.features["image"], one.specs["image"].shape, decodes) == (JPEG, (64, 80, 3), [])
+
+
+def test_a_damaged_original_is_stored_only_if_it_can_be_read():
+    """A build without pixels accepts what `Original.decode` reads, and nothing else; damage behind a right checksum counts."""
+    for data in (JPEG, encoded(RNG.integers(0, 256, (30, 30, 3), np.uint8))):
+        for cut in (1, 2, 3, 10, 500):
+            with pytest.raises(SampleError, match="not a whole"):
+                stored({"image": data[:-cut]}, **ORIGINAL)
+    whole = encoded(cv2.resize(RNG.integers(0, 256, (5, 5, 3)).astype(np.uint8), (16, 12)))
+    start, stop = whole.index(b"IDAT"), whole.index(b"IEND") - 8
+    refused = 0
+    for at in range(start + 4, stop):
+        broken = bytearray(whole)
+        broken[at] ^= 1 << int(RNG.integers(8))
+        if at % 2:
+            broken[stop : stop + 4] = zlib.crc32(broken[start:stop]).to_bytes(4, "big")
+        try:
+            (one,) = stored({"image": bytes(broken)}, **ORIGINAL)
+        except SampleError:
+            refused += 1
+            with pytest.raises(SampleError):
+                images.decode_image(bytes(broken))
+        else:
+            kept = bytes(one.features["image"])
+            assert np.array_equal(images.decode_image(kept), images.decode_image(bytes(broken)))
+    assert refused > 100
+
+
+# --- geometry and colour ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [augment.RandAugment(n=3, m=12), augment.TrivialAugment()])
+def test_geometry_and_colour_of_a_policy_use_the_same_draws(policy):
+    step = f"geometry/{type(policy).__name__}/0"
+    for variant in range(1, 12):
+        transform = identity((60, 80)).then(policy((60, 80), generator(0, "key", variant, step)))
+        expected = warp_sample({"image": IMAGE, "mask": RAW["mask"]}, KINDS, transform)
+        image = expected["image"]
+        for number, op in enumerate(policy.colour_ops(generator(0, "key", variant, step))):
+            image = op(image, generator(0, "key", variant, f"{step}/{number}"))
+        sample = made(variant, geometry=[policy])
+        assert np.array_equal(sample["image"], image)
+        assert np.array_equal(sample["mask"], expected["mask"])
+    assert np.array_equal(made(0, geometry=[policy])["image"], IMAGE)
+
+
+def test_geometry_without_draws_is_asked_for_once_for_all_images_of_one_size():
+    asked = []
+
+    def half(size, draws):
+        asked.append((size, draws is None))
+        return augment.Resize(size[0] // 2, size[1] // 2)(size, None)
+
+    halves = maker({"image": "image"}, geometry=[half])
+    for image in (IMAGE, IMAGE[::-1], np.repeat(IMAGE, 2, axis=0), IMAGE):
+        height, width = image.shape[:2]
+        transform = augment.Resize(height // 2, width // 2)((height, width), None)
+        expected = warp_sample({"image": image}, {"image": "image"}, transform)["image"]
+        for sample in halves.made("key", {"image": image}, [0, 1]):
+            assert np.array_equal(sample["image"], expected)
+    small, large = (60, 80), (120, 80)
+    assert Counter(asked) == {(small, True): 1, (large, True): 1, (small, False): 3, (large, False): 1}
+
+
+def test_transforms_are_not_kept_beyond_their_variant():
+    """The grid of an elastic transform takes megabytes."""
+    grids = []
+
+    def elastic(size, generator):
+        transform = augment.Elastic()(size, generator or np.random.default_rng(0))
+        grids.extend(weakref.ref(bend) for _, bend in transform.bends)
+        return transform
+
+    bent = maker({"image": "image"}, geometry=[elastic, augment.Crop(20, 20)])
+    for number in range(3):
+        list(bent.made("k", {"image": np.zeros((40 + number, 40, 3), np.uint8)}, range(4)))
+    gc.collect()
+    assert [grid() for grid in grids] == [None] * 12
+
+
+def test_tone_curves_that_collapse_give_the_bytes_of_one_after_the_other():
+    ops = [
+        augment.Brightness(0.4), augment.Contrast(0.4), augment.Gamma((0.7, 1.5)), augment.ToneCurve(),
+        augment.Posterize((3, 6)), augment.Invert(), augment.Blur(), augment.Solarize(), augment.Hue(0.1),
+        augment.Brightness(0.2),
+    ]  # fmt: skip
+    image = IMAGE
+    steps = [f"{type(op).__name__}/0" for op in ops[:-1]] + ["Brightness/1"]
+    for step, op in zip(steps, ops, strict=True):
+        image = op(image, generator(0, "key", 3, f"colour/{step}"))
+    assert np.array_equal(made(3, colour=ops)["image"], image)
+
+
+def test_adding_an_op_does_not_change_the_draws_of_others():
+    before = made(2, geometry=[augment.Rotate(20)], colour=[augment.Brightness(0.5)])
+    after = made(
+        2, geometry=[augment.Flip(0.0), augment.Rotate(20)], colour=[augment.Brightness(0.5), augment.Contrast((1, 1))]
+    )
+    assert np.array_equal(before["image"], after["image"])
+
+
+COCO = (0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15)
+"""Nose, then left and right eye, ear, shoulder, elbow, wrist, hip, knee and ankle."""
+MIRROR, UPSIDE_DOWN = augment.Flip(1), augment.Flip(1, "vertical")
+NOTHING = augment.Custom(lambda sample, draws: sample)
+
+
+@pytest.mark.parametrize(
+    ("ops", "place", "exchanged"),
+    [
+        ([MIRROR], lambda x, y: (80 - x, y), True),
+        ([UPSIDE_DOWN], lambda x, y: (x, 60 - y), True),
+        ([MIRROR, NOTHING, augment.Resize(60, 80)], lambda x, y: (80 - x, y), True),
+        ([MIRROR, UPSIDE_DOWN], lambda x, y: (80 - x, 60 - y), False),
+        ([MIRROR, NOTHING, UPSIDE_DOWN], lambda x, y: (80 - x, 60 - y), False),
+        ([augment.Rotate((180, 180))], lambda x, y: (80 - x, 60 - y), False),
+    ],
+)
+def test_left_and_right_change_places_in_a_mirror_image_and_not_in_a_rotation(ops, place, exchanged):
+    """Two people with 17 key points each, and the heatmaps of every kind of point."""
+    points = np.column_stack([RNG.permutation(80)[:34] + 0.5, RNG.permutation(60)[:34] + 0.5, np.full(34, 2.0)])
+    options = {"derive": {"maps": derive.Heatmaps(sigma_px=0.3, channels=17)}, "flip_indices": {"points": COCO}}
+    kinds = {"image": "image", "points": "points"}
+    sample = made(1, {"image": IMAGE, "points": points}, kinds, geometry=ops, **options)
+    for kind in range(17):
+        peaks = {place(x, y) for x, y, _ in points[COCO[kind] if exchanged else kind :: 17]}
+        assert {(x + 0.5, y + 0.5) for y, x in np.argwhere(sample["maps"][:, :, kind] > 0.99)} == peaks
+    with pytest.raises(SampleError, match="17 rows for each object; 20 points are no multiple of it") as caught:
+        made(1, {"image": IMAGE, "points": np.ones((20, 2))}, kinds, geometry=[MIRROR], **options)
+    assert (caught.value.stage, caught.value.field) == ("geometry", "points")
+
+
+# --- functions of users ------------------------------------------------------------------------------------------------------
+
+
+def broken(sample, draws):
+    raise RuntimeError("no idea")
+
+
+def imports(image, draws):
+    import not_there  # noqa: F401
+
+
+def writes_in_place(sample, draws):
+    sample["image"][:] = 0
+    return np.zeros(sample["image"].shape[:2], np.float32)
+
+
+def sets_a_field(sample, draws):
+    sample["image"] = np.zeros_like(sample["image"])
+    return np.zeros(sample["image"].shape[:2], np.float32)
+
+
+def inverts_in_place(image, draws):
+    image[:] = 255 - image
+    return image
+
+
+READ_ONLY = r"read-only|does not support item assignment"
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "stage"),
+    [
+        ({"geometry": [augment.Custom(broken)]}, "RuntimeError: no idea", "geometry"),
+        ({"geometry": [augment.Custom(lambda sample, draws: 3)]}, "a Custom function returns a mapping", "geometry"),
+        ({"colour": [broken]}, "RuntimeError: no idea", "colour"),
+        ({"colour": [lambda image, draws: image / 2]}, "a colour op returns uint8", "colour"),
+        ({"colour": [imports]}, r"^colour of 'colour/imports/0': ModuleNotFoundError", None),
+        ({"derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
+        ({"derive": {"x": sets_a_field}}, READ_ONLY, "derive"),
+        ({"colour": [inverts_in_place]}, READ_ONLY, "colour"),
+        ({"geometry": [augment.Flip(0.5)], "derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
+    ],
+)
+def test_a_wrong_function_of_a_user_is_a_reject_with_its_stage(options, message, stage):
+    """It cannot change what others use; an import that fails, which no sample can help, ends the build."""
+    with pytest.raises(SampleError if stage else BuildError, match=message) as caught:
+        list(maker(**options).made("key", {**RAW, "image": IMAGE.copy()}, [1, 2]))
+    assert getattr(caught.value, "stage", None) == stage
+
+
+def test_a_function_of_the_whole_sample_may_write_into_its_own():
+    def mirrors_in_place(sample, draws):
+        sample["image"][:] = sample["image"][:, ::-1].copy()
+        sample["names"] = sample["names"] + 1
+        return sample
+
+    custom = maker(geometry=[augment.Custom(mirrors_in_place)])
+    first, *samples = custom.made("key", {**RAW, "image": IMAGE.copy()}, range(4))
+    assert np.array_equal(first["image"], IMAGE)
+    for sample in samples:
+        assert np.array_equal(sample["image"], IMAGE[:, ::-1])
+        assert sample["names"].tolist() == [5, 8]
+
+
+def test_derived_inputs_come_from_the_warped_mask_before_colour():
+    mask = np.zeros((24, 24), np.uint8)
+    mask[4:9, 4:9] = 1
+    raw = {"image": noise(24, 24)[:24, :24], "mask": mask}
+    plain, flipped = maker(
+        geometry=[augment.Flip(p=1.0)],
+        colour=[augment.Brightness(0.5)],
+        derive={"distance": derive.Distance(mask="mask", target=1), "copy": lambda sample, draws: sample["image"]},
+    ).made("k", {**RAW, **raw}, [0, 1])
+    np.testing.assert_array_equal(flipped["mask"], plain["mask"][:, ::-1])
+    np.testing.assert_allclose(flipped["distance"], plain["distance"][:, ::-1], atol=1e-5)
+    np.testing.assert_array_equal(flipped["copy"], raw["image"][:, ::-1])
+
+
+FORMS = [
+    ("image", np.zeros((60, 80, 3), bool), r"an image, uint8, uint16 or float32 \[H, W, C\], got bool \[60, 80, 3\]"),
+    ("image", np.zeros((60, 80), np.uint8), r"got uint8 \[60, 80\]"),
+    ("mask", np.zeros((60, 80), np.float32), "a mask, whole numbers"),
+    ("map", np.zeros(3), r"a map, .* got float64 \[3\]"),
+    ("map", np.zeros((60, 80), object), "got object"),
+    ("map", [[1.0]], "got list"),
+    ("map", np.full((60, 80), np.nan), "NaN or infinity"),
+    ("map", np.zeros((5, 80)), r"height and width \(60, 80\)"),
+    ("label", np.zeros((2, 2), int), r"a label, .* one class, or \[K\], got int64 \[2, 2\]"),
+    ("label", np.float32(1), "a label"),
+    ("boxes", np.zeros((3, 5)), r"boxes, .*\[N, 4\], got float64 \[3, 5\]"),
+    ("points", np.zeros(4), "points"),
+    ("scalar", "text", "got str"),
+    ("text", 3, "expected a str, got int"),
+    ("label", np.int64(3), None),
+    ("label", np.arange(3), None),
+    ("scalar", np.float32(0.5), None),
+    ("text", "x", None),
+    ("map", np.zeros((60, 80), bool), None),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "message"), FORMS)
+def test_a_derived_input_has_the_form_of_its_kind(kind, value, message):
+    def function(sample, draws):
+        return value
+
+    function.kind = kind
+    if message is None:
+        assert np.array_equal(made(0, derive={"d": function})["d"], value)
+        return
+    with pytest.raises(SampleError, match=message) as caught:
+        made(0, derive={"d": function})
+    assert (caught.value.stage, caught.value.field) == ("derive", "d")
+
+
+# --- stacks ------------------------------------------------------------------------------------------------------------------
+
+STACKED = Recipe(
+    name="stacked",
+    source=sources.Paired(image="image/*.png", mask="mask/*.png"),
+    geometry=[augment.Flip(p=0.5)],
+    derive={"clicks": derive.Clicks(mask="mask", target=1)},
+    colour=[augment.Brightness(0.3)],
+    stack={"x": ("image", "mask", "clicks")},
+    variants={"train": 3},
+    store=dict.fromkeys(("x", "image", "mask", "clicks"), codecs.Raw()),
+)
+
+
+@pytest.fixture
+def raw(tmp_path):
+    for number in range(6):
+        mask = np.zeros((20, 30), np.uint8)
+        mask[5:12, 8 : 15 + number] = 1
+        save(tmp_path / f"raw/image/{number}.png", RNG.integers(0, 256, (20, 30, 3), np.uint8))
+        save(tmp_path / f"raw/mask/{number}.png", mask)
+    return tmp_path / "raw"
+
+
+def built(recipe, raw):
+    tfprep.build(recipe, raw.with_name("out"), raw, options=BuildOptions(workers=0))
+    return tfprep.open(raw.with_name("out"))
+
+
+def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw):
+    """After colour ops, in every variant, from the built to the batch."""
+    data = built(STACKED, raw)
+    assert (data.manifest.rejects, data.fields["x"].shape) == (0, (20, 30, 6))
+    for variant in range(3):
+        for batch in data.numpy_loader("train", 4, training=False, variants=variant):
+            expected = np.concatenate([batch["image"], batch["mask"][..., np.newaxis], batch["clicks"]], axis=-1)
+            np.testing.assert_array_equal(batch["x"], expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"stack": {"x": ("image", "depth")}}, RecipeError, "there is no field 'depth'"),
+        ({"stack": {"image": ("image", "mask")}}, RecipeError, "there is a field 'image' already"),
+        ({"stack": {"x": ("image",)}}, RecipeError, "a list of two or more field names"),
+        ({"stack": {"x": "image"}}, RecipeError, "a list of two or more field names"),
+        ({"derive": {"clicks": derive.Distance(mask="mask", target=1)}}, TooManyRejectsError, "stack have one dtype"),
+    ],
+)
+def test_a_stack_that_cannot_be(raw, changes, error, message):
+    with pytest.raises(error, match=message):
+        built(replace(STACKED, **{"store": {"image": codecs.Raw()}, **changes}), raw)
+
+
+def test_a_stack_follows_an_op_at_load_only_if_its_fields_do(raw):
+    directed = {"clicks": derive.Sobel(image="image", of="both")}
+    recipe = replace(STACKED, derive=directed, stack={"x": ("clicks", "clicks")}, store={"x": codecs.Raw()})
+    with pytest.raises(LoaderError, match="directions"):
+        built(recipe, raw).numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
