@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.sources.building import built
-from tfprep.errors import RecipeError, SourceError
-from tfprep.sources import Arrays, Fractions
+from tfprep.errors import SourceError
+from tfprep.sources import Arrays
 from tfprep.sources.detection.detect import detect
 
 RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
@@ -101,14 +101,7 @@ def test_what_is_no_array_of_images_is_named(tmp_path, files, message):
         detect(tmp_path)
 
 
-def test_wrong_options_and_lengths(tmp_path):
-    for options in (
-        {"image": "x.npz"},
-        {"image": "x.npy:a"},
-        {"image": "x.npy", "splits": Fractions(train=1, stratify="label")},
-    ):
-        with pytest.raises(RecipeError, match="Arrays: "):
-            Arrays(**options)
+def test_labels_that_do_not_fit_are_named(tmp_path):
     save(tmp_path, {"x.npy": RGB, "y.npy": np.arange(5)})
     with pytest.raises(SourceError, match=r"x.npy has 6 images, and 'y.npy' has 5 labels"):
         Arrays("x.npy", "y.npy").scan(tmp_path)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.errors import RecipeError
 
 
 def table(root, rows):
@@ -70,13 +69,6 @@ def test_boxes_that_look_relative_are_a_warning(tmp_path):
     list(source(box_format="rel_xyxy").scan(root).entries)
     list(source().scan(table(tmp_path / "more", {"a": [[0.25, 0.25, 0.75, 1.5]]})).entries)
     list(source().scan(table(tmp_path / "none", {"a": []})).entries)
-
-
-def test_options_are_checked():
-    with pytest.raises(RecipeError, match="Table: box_format: a form of boxes is one of"):
-        source(box_format="coco")
-    with pytest.raises(RecipeError, match="Table: outside is 'reject' or 'cut'"):
-        source(outside="keep")
 
 
 def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):

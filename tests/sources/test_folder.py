@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.errors import SampleError, SourceError
 from tfprep.sources import Folder, Fractions, Listing, read_files
 
 
@@ -201,8 +201,6 @@ def test_class_names_that_a_label_file_cannot_contain(tree, name: str) -> None:
     root = tree(f"{name}/1.jpg", "dog/1.jpg")
     with pytest.raises(SourceError, match="a class name has no spaces around it, no line breaks"):
         listed(Folder(), root)
-    with pytest.raises(RecipeError, match="a class name has no spaces around it, no line breaks"):
-        Folder(classes=("dog", name))
 
 
 def test_two_links_to_one_folder_are_not_a_loop(tree, tmp_path) -> None:
@@ -260,28 +258,6 @@ def test_a_split_that_cannot_name_a_shard_is_refused(tree, name: str) -> None:
     root = tree(f"{name}/cat/1.jpg")
     with pytest.raises(SourceError, match=f"expected the name of a split.*got '{name}'"):
         listed(Folder("{split}/{label}/**"), root)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"image": "*", "classes": ("a",)}, "classes need {label}"),
-        ({"classes": ("a", "a")}, "each class once; 'a' comes twice"),
-        ({"classes": "cat"}, "expected a tuple of class names; got 'cat'"),
-        ({"classes": 3}, "expected a tuple of class names"),
-        ({"classes": ("a", 3)}, "expected a tuple of class names"),
-        ({"splits": ("train",)}, "has no {split}"),
-        ({"splits": "train"}, "expected splits to be Fractions"),
-        ({"splits": 0.8}, "expected splits to be Fractions"),
-        ({"image": "{split}/*", "splits": Fractions(train=1.0)}, "already gives the splits"),
-        ({"image": "**", "splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field"),
-        ({"splits": Fractions(train=1.0, stratify="breed")}, "stratify='breed' names no label field"),
-        ({"splits": Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
-    ],
-)
-def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        Folder(**options)
 
 
 def test_entries_are_made_one_at_a_time(tree) -> None:

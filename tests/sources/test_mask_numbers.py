@@ -2,11 +2,9 @@
 
 import cv2
 import numpy as np
-import pytest
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.errors import RecipeError
 from tfprep.sources.paired import CAMVID_CLASSES, CITYSCAPES_CLASSES
 
 SIZE = 40, 56
@@ -96,20 +94,3 @@ def test_camvid(tmp_path):
     expected = np.array([CAMVID_CLASSES.index(name) for name in colours.values()])[index]
     np.testing.assert_array_equal(row["mask"], expected)
     assert len(sources.camvid().palette) == 32
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"numbers": {0: -1}},
-        {"numbers": {"a": 1}},
-        {"palette": {(1, 2): 0}},
-        {"palette": {(1, 2, 300): 0}},
-        {"palette": [1]},
-    ],
-)
-def test_options_are_checked(options):
-    with pytest.raises(RecipeError, match="to map to class numbers"):
-        sources.Paired(image="a/*", mask="b/*", **options)
-    with pytest.raises(RecipeError, match="there is no mask"):
-        sources.Paired(image="a/*", fields={"depth": ("map", "b/*")}, numbers={0: 1})

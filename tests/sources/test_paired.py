@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfprep.errors import RecipeError, SampleError, SourceError
-from tfprep.sources import Fractions, Paired, read_files
+from tfprep.errors import SampleError, SourceError
+from tfprep.sources import Paired, read_files
 
 CAMVID = Paired(image="{split}/*.png", mask="{split}annot/*.png")
 
@@ -146,24 +146,3 @@ def test_image_and_mask_in_two_unicode_spellings_belong_together(tree, forms: tu
     image, mask = (unicodedata.normalize(form, "é") for form in forms)
     root = tree(f"i/{image}.jpg", f"m/{mask}.png")
     assert files(Paired("i/*", "m/*.png"), root) == [(f"i/{image}.jpg", f"m/{mask}.png")]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"image": "*"}, "expected a mask or fields beside the image"),
-        ({"image": "*.png", "mask": "*.png"}, "the patterns of image and mask are one"),
-        ({"image": "i/*", "mask": "m/{split}/*"}, "{split} in mask='m/{split}/\\*' has no counterpart in image"),
-        ({"image": "i/*", "mask": "m/*/*"}, "'\\*' in mask='m/\\*/\\*' has no counterpart"),
-        ({"image": "i/*", "mask": "m/**"}, "'\\*\\*' in mask='m/\\*\\*' has no counterpart"),
-        ({"image": "i/*", "fields": {"d": "d/*"}}, r"expected fields\['d'\] to be \(kind, text\)"),
-        ({"image": "i/*", "fields": {"d": ("boxes", "d/*")}}, "with a kind of image, mask, map"),
-        ({"image": "i/*", "fields": {"mask": ("mask", "d/*")}}, "'mask' is an option of its own"),
-        ({"image": "i/*", "fields": {"d": ("map", "d/*")}, "classes": ("a",)}, "there is no mask"),
-        ({"image": "i/*", "mask": "m/*", "splits": ("train",)}, "has no {split}"),
-        ({"image": "i/*", "mask": "m/*", "splits": Fractions(train=1.0, stratify="mask")}, "names no label field"),
-    ],
-)
-def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        Paired(**options)

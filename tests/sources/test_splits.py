@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import SourceError
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Fractions
 from tfprep.sources.splits import Row, check_split_name, listing_of
@@ -190,24 +190,6 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
     source = SimpleNamespace(kinds=dict, splits=Fractions(train=1.0, stratify="label"))
     with pytest.raises(SourceError, match=r"stratify='label' needs one class a sample; 'k' has \[0, 2\]"):
         list(listing_of(source, ("image",), ("label",), {}, rows).entries)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train": 0.8}, "add up to 1"),
-        ({"train": 0.8, "val": 0.3}, "add up to 1"),
-        ({"train": 1.2, "val": -0.2}, "from 0 to 1"),
-        ({"train": float("nan")}, "from 0 to 1"),
-        ({"train": 1.0, "stratify": True}, "stratify is the name of a label field .* got True"),
-        ({"train": 1.0, "group_by": "(a"}, "is not a regular expression"),
-        ({"train": 1.0, "group_by": "(?:a)"}, "expected a group in group_by"),
-        ({"train": 1.0, "group_by": 3}, "a regular expression, a column or a function; got 3"),
-    ],
-)
-def test_wrong_options_raise(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        Fractions(**options)
 
 
 @pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import SourceError
 from tfprep.sources import Entry, Fractions, Table, rows
 
 Rows = Sequence[Mapping[str, Any]]
@@ -296,33 +296,6 @@ def test_a_broken_table_is_named(tmp_path, name: str, content: bytes, message: s
 def test_a_pattern_that_no_table_fits(tmp_path) -> None:
     with pytest.raises(SourceError, match=r"no table fits '\{split\}.csv'"):
         Table("{split}.csv", "file").scan(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
-        ({"table": "t"}, "expected table to end in"),
-        ({"fields": {"n": "n"}}, r"expected fields\['n'\] to be \(kind, text\)"),
-        ({"fields": {"n": ("number", "n")}}, "with a kind of image, mask, map, boxes, points, label, scalar, text"),
-        ({"fields": {"image": ("image", "n")}}, "'image' is an option of its own: image='n'"),
-        ({"classes": {"label": ("a",)}}, "'label' is neither"),
-        ({"classes": {"image": ("a",)}}, "'image' is neither"),
-        ({"label": ("a", "b"), "classes": {"label": ("a", "b")}}, "the columns of label are the names of its classes"),
-        ({"splits": 0.8}, "expected splits to be a column, Fractions"),
-        ({"table": "{split}.csv", "splits": "set"}, "already gives the splits"),
-        ({"splits": Fractions(train=1.0, stratify="label")}, "stratify='label' names no label field; those are none"),
-    ],
-)
-def test_wrong_options_raise(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        Table(**{"table": "t.csv", "image": "file", **options})
-
-
-@pytest.mark.parametrize("options", [{"image": object()}, {"image": ""}, {"label": 3}, {"key": b"x"}])
-def test_columns_are_named_by_text(options) -> None:
-    with pytest.raises(RecipeError, match="to be the name of a column"):
-        Table(**{"table": "t.csv", "image": "path", **options})
 
 
 @pytest.mark.parametrize("suffix", ["jsonl"])

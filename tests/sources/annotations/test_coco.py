@@ -314,29 +314,6 @@ def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path)
     assert (fields["train/1.png"]["weights"][void] == 0).all()
 
 
-def test_options_are_checked():
-    for options, reason in (
-        ({"fields": ("boxes", "text")}, "captions are in a file of their own"),
-        ({"fields": ("box",)}, "expected fields to be a tuple of boxes"),
-        ({"crowds": "drop"}, "Coco: crowds is one of 'void', 'skip', 'keep'"),
-        ({"unannotated": "drop"}, "Coco: unannotated is one of"),
-        ({"outside": "keep"}, "Coco: outside is one of"),
-        ({"annotations": "a.xml"}, "ends in .json"),
-        ({"images": "{name}"}, "{name} in '{name}' stands for nothing"),
-        (
-            {"splits": sources.Fractions(train=1, stratify="label"), "annotations": "a.json", "images": "{file_name}"},
-            "stratify",
-        ),
-    ):
-        with pytest.raises(RecipeError, match=reason.replace("{", r"\{").replace("(", r"\(")):
-            sources.Coco(**options)
-
-
-def test_the_source_is_rebuilt_from_its_text():
-    source = sources.Coco(fields=("boxes", "mask"), crowds="skip", void=65535)
-    assert eval(repr(source), {"sources": sources}) == source
-
-
 def test_the_fingerprint_covers_how_objects_become_fields():
     def fingerprint(**options):
         source = sources.Coco(fields=("instances",), **options)

@@ -93,16 +93,6 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         assert reason in rejects[f"{name}.png"] if reason else f"{name}.png" in fields
 
 
-def test_options_are_checked():
-    with pytest.raises(RecipeError, match="with the placeholders of images"):
-        sources.LabelMe(images="*.png", annotations="**/*.json")
-    with pytest.raises(RecipeError, match="names no label field"):
-        sources.LabelMe(splits=sources.Fractions(train=1, stratify="label"))
-    for source in (sources.LabelMe, lambda splits: sources.Arrays("x.npy", splits=splits)):  # which read no headers
-        with pytest.raises(RecipeError, match=r"for DICOM one of PatientID.* in a Folder or Paired"):
-            source(splits=sources.Fractions(train=1, group_by="PatientID"))
-
-
 SOURCES = (sources.Coco, sources.CocoPanoptic, sources.Voc, sources.Yolo, sources.LabelMe)
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.sources.building import built, write_picture
 from tfprep import convert_boxes
 from tfprep.boxes import BOX_FORMATS
-from tfprep.errors import RecipeError, SourceError
-from tfprep.sources import Fractions, ObjectTable
+from tfprep.errors import SourceError
+from tfprep.sources import ObjectTable
 
 HEIGHT, WIDTH = 40, 56
 BOXES = np.array([[14, 10, 42, 30], [2, 3, 20, 25]], np.float64)
@@ -98,22 +98,6 @@ def test_images_without_objects_and_splits_by_column(tmp_path):
         "reject": [("0.png", "train"), ("1.png", "val")],
     }
     assert listed["reject"][0].values[0]["fault"] == "the image has no objects"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"table": "t.txt"}, "expected table to end in .csv"),
-        ({"boxes": ("a", "b")}, "boxes are one column or four"),
-        ({"boxes": None}, "boxes need columns"),
-        ({"boxes": "a", "fields": ("mask",)}, "mask need columns"),
-        ({"boxes": "a", "box_format": "xxyy"}, "a form of boxes is one of"),
-        ({"boxes": "a", "split": "set", "splits": Fractions(train=1)}, "the column 'set' gives the splits"),
-    ],
-)
-def test_wrong_options(options, message):
-    with pytest.raises(RecipeError, match=message):
-        ObjectTable(**{"table": "t.csv", "image": "id", **options})
 
 
 def test_a_table_without_rows_or_image_names(tmp_path):

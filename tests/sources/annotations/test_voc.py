@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.sources.building import built, picture, write_picture
 from tfprep import codecs, derive, sources
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import SourceError
 
 
 def xml(objects, size=(40, 56)):
@@ -154,13 +154,3 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     fields, rejects = built(sources.Voc(), root, tmp_path / "out")
     for name, (_, reason) in contents.items():
         assert reason in rejects[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields
-
-
-def test_options_are_checked():
-    with pytest.raises(RecipeError, match="first_pixel is 0 or 1"):
-        sources.Voc(first_pixel=2)
-    with pytest.raises(RecipeError, match="has placeholders that images="):
-        sources.Voc(annotations="{year}/*.xml")
-    with pytest.raises(RecipeError, match="stand for"):
-        sources.Voc(images="JPEGImages/{name}", sets="ImageSets/{split}.txt", annotations="Annotations/{name}.xml")
-    assert eval(repr(sources.Voc(first_pixel=0)), {"sources": sources}) == sources.Voc(first_pixel=0)

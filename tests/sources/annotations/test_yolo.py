@@ -5,7 +5,7 @@ import pytest
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import SourceError
 
 yaml = pytest.importorskip("yaml")
 masks = pytest.importorskip("pycocotools.mask")
@@ -136,9 +136,7 @@ def test_a_wrong_yaml_file_is_named(tmp_path, text, reason):
     assert "data.yaml" in str(error.value)
 
 
-def test_options_are_checked(tmp_path):
-    with pytest.raises(RecipeError, match="a YAML file"):
-        sources.Yolo(data="data.json")
+def test_what_the_yaml_file_does_not_give_is_named(tmp_path):
     root = written(tmp_path / "data", {"a": ""}, DETECT)
     with pytest.raises(SourceError, match="there is no split 'val'; there are train"):
         sources.Yolo(splits=("val",)).scan(root)
