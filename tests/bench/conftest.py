@@ -1,5 +1,8 @@
 """Small datasets that are built in this process, one for all tests of a kind."""
 
+import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +22,13 @@ def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program seems to run: a verdict about a staged cause must not depend on what else this machine does."""
     now = limits.CpuTimes.now
     monkeypatch.setattr(limits.CpuTimes, "now", lambda: replace(now(), others=0.0))
+
+
+@pytest.fixture
+def slow_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`slow_reads(s)` makes every record take s seconds longer, like a slow disk. Records are read with one `preadv` each."""
+    read = os.preadv
+    return lambda seconds: monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(seconds) or read(*given))
 
 
 def make_dataset(folder: Path, codec: Codec, size: int, samples: int = SAMPLES) -> Data:

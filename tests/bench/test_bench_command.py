@@ -5,8 +5,8 @@ import json
 import os
 import re
 import shutil
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +24,12 @@ def test_exit_status_if_the_step_waits(
     raw_data: Data,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    slow_reads: Any,
     step_ms: str,
     status: int,
 ) -> None:
     """Batches of 8 records take 8 ms each: a step of 1 µs waits for them, a step of 0.1 s does not. A report makes its folder."""
-    read = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(0.001) or read(*given))
+    slow_reads(0.001)
     given = [*QUICK, "--report", str(tmp_path / "new/report.html"), "--step-ms", step_ms, "--fail-if-waiting", "30%"]
     assert status_of("bench", str(raw_data.path), *given, "--json") == status
     assert {path.suffix for path in (tmp_path / "new").iterdir()} == {".html", ".json"}

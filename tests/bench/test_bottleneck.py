@@ -2,10 +2,8 @@
 stages.
 """
 
-import os
 import time
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -29,21 +27,8 @@ from tfprep.load import Data
 SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.2, changes=False, loader={"threads": 2, "cache": False})
 
 
-def slow_reads(monkeypatch: pytest.MonkeyPatch, sleep_s: float, every: int = 1) -> None:
-    """Makes every `every`-th record take `sleep_s` longer, like a slow or uneven disk. Records are read with one `preadv`
-    each."""
-    number, read = count(1), os.preadv
-
-    def slow(*arguments: Any) -> Any:
-        if next(number) % every == 0:
-            time.sleep(sleep_s)
-        return read(*arguments)
-
-    monkeypatch.setattr(os, "preadv", slow)
-
-
-def test_a_slow_disk_is_named(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_reads(monkeypatch, 0.01)
+def test_a_slow_disk_is_named(raw_data: Data, slow_reads: Any) -> None:
+    slow_reads(0.01)
     result = bench(raw_data, SHORT)
     assert result.limit.stage == "reading"
     assert "the disk limits" in result.limit.words

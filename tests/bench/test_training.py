@@ -1,7 +1,6 @@
 """A training beside the loader: a step that sleeps, a Keras model and its `fit`, and wrong names of models."""
 
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -63,13 +62,12 @@ def test_a_model_is_fitted(
     jpeg_data: Data,
     models: Path,
     capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    slow_reads: Any,
     read_s: float,
     status: int,
 ) -> None:
     """A batch of eight slow reads takes 0.08 s, and a step some milliseconds."""
-    read = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(read_s) or read(*given))
+    slow_reads(read_s)
     limit = "50%" if status else "100%"
     given = [*QUICK, "--cache", "none", "--targets", "label", "--model", f"{models}:small", "--fail-if-waiting", limit]
     found, text, _ = run(capfd, str(jpeg_data.path), *given, "--json")
@@ -91,11 +89,10 @@ def test_a_model_is_fitted(
     ],
 )
 def test_a_step_beside_the_loader(
-    raw_data: Data, monkeypatch: pytest.MonkeyPatch, step_s: float, read_s: float, cause: str, text: str
+    raw_data: Data, slow_reads: Any, step_s: float, read_s: float, cause: str, text: str
 ) -> None:
     """One thread and 4 records a batch, each of which takes `read_s` seconds to read."""
-    read = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(read_s) or read(*given))
+    slow_reads(read_s)
     loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
     found = train_with_step(loader, step_s, seconds=2.0, tolerated=0.5)  # a busy machine hands a batch over late
     assert found.cause == cause
