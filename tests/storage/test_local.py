@@ -11,11 +11,6 @@ from tfprep.errors import DatasetError
 from tfprep.storage.local import open_regular, regular_descriptor, regular_identities, regular_identity
 
 
-def make_socket(path):
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-
-
 def link_outside(path):
     secret = path.parent.parent / "secret"
     secret.write_bytes(b"secret")
@@ -47,7 +42,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("function", [regular_descriptor, regular_identity, among_many, open_regular])
+FUNCTIONS = (regular_descriptor, regular_identity, among_many, open_regular)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(tmp_path, case, function):
     make, message = REFUSED[case]
@@ -58,14 +56,16 @@ def test_refused(tmp_path, case, function):
         function(folder / "file")
 
 
-def test_a_socket_is_refused(tmp_path, monkeypatch):
+def test_a_socket_and_a_name_with_nul_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
-    make_socket("file")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("file")
     for function in (regular_identity, among_many):
         with pytest.raises(DatasetError, match="is no regular file"):
             function(tmp_path / "file")
-    with pytest.raises(DatasetError, match="cannot be opened"):
-        regular_descriptor(tmp_path / "file")
+    for function, name in ((regular_descriptor, "file"), *((one, "a\0b") for one in FUNCTIONS)):
+        with pytest.raises(DatasetError, match="cannot be opened"):
+            function(tmp_path / name)
 
 
 def test_a_device_node_is_refused(tmp_path):
@@ -80,30 +80,17 @@ def test_a_device_node_is_refused(tmp_path):
         regular_descriptor(path)
 
 
-def test_a_name_with_nul_is_refused(tmp_path):
-    for function in (regular_descriptor, regular_identity, among_many):
-        with pytest.raises(DatasetError, match="cannot be opened"):
-            function(tmp_path / "a\0b")
-
-
-def test_a_link_inside_the_folder_is_followed(tmp_path):
-    (tmp_path / "content").write_bytes(b"12345")
-    (tmp_path / "file").symlink_to("content")
-    (tmp_path / "absolute").symlink_to(tmp_path / "content")
-    for name in ("content", "file", "absolute"):
+def test_a_link_inside_the_folder_is_followed_and_so_is_one_of_the_folder(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/content").write_bytes(b"12345")
+    (tmp_path / "disk/file").symlink_to("content")
+    (tmp_path / "disk/absolute").symlink_to(tmp_path / "disk/content")
+    (tmp_path / "dataset").symlink_to("disk")  # a user's own link to a folder is no stranger's
+    for name in ("disk/content", "disk/file", "disk/absolute", "dataset/content", "dataset/file"):
         assert regular_identity(tmp_path / name) == among_many(tmp_path / name)
         assert regular_identity(tmp_path / name).bytes == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
-
-
-def test_the_folder_itself_may_be_a_link(tmp_path):
-    """A user's own link to a folder is no stranger's."""
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "file").write_bytes(b"1")
-    (tmp_path / "dataset").symlink_to("disk")
-    assert regular_identity(tmp_path / "dataset" / "file") == among_many(tmp_path / "dataset" / "file")
-    os.close(regular_descriptor(tmp_path / "dataset" / "file"))
 
 
 def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):

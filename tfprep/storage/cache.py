@@ -176,10 +176,11 @@ class LocalCache:
             content = store.read(item.url.name, position, min(position + PART_BYTES, item.bytes))
             if not len(content):
                 break
-            with _writing(self.folder / f"{item.sha256}.part"):
-                _write_all(descriptor, content, position)
             digest.update(content)
-            position += len(content)
+            with _writing(self.folder / f"{item.sha256}.part"):
+                while len(content):
+                    written = os.pwrite(descriptor, content, position)
+                    content, position = content[written:], position + written
         if digest.hexdigest() != item.sha256:
             raise StorageError(f"{item.url}: its SHA-256 is not that of the build; it is read by range and not cached")
         return True
@@ -219,9 +220,3 @@ def _is_locked(path: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
-
-
-def _write_all(descriptor: int, content: memoryview, position: int) -> None:
-    while len(content):
-        written = os.pwrite(descriptor, content, position)
-        content, position = content[written:], position + written

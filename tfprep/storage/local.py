@@ -78,18 +78,14 @@ def regular_identities(folder: Path, names: Iterable[str]) -> Iterator[FileIdent
         raise _cannot_open(folder, error) from error
     try:
         for name in names:
-            yield _plain_identity(name, descriptor) or regular_identity(folder / name)
+            try:
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                is_plain = stat.S_ISREG(status.st_mode)
+            except (OSError, ValueError):
+                is_plain = False
+            yield identity_of(status) if is_plain else regular_identity(folder / name)
     finally:
         os.close(descriptor)
-
-
-def _plain_identity(name: str, folder: int) -> FileIdentity | None:
-    """Return the identity of a file that is no link; None if it needs a closer look."""
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except (OSError, ValueError):
-        return None
-    return identity_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -167,23 +163,23 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BuildError(f"cannot write {path}: {error.strerror or error}{_way_out(path, error)}") from error
+        way_out = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            way_out = "; nothing was published. Make room, then run the same command again: it continues"
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            way_out = "; choose a folder that this user may write to"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
+            way_out = (
+                "; the output folder was taken away or its disk fails. Run the same command again: it continues from "
+            )
+            way_out += "what is left"
+        raise BuildError(f"cannot write {path}: {error.strerror or error}{way_out}") from error
 
 
 def free_bytes(folder: Path) -> int:
     """Return the bytes that this user may still write to the folder's file system."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
-
-
-def _way_out(path: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "; nothing was published. Make room, then run the same command again: it continues"
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return "; choose a folder that this user may write to"
-    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
-        return "; the output folder was taken away or its disk fails. Run the same command again: it continues from what is left"
-    return ""
 
 
 @contextmanager

@@ -133,7 +133,10 @@ class ObjectStore:
         return self._request(name, lambda: self._put(name, content, "overwrite", in_parts), "cannot be written")
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        mode = "create" if version is None else _conditions(version)
+        mode: Any = "create"
+        if version is not None:
+            tag, _, number = version.partition(" ")
+            mode = {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
         def put() -> str:
             try:
@@ -206,7 +209,11 @@ class ObjectStore:
             StorageError: It was refused, or failed after all repetitions. Its cause is a FileNotFoundError for a missing object.
             ObjectChangedError: The condition of a write does not hold.
         """
-        self._check_process()
+        if self._url.scheme != "memory" and _asking_process.setdefault("pid", os.getpid()) != os.getpid():
+            raise StorageError(  # obstore's threads are not in a fork, and no answer would come
+                f"{self._url} cannot be reached from a process that was forked from one that has used URLs; start processes with "
+                "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes alone"
+            )
         end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
         for left in range(RETRIES, -1, -1):
             try:
@@ -215,31 +222,25 @@ class ObjectStore:
                 raise
             except Exception as error:
                 if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
-                    raise self._failed(name, error, what, conditional=conditional) from _cause(error)
+                    # The store's own error is no cause: its text may hold parts of a signed request.
+                    cause = FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
+                    raise self._failed(name, error, what, conditional=conditional) from cause
             time.sleep(random.uniform(backoff / 2, backoff))
             backoff = min(2 * backoff, LONGEST_BACKOFF_S)
         raise AssertionError("the last repetition returns or raises")
-
-    def _check_process(self) -> None:
-        """Raise StorageError in a fork of a process that made requests: obstore's threads are not in it, and no answer comes."""
-        if self._url.scheme != "memory" and _asking_process.setdefault("pid", os.getpid()) != os.getpid():
-            raise StorageError(
-                f"{self._url} cannot be reached from a process that was forked from one that has used URLs; start processes with "
-                "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes alone"
-            )
 
     def _key(self, name: str) -> str:
         key = (self._url / name).key if name else self._url.key
         return unquote(key) if self._url.scheme in ("http", "https") else key  # obstore quotes it
 
-    def _failed(
-        self, name: str, error: Exception, what: str = "cannot be read", *, conditional: bool = False
-    ) -> TfprepError:
+    def _failed(self, name: str, error: Exception, what: str, *, conditional: bool) -> TfprepError:
         """Return the error of a request that was refused, or that failed after all repetitions, with what to check."""
         url = self._url / name if name else self._url
         variables = _CHECKS.get(url.scheme, "the URL")
         checks = f"the URL, and {variables}" if url.scheme in _CHECKS else variables
-        reason = _reason(str(error))
+        answer = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", str(error), re.DOTALL)
+        shown = f"the store answers {answer[1]}: {answer[2].strip()}" if answer else str(error).partition("\n")[0]
+        reason = without_secrets(shown)[:_LONGEST_REASON].rstrip(".")
         if _is_changed(error):
             return ObjectChangedError(f"{url} was written by another process in the meantime")
         if conditional and ("status code: 501" in str(error) or "<Code>NotImplemented" in str(error)):
@@ -258,18 +259,6 @@ def _is_changed(error: Exception) -> bool:
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
-def _reason(text: str) -> str:
-    """Return what a store answered, if it gave a reason, and else the first line of the error, without secrets."""
-    answer = re.search(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", text, re.DOTALL)
-    shown = f"the store answers {answer[1]}: {answer[2].strip()}" if answer else text.partition("\n")[0]
-    return without_secrets(shown)[:_LONGEST_REASON].rstrip(".")
-
-
-def _cause(error: Exception) -> Exception | None:
-    """Return the cause of a StorageError. The store's own error is none: its text may hold parts of a signed request."""
-    return FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
-
-
 def _info(name: str, entry: Any) -> ObjectInfo:
     return ObjectInfo(name, entry["size"], _version(entry), str(entry["last_modified"].timestamp()))
 
@@ -277,11 +266,6 @@ def _info(name: str, entry: Any) -> ObjectInfo:
 def _version(entry: Any) -> str:
     """An object's version as text: the entity tag, and the store's own version where it has one."""
     return f"{entry['e_tag'] or ''} {entry['version'] or ''}".strip()
-
-
-def _conditions(version: str) -> dict[str, str]:
-    tag, _, number = version.partition(" ")
-    return {"e_tag": tag, "version": number} if number else {"e_tag": tag}
 
 
 _asking_process: dict[str, int] = {}
@@ -315,22 +299,12 @@ def _connected(scheme: str, bucket: str, _process: int, environment: tuple[tuple
     for name, value in environment:
         if value and (name in endpoints or name == "AZURE_AUTHORITY_HOST"):
             _check_endpoint(name, value)
-    client: Any = {
-        "allow_http": scheme == "http" or any(value.startswith("http://") for value in endpoints.values()),
-        "connect_timeout": timedelta(seconds=CONNECT_S),
-        "read_timeout": timedelta(seconds=ANSWER_S),
-        "timeout": timedelta(seconds=REQUEST_S),
-    }
-    backoff: Any = {
-        "init_backoff": timedelta(seconds=FIRST_BACKOFF_S),
-        "max_backoff": timedelta(seconds=LONGEST_BACKOFF_S),
-        "base": 2,
-    }
-    retries: Any = {
-        "max_retries": RETRIES if repeats else 0,
-        "backoff": backoff,
-        "retry_timeout": timedelta(seconds=RETRY_S),
-    }
+    waits = (CONNECT_S, ANSWER_S, REQUEST_S, FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRY_S)
+    connect, answer, request, first, longest, retry = (timedelta(seconds=seconds) for seconds in waits)
+    allow_http = scheme == "http" or any(value.startswith("http://") for value in endpoints.values())
+    client: Any = {"allow_http": allow_http, "connect_timeout": connect, "read_timeout": answer, "timeout": request}
+    backoff = {"init_backoff": first, "max_backoff": longest, "base": 2}
+    retries: Any = {"max_retries": RETRIES if repeats else 0, "backoff": backoff, "retry_timeout": retry}
     if scheme in ("http", "https"):
         return store.HTTPStore(f"{scheme}://{bucket}", client_options=client, retry_config=retries)
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
