@@ -229,7 +229,7 @@ def check_command(
     from tfprep.dataset import open_dataset
     from tfprep.inspect.groups import suspected_groups
     from tfprep.inspect.leaks import find_leaks
-    from tfprep.inspect.pages.leaks import leaks_json, leaks_page
+    from tfprep.inspect.pages.report import leaks_json, leaks_page
     from tfprep.storage.local import write_whole
 
     dataset = open_dataset(folder)

@@ -39,7 +39,7 @@ class Scene:
 
     image: ImageArray
     mask: Array
-    boxes: Sequence[tuple[int, tuple[int, int, int, int]]]
+    boxes: Sequence[tuple[int, Sequence[int]]]
 
 
 def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
@@ -51,7 +51,8 @@ def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
         photos = [root / split / "images" / f"{number:04d}.jpg" for number in range(count)]
         masks = [root / split / "masks" / f"{photo.stem}.png" for photo in photos]
         annotations = root / "annotations" / f"instances_{split}.json"
-        if _holds(annotations, count) and all(path.exists() for path in photos + masks):
+        is_whole = all(path.exists() for path in (annotations, *photos, *masks))
+        if is_whole and len(json.loads(annotations.read_text())["images"]) == count:
             continue
         for path in (photos[0], masks[0], annotations):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +62,6 @@ def write_scenes(root: Path, counts: dict[str, int], seed: int = 0) -> int:
             Image.fromarray(scene.mask).save(mask)
         annotations.write_text(json.dumps(_coco(scenes, photos)))
     return sum(counts.values())
-
-
-def _holds(annotations: Path, count: int) -> bool:
-    return annotations.exists() and len(json.loads(annotations.read_text())["images"]) == count
 
 
 def _coco(scenes: Sequence[Scene], photos: Sequence[Path]) -> dict[str, Any]:
@@ -135,13 +132,9 @@ def draw_scene(
     slope = draws.uniform(0.05, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
     lit = canvas * np.asarray(1 + slope, np.float32)[:, :, None]
     lit += draws.standard_normal(canvas.shape, np.float32) * 3
-    boxes = [(kind, _box(numbers == number)) for number, kind in enumerate(classes, 1) if (numbers == number).any()]
+    visible = [(kind, numbers == number) for number, kind in enumerate(classes, 1)]
+    boxes = [(kind, cv2.boundingRect(pixels.astype(np.uint8))) for kind, pixels in visible if pixels.any()]
     return Scene(np.clip(lit, 0, 255).astype(np.uint8), mask, boxes)
-
-
-def _box(pixels: Array) -> tuple[int, int, int, int]:
-    x, y, width, height = cv2.boundingRect(pixels.astype(np.uint8))
-    return x, y, width, height
 
 
 def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> Array:

@@ -37,16 +37,18 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
     model = _network(keras)
     model.compile(keras.optimizers.Adam(3e-3), keras.losses.BinaryCrossentropy(from_logits=True))
     losses: list[float] = []
-    note_loss = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda step, logs: _note(losses, logs["loss"], on_step)
-    )
+
+    def note(step: int, logs: dict[str, Any]) -> None:
+        losses.append(float(logs["loss"]))
+        on_step(len(losses), losses[-1])
+
     loader = data.loader("train", seed=0, **options)
     model.fit(
-        loader.repeat().map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False, callbacks=[note_loss]
-    )
-    losses = [
-        after * (n + 1) - before * n for n, (before, after) in enumerate(zip([0.0, *losses], losses, strict=False))
-    ]
+        loader.repeat().map(_leaf), steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=note)],
+    )  # fmt: skip
+    means = zip([0.0, *losses], losses, strict=False)  # Keras gives the mean of the steps so far
+    losses = [after * (n + 1) - before * n for n, (before, after) in enumerate(means)]
     both = either = 0
     for x, leaf in data.loader("val", **options).map(_leaf):
         predicted, target = model(x, training=False).numpy() > 0, leaf.numpy() > 0
@@ -55,11 +57,6 @@ def train(data: Data, steps: int, on_step: Callable[[int, float], None]) -> Lear
     iou = both / either
     loader.close()
     return Learned(steps, sum(losses[:10]) / 10, sum(losses[-10:]) / 10, iou)
-
-
-def _note(losses: list[float], loss: float, on_step: Callable[[int, float], None]) -> None:
-    losses.append(float(loss))
-    on_step(len(losses), losses[-1])
 
 
 def _leaf(x: Any, mask: Any) -> tuple[Any, Any]:

@@ -92,18 +92,15 @@ def _points_per_box(data: Dataset, boxes: str, points: str) -> int:
     """Return how many points each box has, by the lengths in the index; 0 if that is not the same for all boxes."""
     ratios: set[float] = set()
     for split in data.splits:
-        boxes_of, points_of = (_lengths(data, split, name) for name in (boxes, points))
+        lengths = []  # the number of rows of each field of floats, in each sample
+        for name in (boxes, points):
+            spec, column = data.fields[name], f"{name}_size"
+            row_bytes = np.dtype(spec.dtype).itemsize * (spec.shape[-1] or 1)
+            lengths.append(data.index(split, 0, [column])[column].to_numpy() / row_bytes)
+        boxes_of, points_of = lengths
         ratios |= set((points_of / np.maximum(boxes_of, 1))[(boxes_of > 0) | (points_of > 0)].tolist())
     ratio = ratios.pop() if len(ratios) == 1 else 0.0
     return int(ratio) if ratio == int(ratio) else 0
-
-
-def _lengths(data: Dataset, split: str, name: str) -> Array:
-    """Return the number of rows of a field of floats in each sample."""
-    spec = data.fields[name]
-    row_bytes = np.dtype(spec.dtype).itemsize * (spec.shape[-1] or 1)
-    lengths: Array = data.index(split, 0, [f"{name}_size"])[f"{name}_size"].to_numpy() / row_bytes
-    return lengths
 
 
 def write_coco(data: Dataset, split: str, variant: int, out: Path) -> list[str]:
@@ -119,11 +116,16 @@ def write_coco(data: Dataset, split: str, variant: int, out: Path) -> list[str]:
             for name in held.masks
         ]
         for number, sample in enumerate(stored_samples(data, split, variant), 1):
-            image = _image(sample, held.image, split, number, out)
+            content, suffix = sample.files[held.image]
+            name = f"{split}/{checked_key(sample.key)}.{suffix}"
+            (out / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / "images" / name).write_bytes(content)
+            height, width = sample.values[held.image].shape[:2]
+            image = {"id": number, "file_name": name, "height": height, "width": width, "key": sample.key}
             objects.add(image, _objects(sample, held))
             without_object.add(sample, held)
-            for file, name in zip(masks, held.masks, strict=True):
-                file.add(image, _regions(sample.values[name]))
+            for file, field in zip(masks, held.masks, strict=True):
+                file.add(image, _regions(np.asarray(sample.values[field])))
     return without_object.in_words(split, held.instances)
 
 
@@ -206,15 +208,6 @@ def _categories(data: Dataset, held: HeldFields) -> dict[int, dict[str, Any]]:
     return {number: {**category, **more} for number, category in _names(classes).items()}
 
 
-def _image(sample: StoredSample, image: str, split: str, number: int, out: Path) -> dict[str, Any]:
-    content, suffix = sample.files[image]
-    name = f"{split}/{checked_key(sample.key)}.{suffix}"
-    (out / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-    (out / "images" / name).write_bytes(content)
-    height, width = sample.values[image].shape[:2]
-    return {"id": number, "file_name": name, "height": height, "width": width, "key": sample.key}
-
-
 # --- annotations ------------------------------------------------------------------------------------------------------
 
 
@@ -262,10 +255,10 @@ def _keypoints(points: Array) -> dict[str, Any]:
     return {"keypoints": flat, "num_keypoints": sum(1 for visible in flat[2::3] if visible)}
 
 
-def _regions(mask: Any) -> Iterator[dict[str, Any]]:
+def _regions(mask: Array) -> Iterator[dict[str, Any]]:
     """Yield an annotation for each class that occurs."""
-    for number in np.unique(np.asarray(mask)).tolist():
-        box, region = _region(np.asarray(mask) == number)
+    for number in np.unique(mask).tolist():
+        box, region = _region(mask == number)
         yield {"category_id": int(number) + 1, "iscrowd": 0, "bbox": box, **region}
 
 

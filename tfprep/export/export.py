@@ -10,9 +10,8 @@ from typing import Literal, get_args
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.export.coco import held_fields, write_coco
-from tfprep.export.folder import write_folder
+from tfprep.export.files import write_folder, write_webdataset
 from tfprep.export.parquet import write_parquet
-from tfprep.export.webdataset import write_webdataset
 from tfprep.storage.local import whole_folder
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]
@@ -75,15 +74,9 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
         yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in held)
         if held.points and held.boxes is None:
             yield f"field {held.points}: in images without a visible point"
-    elif to != "parquet":
-        yield from (
-            f"class names of {name}: labels are numbers there"
-            for name in data.manifest.classes
-            if name in data.fields and not (to == "folder" and data.fields[name].shape == ())
-        )
-    else:
-        yield from (
-            f"class names of {name}: labels are numbers there"
-            for name in data.manifest.classes
-            if name in data.fields and data.fields[name].kind != "label"
-        )
+        return
+    for name in data.manifest.classes:
+        if (spec := data.fields.get(name)) is not None:
+            has_names = (to == "parquet" and spec.kind == "label") or (to == "folder" and spec.shape == ())
+            if not has_names:
+                yield f"class names of {name}: labels are numbers there"

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.fields import RASTER_KINDS
 from tfprep.images import encode_png
 from tfprep.storage.urls import open_file
 
@@ -41,14 +41,16 @@ class StoredSample:
 
 def image_fields(data: Dataset) -> set[str]:
     """Return the fields that become image files: JPEG and PNG as stored, and masks and images of `Zstd` that a PNG can hold."""
-    infos = data.manifest.fields.items()
-    stored = {name for name, info in infos if info.spec.kind in RASTER_KINDS and info.codec["codec"] in IMAGE_FILES}
-    return stored | {name for name, info in infos if info.codec["codec"] == "zstd" and _fits_png(info.spec)}
-
-
-def _fits_png(spec: FieldSpec) -> bool:
-    pixels = spec.kind in ("image", "mask") and spec.dtype in ("uint8", "uint16")
-    return pixels and (len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (1, 3, 4)))
+    names = set()
+    for name, info in data.manifest.fields.items():
+        spec, codec = info.spec, info.codec["codec"]
+        if codec == "zstd" and spec.kind in ("image", "mask") and spec.dtype in ("uint8", "uint16"):
+            fits = len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (1, 3, 4))
+        else:
+            fits = spec.kind in RASTER_KINDS and codec in IMAGE_FILES
+        if fits:
+            names.add(name)
+    return names
 
 
 def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSample]:

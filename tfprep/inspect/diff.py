@@ -138,7 +138,16 @@ class _Samples:
         self._labels = table["label"] if "label" in table.column_names else None
         labels = (name for name, spec in data.fields.items() if spec.kind == "label")
         self._classes = data.manifest.classes.get(next(labels, ""), ())
-        self.record = np.concatenate([_records(data, split) for split in data.splits])
+        records = []
+        for split, info in data.splits.items():  # variants of one sample stand at one position
+            mixed = np.zeros(info.samples, np.uint64)
+            for variant in range(info.variants):
+                rows = data.index(split, variant, ["size", "payload_crc"])
+                size, crc = (rows[name].to_numpy().astype(np.uint64) for name in ("size", "payload_crc"))
+                # Multiplying by an odd number (2^64 / golden ratio, Knuth) loses nothing, and the order of variants counts.
+                mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ (size << np.uint64(32) | crc)
+            records.append(mixed)
+        self.record = np.concatenate(records)
         self.sources = table["source_digest"] if data.manifest.imported is None else pa.chunked_array([self.record])
 
     def key(self, row: int) -> str:
@@ -152,17 +161,6 @@ class _Samples:
         numbers = value if isinstance(value, list) else [value]
         known = [self._classes[n] if isinstance(n, int) and 0 <= n < len(self._classes) else n for n in numbers]
         return ", ".join(map(str, known))
-
-
-def _records(data: Dataset, split: str) -> Array:
-    """Variants of one sample stand at one position, so their numbers are mixed by position."""
-    mixed = np.zeros(data.split(split).samples, np.uint64)
-    for variant in range(data.split(split).variants):
-        rows = data.index(split, variant, ["size", "payload_crc"])
-        size, crc = (rows[name].to_numpy().astype(np.uint64) for name in ("size", "payload_crc"))
-        # Multiplying by an odd number (2^64 / golden ratio, Knuth) loses nothing, and the order of variants counts.
-        mixed = (mixed * np.uint64(0x9E3779B97F4A7C15)) ^ (size << np.uint64(32) | crc)
-    return mixed
 
 
 def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array) -> Array:
@@ -209,16 +207,14 @@ def _field_texts(data: Dataset) -> dict[str, str]:
     """What each field is; of fields that a model computed also a digest of their values."""
     added = data.manifest.groups
     computed = {name: f", computed as {entry.sha256[:12]}" for entry in added.values() for name in entry.fields}
-    return {
-        name: _field_text(info.spec.kind, info.spec.dtype, info.spec.shape, info.codec) + computed.get(name, "")
-        for name, info in data.infos.items()
-    }
-
-
-def _field_text(kind: str, dtype: str, shape: Sequence[int | None], codec: Mapping[str, Any]) -> str:
-    sides = " x ".join("any" if side is None else str(side) for side in shape) or "scalar"
-    options = ", ".join(f"{name} {value}" for name, value in codec.items() if name != "codec" and value is not None)
-    return f"{kind} of {dtype} [{sides}], {codec['codec']}" + (f" ({options})" if options else "")
+    texts = {}
+    for name, info in data.infos.items():
+        spec, codec = info.spec, info.codec
+        sides = " x ".join("any" if side is None else str(side) for side in spec.shape) or "scalar"
+        options = ", ".join(f"{key} {value}" for key, value in codec.items() if key != "codec" and value is not None)
+        stored = f"{codec['codec']} ({options})" if options else codec["codec"]
+        texts[name] = f"{spec.kind} of {spec.dtype} [{sides}], {stored}{computed.get(name, '')}"
+    return texts
 
 
 def _class_counts(old: Manifest, new: Manifest) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:

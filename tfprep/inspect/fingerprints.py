@@ -71,12 +71,22 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_
     hashes = [_column(table, "image_hash", pa.uint64()) for table in tables]
     hashed = [present(column) for column in hashes]
     values = [np.array(numpy_column(column, 0)) for column in hashes]
-    if from_records:
-        _compute_missing(data, names, values, hashed, on_record)
+    field = next((name for name, spec in data.fields.items() if spec.kind == "image"), "")
+    missing = [np.flatnonzero(~column).tolist() if from_records and field else [] for column in hashed]
+    total, done = sum(map(len, missing)), 0
+    for number, split in enumerate(names):
+        samples = data.samples(split, positions=missing[number], fields=[field]) if missing[number] else ()
+        for position, sample in zip(missing[number], samples, strict=True):
+            values[number][position], hashed[number][position] = perceptual_hash(sample[field]), True
+            done += 1
+            if on_record:
+                on_record(done, total)
     labels, label_values = _numbered([_column(table, "label", pa.null()) for table in tables])
     return Fingerprints(
         splits=names,
-        keys=pa.chunked_array([chunk for table in tables for chunk in _texts(table["key"]).chunks], pa.string()),
+        keys=pa.chunked_array(
+            [chunk for table in tables for chunk in table["key"].cast(pa.string()).chunks], pa.string()
+        ),
         split=np.repeat(np.arange(len(names), dtype=np.int16), counts),
         position=np.concatenate([np.arange(count) for count in counts]),
         digests=_numbered([_column(table, "image_digest", pa.binary(16)) for table in tables])[0],
@@ -85,10 +95,6 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_
         labels=labels,
         label_values=label_values,
     )
-
-
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column if column.type == pa.string() else column.cast(pa.string())
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
@@ -106,24 +112,6 @@ def _numbered(columns: Sequence[pa.ChunkedArray]) -> tuple[Array, Sequence[objec
         return np.array([-1 if value is None else numbers[value] for value in texts], np.int64), values
     encoded = pa.chunked_array(chunks, columns[0].type).combine_chunks().dictionary_encode()
     return numpy_column(encoded.indices, -1).astype(np.int64), encoded.dictionary.to_pylist()
-
-
-def _compute_missing(
-    data: Dataset, names: Sequence[str], hashes: list[Array], hashed: list[Array], on_record: OnRecord | None
-) -> None:
-    field = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
-    missing = [np.flatnonzero(~column).tolist() for column in hashed]
-    total, done = sum(map(len, missing)), 0
-    if field is None or not total:
-        return
-    for number, split in enumerate(names):
-        samples = data.samples(split, positions=missing[number], fields=[field])
-        for position, sample in zip(missing[number], samples, strict=True):
-            hashes[number][position] = perceptual_hash(sample[field])
-            hashed[number][position] = True
-            done += 1
-            if on_record:
-                on_record(done, total)
 
 
 # --- near pairs --------------------------------------------------------------------------------------------------------

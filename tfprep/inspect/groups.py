@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -70,33 +71,19 @@ def suspected_groups(data: Dataset, prints: Fingerprints, raw: Path | None = Non
     if len(prints.splits) < 2:
         return []
     keys = prints.keys.to_pylist()
-    plain = [
-        _without_split(key, prints.splits[number]) for key, number in zip(keys, prints.split.tolist(), strict=True)
-    ]
-    classes = {name for names in data.manifest.classes.values() for name in names}
-    named: dict[GroupKind, list[str | None]] = {
-        "folder": [_folder(key, classes) for key in plain],
-        "prefix": [_prefix(key, classes) for key in plain],
-        "camera and time": list(_captures(data, prints, raw)),
-    }
+    classes = {"", *(name for names in data.manifest.classes.values() for name in names)}
+    read = _stored_header(data) if raw is None else partial(_raw_header, raw, raw.resolve())
+    named: dict[GroupKind, list[str | None]] = {"folder": [], "prefix": [], "camera and time": []}
+    for row, key in enumerate(keys):
+        *folders, name = key.split("/")
+        # The folder that is named after the sample's split does not count.
+        plain = PurePosixPath(*(part for part in folders if part != prints.name_of_split(row)), name)
+        named["folder"].append(None if plain.parent.name in classes else str(plain.parent))
+        match = re.search(_PREFIX, str(plain))
+        named["prefix"].append(None if match is None or match[1] in classes else match[1])
+        named["camera and time"].append(_capture(read(prints, row)) if read else None)
     found = [_suspicion(kind, names, keys, prints) for kind, names in named.items()]
     return [one for one in found if one is not None]
-
-
-def _without_split(key: str, split: str) -> str:
-    """Return the key without the folder that is named after its split."""
-    parts = key.split("/")
-    return "/".join(part for part in parts[:-1] if part != split) + "/" * (len(parts) > 1) + parts[-1]
-
-
-def _folder(key: str, classes: set[str]) -> str | None:
-    folder = PurePosixPath(key).parent
-    return None if folder.name in classes | {""} else str(folder)
-
-
-def _prefix(key: str, classes: set[str]) -> str | None:
-    match = re.search(_PREFIX, key)
-    return None if match is None or match[1] in classes | {""} else match[1]
 
 
 def _suspicion(
@@ -142,25 +129,13 @@ def _median_distance(prints: Fingerprints, groups: Sequence[Sequence[int]]) -> f
 # --- EXIF ------------------------------------------------------------------------------------------------------------
 
 
-def _captures(data: Dataset, prints: Fingerprints, raw: Path | None) -> Iterator[str | None]:
-    """Yield camera and time of each sample; None where they are not known."""
-    read = _stored_header(data) if raw is None else _raw_header(raw)
-    for row in range(len(prints)):
-        yield _capture(read(prints, row)) if read else None
-
-
-def _raw_header(folder: Path) -> Callable[[Fingerprints, int], bytes]:
-    inside = folder.resolve()
-
-    def read(prints: Fingerprints, row: int) -> bytes:
-        path = folder / prints.key(row)
-        # Keys come from the dataset, which may be a stranger's: none leads out of the folder.
-        if not path.resolve().is_relative_to(inside) or not path.is_file():
-            return b""
-        with path.open("rb") as file:
-            return file.read(_HEADER_BYTES)
-
-    return read
+def _raw_header(folder: Path, inside: Path, prints: Fingerprints, row: int) -> bytes:
+    path = folder / prints.key(row)
+    # Keys come from the dataset, which may be a stranger's: none leads out of the folder.
+    if not path.resolve().is_relative_to(inside) or not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(_HEADER_BYTES)
 
 
 def _stored_header(data: Dataset) -> Callable[[Fingerprints, int], bytes] | None:

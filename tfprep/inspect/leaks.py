@@ -11,7 +11,6 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from itertools import chain, combinations, product
 from pathlib import Path
 
@@ -323,7 +322,6 @@ class _LeakSearch:
     def _pair(self, first: int, second: int, link: int | None) -> Pair:
         prints = self._prints
         exact = bool(prints.digests[first] == prints.digests[second] >= 0)
-        name = partial(_label_name, self._data, prints)
         differ = bool(_differ(prints.labels[first], prints.labels[second]))
         linked = link is not None and not exact
         same_hash = bool(prints.hashed[first] and prints.hashed[second])
@@ -337,20 +335,19 @@ class _LeakSearch:
             exact=exact,
             orientation=ORIENTATIONS[self._links.orientation[link]] if linked else "",
             correlation=None if np.isnan(correlation) else round(correlation, 3),
-            labels=(name(first), name(second)) if differ else None,
+            labels=(self._label(first), self._label(second)) if differ else None,
         )
+
+    def _label(self, row: int) -> str:
+        """Return the name of a sample's class, or the label itself where classes have no names."""
+        value = self._prints.label_values[int(self._prints.labels[row])]
+        field = next((name for name, spec in self._data.fields.items() if spec.kind == "label"), "")
+        classes = self._data.manifest.classes.get(field, ())
+        return str(classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value)
 
 
 def _differ(one: Array, other: Array) -> Array:
     return np.asarray((one != other) & (one >= 0) & (other >= 0))
-
-
-def _label_name(data: Dataset, prints: Fingerprints, row: int) -> str:
-    """Return the name of a sample's class, or the label itself where classes have no names."""
-    value = prints.label_values[int(prints.labels[row])]
-    field = next((name for name, spec in data.fields.items() if spec.kind == "label"), "")
-    classes = data.manifest.classes.get(field, ())
-    return str(classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value)
 
 
 @dataclass(frozen=True)
@@ -417,6 +414,8 @@ class _Grouping:
         self.first = rows[first]
         cells = np.bincount(self.of_row * splits + split[rows], minlength=len(self.values) * splits)
         self.members = cells.reshape(len(self.values), splits)
+        self._order = np.argsort(self.of_row, kind="stable")
+        self._edges = np.concatenate([[0], np.cumsum(self.members.sum(axis=1))])
 
     def pairs(self) -> tuple[int, int]:
         """Return how many pairs of samples share a value: across splits, and within one."""
@@ -443,14 +442,6 @@ class _Grouping:
         start, stop = self._edges[group], self._edges[group + 1]
         samples: list[int] = self.rows[self._order[start:stop]].tolist()
         return samples
-
-    @cached_property
-    def _order(self) -> Array:
-        return np.argsort(self.of_row, kind="stable")
-
-    @cached_property
-    def _edges(self) -> Array:
-        return np.concatenate([[0], np.cumsum(self.members.sum(axis=1))])
 
 
 def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> int:

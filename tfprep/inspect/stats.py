@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -190,7 +190,8 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
     area = float(np.prod(sample[image].shape[:2])) if image is not None else 0.0
     # Levels of 16 bits and of floats have no common scale, so they are not compared.
     if image is not None and area and sample[image].dtype == np.uint8:
-        gray = _gray(sample[image])
+        pixels = np.ascontiguousarray(sample[image][:, :, :3])
+        gray = pixels[:, :, 0] if pixels.shape[2] < 3 else np.asarray(Image.fromarray(pixels).convert("L"))
         numbers["brightness"].append(float(gray.mean()))
         numbers["sharpness"].append(_sharpness(gray))
     for name, spec in fields.items():
@@ -198,22 +199,11 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
         if spec.kind == "boxes" and value is not None:
             numbers["objects"].append(float(len(value)))
             if area:
-                numbers["object size"] += _areas(value, area)
+                sides = np.maximum(value[:, 2:4] - value[:, 0:2], 0).astype(np.float64)
+                numbers["object size"] += (100 * sides.prod(axis=1) / area).tolist()
         elif spec.kind == "mask" and value is not None and value.size:
             numbers["mask area"].append(100 * float(np.count_nonzero(value)) / value.size)
     return numbers
-
-
-def _gray(image: Array) -> Array:
-    if image.shape[2] < 3:
-        return np.ascontiguousarray(image[:, :, 0])
-    return np.asarray(Image.fromarray(np.ascontiguousarray(image[:, :, :3])).convert("L"))
-
-
-def _areas(boxes: Array, area: float) -> list[float]:
-    sides = np.maximum(boxes[:, 2:4] - boxes[:, 0:2], 0).astype(np.float64)
-    shares: list[float] = (100 * sides.prod(axis=1) / area).tolist()
-    return shares
 
 
 def _sharpness(gray: Array) -> float:
@@ -237,17 +227,13 @@ def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str,
     whole = np.concatenate([np.asarray(numbers, np.float64) for numbers in by_split.values()])
     low, high = float(whole.min()), float(whole.max())
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-    return {
-        split: _distribution(np.asarray(numbers, np.float64), edges)
-        for split, numbers in by_split.items()
-        if len(numbers)
-    }
-
-
-def _distribution(numbers: Array, edges: Array) -> Distribution:
-    counts, _ = np.histogram(numbers, edges)
-    quartiles = np.quantile(numbers, (0, 0.25, 0.5, 0.75, 1))
-    return Distribution(len(numbers), tuple(quartiles.tolist()), tuple(edges.tolist()), tuple(counts.tolist()))
+    distributions = {}
+    for split, numbers in by_split.items():
+        if len(numbers):
+            counts, quartiles = np.histogram(numbers, edges)[0], np.quantile(numbers, (0, 0.25, 0.5, 0.75, 1))
+            summed_up = (tuple(array.tolist()) for array in (quartiles, edges, counts))
+            distributions[split] = Distribution(len(numbers), *summed_up)
+    return distributions
 
 
 # --- rejects -----------------------------------------------------------------------------------------------------------
@@ -256,16 +242,6 @@ _MOST_BYTES = 64 << 20
 _MOST_KEYS = 8
 _VARYING = re.compile(r"\d+|'[^']*'|b'[^']*'")
 """Parts of a reason that differ from file to file."""
-
-
-class _Reject(NamedTuple):
-    """An input that was left out: its key, the stage and field that failed, the reason, and the file or else the key."""
-
-    key: str
-    stage: str
-    field: str
-    error: str
-    file: str
 
 
 @dataclass(frozen=True)
@@ -296,22 +272,21 @@ def reject_groups(data: Dataset) -> list[RejectGroup]:
         DatasetError: The file cannot be read.
     """
     counts: Counter[tuple[str, str, str]] = Counter()
-    first: dict[tuple[str, str, str], list[_Reject]] = defaultdict(list)
-    for reject in _rejects(data):
-        group = reject.stage, reject.field, _VARYING.sub("…", reject.error)
+    first: dict[tuple[str, str, str], list[tuple[str, str, str]]] = defaultdict(list)
+    for key, stage, field, error, file in _rejects(data):
+        group = stage, field, _VARYING.sub("…", error)
         counts[group] += 1
         if len(first[group]) < _MOST_KEYS:
-            first[group].append(reject)
-    return [
-        RejectGroup(
-            count, group[0], group[1], first[group][0].error,
-            keys=tuple(one.key for one in first[group]), files=tuple(one.file for one in first[group]),
-        )
-        for group, count in counts.most_common()
-    ]  # fmt: skip
+            first[group].append((error, key, file))
+    groups = []
+    for group, count in counts.most_common():
+        errors, keys, files = zip(*first[group], strict=True)
+        groups.append(RejectGroup(count, group[0], group[1], errors[0], keys, files))
+    return groups
 
 
-def _rejects(data: Dataset) -> Iterator[_Reject]:
+def _rejects(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield of each input that was left out its key, the stage and field that failed, the reason, and its file or the key."""
     if not data.manifest.rejects:
         return
     path = data.path / REJECTS
@@ -320,15 +295,12 @@ def _rejects(data: Dataset) -> Iterator[_Reject]:
             content = file.read(_MOST_BYTES + 1)
         whole = content if len(content) <= _MOST_BYTES else content[: content.rfind(b"\n")]
         for line in whole.splitlines():
-            yield _reject(json.loads(line))
+            one = json.loads(line)
+            if "record" in one:  # a line of an index names a record of a shard, not a sample
+                place = f"{one['shard']}#{one['record']}"
+                yield place, "read", "", str(one["reason"]), place
+            else:
+                key, stage, field, error = (str(one.get(name, "")) for name in ("key", "stage", "field", "error"))
+                yield key, stage, field, error, str(one.get("file", "")) or key
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise DatasetError(f"{path} is damaged ({error}); tfprep repair mends it") from error
-
-
-def _reject(line: Any) -> _Reject:
-    """A line of a build; a line of an index, which names a record of a shard, not a sample."""
-    if "record" in line:
-        place = f"{line['shard']}#{line['record']}"
-        return _Reject(place, "read", "", str(line["reason"]), place)
-    key, stage, field, error, file = (str(line.get(name, "")) for name in ("key", "stage", "field", "error", "file"))
-    return _Reject(key, stage, field, error, file or key)

@@ -108,15 +108,11 @@ def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
     """Return which list it is, and the bytes before the content, of the content and after it."""
     if isinstance(value, bytes):
         return _BYTES_LIST, b"\x0a" + varint(len(value)), value, b""
-    if isinstance(value, np.ndarray):
-        return _packed(value)
-    rest = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
-    if not value:
-        return _BYTES_LIST, b"", b"", b""
-    return _BYTES_LIST, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
-
-
-def _packed(value: npt.NDArray[Any]) -> tuple[int, bytes, bytes, bytes]:
+    if not isinstance(value, np.ndarray):
+        if not value:
+            return _BYTES_LIST, b"", b"", b""
+        rest = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
+        return _BYTES_LIST, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
     if value.ndim != 1 or value.dtype not in (np.float32, np.int64):
         raise TypeError(f"a feature is float32 or int64 [N], not {value.dtype} of shape {value.shape}")
     if value.dtype == np.float32:

@@ -55,6 +55,11 @@ class Feature:
     size: Array
     count: Array
 
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """All that there is of each record."""
+        return self.record, self.kind, self.offset, self.size, self.count
+
 
 class _Span(NamedTuple):
     """A feature of one record, as `Feature` describes it."""
@@ -76,15 +81,18 @@ def find_features(buffer: Array, start: Array, stop: Array) -> tuple[dict[bytes,
     Returns:
         The features by name, and by number of the record why its bytes are no Example that can be read by offset.
     """
-    rounds: dict[bytes, list[Feature]] = {}
     finder = _Finder(buffer, start, stop)
-    for feature in finder.run():
-        rounds.setdefault(feature.name, []).append(feature)
-    faults: dict[int, str] = {}
-    for feature in _one_by_one(buffer, start, stop, np.flatnonzero(finder.odd), faults):
-        rounds.setdefault(feature.name, []).append(feature)
-    excluded = set(np.flatnonzero(finder.odd).tolist())
-    return {name: _joined(name, parts, excluded) for name, parts in rounds.items()}, faults
+    found = list(finder.run())
+    odd, faults = np.flatnonzero(finder.odd), dict[int, str]()
+    if len(odd):  # what was found of a record before it turned out to be odd is found again
+        for number, one in enumerate(found):
+            kept = ~finder.odd[one.record]
+            found[number] = Feature(one.name, *(column[kept] for column in one.columns))
+        found += _one_by_one(buffer, start, stop, odd, faults)
+    by_name: dict[bytes, list[Feature]] = {}
+    for one in found:
+        by_name.setdefault(one.name, []).append(one)
+    return {name: _joined(name, parts) for name, parts in by_name.items()}, faults
 
 
 def find_in_one(payload: bytes | memoryview) -> dict[bytes, _Span]:
@@ -271,34 +279,20 @@ def gather(buffer: Array, at: Array, size: Array) -> Array:
     return buffer.take(np.repeat(at - first, size) + np.arange(int(size.sum())))
 
 
-def _joined(name: bytes, parts: list[Feature], excluded: set[int]) -> Feature:
+def _joined(name: bytes, parts: list[Feature]) -> Feature:
     """Join what several rounds found of one feature, in the order of the records. A name that comes twice has its last value."""
-    if len(parts) == 1 and not excluded:
+    if len(parts) == 1:
         return parts[0]
-    columns = [
-        np.concatenate([getattr(part, column) for part in parts])
-        for column in ("record", "kind", "offset", "size", "count")
-    ]
-    if excluded:  # what was found of a record before it turned out to be odd, but for what `find_in_one` found
-        lockstep = np.concatenate([np.full(len(part.record), not isinstance(part, _OddFeature)) for part in parts])
-        kept = ~(lockstep & np.isin(columns[0], np.fromiter(excluded, np.int64)))
-        columns = [column[kept] for column in columns]
+    columns = [np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)]
     order = np.argsort(columns[0], kind="stable")
-    columns = [column[order] for column in columns]
-    last = np.flatnonzero(np.diff(columns[0], append=-1))
+    last = order[np.flatnonzero(np.diff(columns[0][order], append=-1))]
     return Feature(name, *(column[last] for column in columns))
 
 
 # --- one record -------------------------------------------------------------------------------------------------------
 
 
-class _OddFeature(Feature):
-    """A feature of records that were read one by one."""
-
-
-def _one_by_one(
-    buffer: Array, start: Array, stop: Array, records: Array, faults: dict[int, str]
-) -> Iterator[_OddFeature]:
+def _one_by_one(buffer: Array, start: Array, stop: Array, records: Array, faults: dict[int, str]) -> Iterator[Feature]:
     found: dict[bytes, list[tuple[int, ...]]] = {}
     for record in records.tolist():
         first = int(start[record])
@@ -310,7 +304,7 @@ def _one_by_one(
         for name, span in spans.items():
             found.setdefault(name, []).append((record, span.kind, first + span.offset, span.size, span.items))
     for name, rows in found.items():
-        yield _OddFeature(name, *np.array(rows, np.int64).T)
+        yield Feature(name, *np.array(rows, np.int64).T)
 
 
 def _entry(view: memoryview, start: int, stop: int) -> tuple[bytes, _Span]:
@@ -319,17 +313,12 @@ def _entry(view: memoryview, start: int, stop: int) -> tuple[bytes, _Span]:
         if number == 1:
             name = bytes(view[first:last])
         elif number == 2:
-            span = _one_feature(view, first, last)
+            span = _Span(NO_LIST, first, 0, 0)
+            for kind, at, end in messages(view, first, last, 3):
+                if kind in (BYTES, FLOAT, INT64):
+                    items = [item for item in fields(view, at, end) if item[0] == 1]
+                    span = _one_list(view, kind, items, at, end)
     return name, span
-
-
-def _one_feature(view: memoryview, start: int, stop: int) -> _Span:
-    span = _Span(NO_LIST, start, 0, 0)
-    for kind, first, last in messages(view, start, stop, 3):
-        if kind in (BYTES, FLOAT, INT64):
-            items = [item for item in fields(view, first, last) if item[0] == 1]
-            span = _one_list(view, kind, items, first, last)
-    return span
 
 
 def _one_list(view: memoryview, kind: int, items: list[tuple[int, int, int, int]], start: int, stop: int) -> _Span:

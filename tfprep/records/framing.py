@@ -10,6 +10,7 @@ compression, so a record can be read alone by its offset. Offsets are those of t
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -128,12 +129,8 @@ def check_frame(
     """
     size = _payload_size(data[:HEADER_BYTES], path, number, where.offset)
     if size + FRAME_BYTES != where.size:
-        raise RecordError(
-            f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}",
-            path=str(path),
-            record=number,
-            offset=where.offset,
-        )
+        reason = f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}"
+        raise RecordError(reason, path=str(path), record=number, offset=where.offset)
     payload = _check_body(data[HEADER_BYTES:], size, path, number, where.offset)
     if payload_crc is not None and payload_crc != footer_crc(data[: where.size]):
         raise RecordError(OTHER_RECORD, path=str(path), record=number, offset=where.offset)
@@ -170,14 +167,13 @@ def format_index(frames: Iterable[Frame]) -> str:
 
 def read_index(path: Path) -> list[Frame]:
     """Return the frames that an `.idx` file lists; DatasetError names the line that is not two whole numbers."""
-    return [_parse(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
-
-
-def _parse(path: Path, number: int, line: str) -> Frame:
-    words = line.split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
-        raise DatasetError(f"{path}, line {number}: expected '<offset> <size>', found {line!r}")
-    return Frame(int(words[0]), int(words[1]))
+    frames = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.split()
+        if len(words) != 2 or not all(word.isdecimal() for word in words):
+            raise DatasetError(f"{path}, line {number}: expected '<offset> <size>', found {line!r}")
+        frames.append(Frame(int(words[0]), int(words[1])))
+    return frames
 
 
 # --- the records of a block --------------------------------------------------------------------------------------------
@@ -210,17 +206,15 @@ class Walk(NamedTuple):
 def walk(block: Array) -> Walk:
     """Find the records of a block, uint8 [bytes], that begins with a record; the checksums of their lengths are compared."""
     offsets: list[int] = []
-    at, needed, last = 0, 0, len(block) - HEADER_BYTES
-    add = offsets.append
+    at, needed, limit, last = 0, 0, len(block), len(block) - HEADER_BYTES
     content = memoryview(block)  # type: ignore[arg-type] # a buffer
-    limit = len(block)
     while at <= last:
         (size,) = _LENGTH(content, at)
         following = at + size + FRAME_BYTES
         if following > limit:
             needed = size + FRAME_BYTES
             break
-        add(at)
+        offsets.append(at)
         at = following
     if not needed and at < limit:
         needed = HEADER_BYTES
@@ -234,9 +228,7 @@ def walk(block: Array) -> Walk:
         offset, stop = offset[:first], stop[:first]
     elif needed > HEADER_BYTES or (needed == HEADER_BYTES and at <= last):
         fault = _fault(block, at)
-    crc = np.zeros(len(offset), np.uint32)
-    for byte in range(FOOTER_BYTES):
-        crc |= block.take(stop - FOOTER_BYTES + byte).astype(np.uint32) << np.uint32(8 * byte)
+    crc = _uint32_at(block, stop - FOOTER_BYTES)
     return Walk(offset + HEADER_BYTES, stop - FOOTER_BYTES, crc, at, needed, fault)
 
 
@@ -255,18 +247,16 @@ def _length_crcs(block: Array, offset: Array) -> Array:
         crc = _TABLE.take((crc ^ block.take(offset + byte)) & np.uint32(0xFF)) ^ (crc >> np.uint32(8))
     crc = ~crc
     expected = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
-    stored = np.zeros(len(offset), np.uint32)
-    for byte in range(4):
-        stored |= block.take(offset + 8 + byte).astype(np.uint32) << np.uint32(8 * byte)
-    return np.asarray(expected == stored)
+    return np.asarray(expected == _uint32_at(block, offset + 8))
 
 
-def _crc_table() -> Array:
-    """The remainders of all bytes by Castagnoli's polynomial, bits reflected."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
-    return table
+def _uint32_at(block: Array, at: Array) -> Array:
+    """Return the little-endian numbers of four bytes that begin at these places."""
+    parts = (block.take(at + byte).astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
+    return np.asarray(functools.reduce(np.bitwise_or, parts))
 
 
-_TABLE = _crc_table()
+_TABLE = np.arange(256, dtype=np.uint32)
+"""The remainders of all bytes by Castagnoli's polynomial, bits reflected."""
+for _ in range(8):
+    _TABLE = np.where(_TABLE & 1, (_TABLE >> np.uint32(1)) ^ np.uint32(0x82F63B78), _TABLE >> np.uint32(1))

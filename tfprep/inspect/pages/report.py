@@ -1,25 +1,30 @@
 """The report of a dataset: what it holds, what was left out, and what deserves a look.
 
-A build writes it as `report.html`, with what only the build knows; `tfprep stats --html` writes it without.
+A build writes it as `report.html`, with what only the build knows; `tfprep stats --html` writes it without. The page of
+`tfprep check` is here too: counts, suspicions and pairs with pictures. Each is one file that opens offline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import base64
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from PIL import Image
 
-from tfprep.dataset import Dataset, Manifest
+from tfprep.dataset import Dataset
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import MOST_INSPECTED
-from tfprep.dataset.sheet import contact_sheet
+from tfprep.dataset.sheet import contact_sheet, marked_image, outlined
 from tfprep.errors import TfprepError
-from tfprep.fields import RASTER_KINDS, Array
-from tfprep.inspect.leaks import Leaks
-from tfprep.inspect.pages.leaks import pairs_with_pictures
-from tfprep.inspect.pages.pictures import Place, mask_field, pictures_of, small_jpeg
+from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
+from tfprep.inspect.groups import Suspicion
+from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.stats import DatasetStats
 from tfprep.pages import prepare, render
 from tfprep.units import duration, size
@@ -70,19 +75,28 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         title=f"{data.name}: report",
         size=size,
         duration=duration,
-        figure=_figure,
+        figure=lambda value: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}",
         manifest=data.manifest,
         totals={
             "samples": sum(split.samples for split in splits),
             "records": sum(split.samples * split.variants for split in splits),
             "bytes": sum(split.bytes for split in splits),
         },
-        splits=list(_split_rows(data.manifest)),
+        splits=[
+            (name, f"{one.samples:,}", str(one.variants), str(one.shards), size(one.bytes),
+             size(one.bytes / max(1, one.samples * one.variants)))
+            for name, one in data.manifest.splits.items()
+        ],
         fields=[
-            (name, info.spec.kind, info.spec.dtype, _shape(info.spec.shape), str(info.codec.get("codec", "")))
+            (name, info.spec.kind, info.spec.dtype,
+             " × ".join("any" if axis is None else str(axis) for axis in info.spec.shape) or "scalar",
+             str(info.codec.get("codec", "")))
             for name, info in data.manifest.fields.items()
         ],
-        statistics=[(name, _numbers(one.mean), _numbers(one.std)) for name, one in data.manifest.statistics.items()],
+        statistics=[
+            (name, *(", ".join(f"{value:.2f}" for value in values) for values in (one.mean, one.std)))
+            for name, one in data.manifest.statistics.items()
+        ],
         stats=stats,
         facts=facts,
         classes=[_class_table(data, stats, name) for name in stats.class_counts],
@@ -95,7 +109,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         examples=examples,
         sheets=list(_sheets(data)),
         versions=", ".join(f"{name} {number}" for name, number in data.manifest.versions.items()),
-    )
+    )  # fmt: skip
 
 
 def prepare_report() -> None:
@@ -104,24 +118,6 @@ def prepare_report() -> None:
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
-
-
-def _split_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    for name, split in manifest.splits.items():
-        record = split.bytes / max(1, split.samples * split.variants)
-        yield name, f"{split.samples:,}", str(split.variants), str(split.shards), size(split.bytes), size(record)
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.2f}" for value in values)
-
-
-def _shape(shape: Sequence[int | None]) -> str:
-    return " × ".join("any" if axis is None else str(axis) for axis in shape) or "scalar"
 
 
 def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any]:
@@ -189,3 +185,142 @@ def _sheets(data: Dataset) -> Iterator[tuple[str, str]]:
                 yield split, small_jpeg(sheet, max(sheet.size))
         except TfprepError:  # A field that cannot be drawn costs the picture, not the report.
             continue
+
+
+# --- the page of `tfprep check` ------
+
+_MOST_LISTED = 60
+
+
+def leaks_page(data: Dataset, leaks: Leaks, suspicions: Sequence[Suspicion]) -> str:
+    """Return the page as HTML."""
+    across = [pair for pair in leaks.pairs if pair.straddles]
+    within = [pair for pair in leaks.pairs if not pair.straddles]
+    counts = leaks.counts
+    lists = (
+        ("Pairs across splits", across, max(counts.near_across, counts.exact_across)),
+        ("Pairs within a split", within, max(counts.near_within, counts.exact_within)),
+    )
+    return render(
+        "inspect/pages/leaks.html.j2",
+        title=f"{data.name}: duplicates and leaks",
+        leaks=leaks,
+        samples=sum(leaks.samples.values()),
+        searched_for=searched_for(leaks),
+        two_labels=pairs_with_pictures(data, leaks, leaks.two_labels[:_MOST_LISTED], _PAIR_PX),
+        leaking=[
+            (split, other, f"{count:,}", f"{100 * count / leaks.samples[split]:.2f} %")
+            for split, row in leaks.leaking.items()
+            for other, count in row.items()
+        ],
+        suspicions=suspicions,
+        lists=[
+            (heading, pairs_with_pictures(data, leaks, pairs[:_MOST_LISTED], _PAIR_PX), max(0, total - _MOST_LISTED))
+            for heading, pairs, total in lists
+            if pairs
+        ],
+    )
+
+
+def pairs_with_pictures(
+    data: Dataset, leaks: Leaks, pairs: Sequence[Pair], side_px: int
+) -> list[tuple[Pair, str, str]]:
+    """Return pairs with both pictures, JPEG in base 64; an empty text for a sample without one."""
+    if not pairs:
+        return []
+    import pyarrow.compute as pc  # takes as long as the rest of Arrow, and most datasets have no leaks
+
+    prints, keys = (
+        leaks.fingerprints,
+        pa.array([key for pair in pairs for key in (pair.first, pair.second)], pa.string()),
+    )
+    rows = pc.indices_nonzero(pc.is_in(prints.keys, value_set=keys)).to_pylist()
+    places = {(prints.name_of_split(row), prints.key(row)): int(prints.position[row]) for row in rows}
+    pictures = pictures_of(data, [Place(split, position) for (split, _), position in places.items()], side_px)
+
+    def picture(split: str, key: str) -> str:
+        return pictures.get(Place(split, places[split, key]), "")
+
+    return [(pair, picture(pair.first_split, pair.first), picture(pair.second_split, pair.second)) for pair in pairs]
+
+
+def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
+    """Return the result as plain JSON."""
+    return {
+        "samples": leaks.samples,
+        "distance": leaks.distance,
+        "search": asdict(leaks.search),
+        "unhashed": leaks.unhashed,
+        "undigested": leaks.undigested,
+        "pairs": asdict(leaks.counts),
+        "leaking": leaks.leaking,
+        "excluded": len(leaks.excluded),
+        "listed": [{**asdict(pair), "straddles": pair.straddles} for pair in leaks.pairs],
+        "two_labels": {"samples": leaks.two_labels_count, "listed": [asdict(pair) for pair in leaks.two_labels]},
+        "suspected_groups": [asdict(one) for one in suspicions],
+    }
+
+
+# --- small pictures: the first image with its boxes and points ----
+
+
+class Place(NamedTuple):
+    """A sample: its split, and its row in the index of the split; `mask_class` is a class of the mask to outline."""
+
+    split: str
+    position: int
+    mask_class: int | None = None
+
+
+def pictures_of(data: Dataset, places: Iterable[Place], side_px: int) -> dict[Place, str]:
+    """Return pictures of samples of variant 0, at most `side_px` a side; samples without an image are left out.
+
+    Args:
+        data: The dataset.
+        places: The samples.
+        side_px: The longer side of a picture.
+    """
+    by_split: dict[str, set[Place]] = defaultdict(set)
+    for place in places:
+        by_split[place.split].add(place)
+    return {
+        place: small_jpeg(Image.fromarray(picture), side_px)
+        for split, of_split in by_split.items()
+        for place, sample in _samples(data, split, sorted(of_split, key=lambda place: place.position))
+        if (picture := _drawn(data, sample, place.mask_class)) is not None
+    }
+
+
+def small_jpeg(picture: Image.Image, side_px: int) -> str:
+    """Return a picture as a JPEG of at most `side_px` a side, in base 64."""
+    file = io.BytesIO()
+    picture.thumbnail((side_px, side_px))
+    picture.save(file, "JPEG", quality=80)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def mask_field(data: Dataset) -> str | None:
+    """Return the first mask whose classes have names."""
+    masks = (name for name, spec in data.fields.items() if spec.kind == "mask" and name in data.manifest.classes)
+    return next(masks, None)
+
+
+def _samples(data: Dataset, split: str, places: Sequence[Place]) -> Iterator[tuple[Place, Sample]]:
+    fields = [name for name, spec in data.fields.items() if spec.kind in ("image", "boxes", "points")]
+    fields += [name for name in [mask_field(data)] if name and any(place.mask_class is not None for place in places)]
+    rest = list(places)
+    while rest:
+        try:
+            for sample in data.samples(split, positions=[place.position for place in rest], fields=fields):
+                yield rest.pop(0), sample
+        except TfprepError:
+            rest.pop(0)  # A record that cannot be read costs its picture, not the page.
+
+
+def _drawn(data: Dataset, sample: Sample, mask_class: int | None) -> ImageArray | None:
+    picture, mask = marked_image(data, sample), mask_field(data)
+    if picture is None:
+        return None
+    return np.ascontiguousarray(
+        picture if mask_class is None or mask is None else outlined(picture, sample[mask] == mask_class)
+    )
