@@ -16,7 +16,6 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from types import CodeType, FunctionType, ModuleType
@@ -34,28 +33,18 @@ _HAS_CONSTANT = frozenset(dis.hasconst)
 _HAS_TARGET = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 
-@dataclass(frozen=True)
-class CodeUses:
-    """The global names that code uses.
-
-    Attributes:
-        names: Dotted names, as tuples: `helpers.blur` is ("helpers", "blur").
-        imports: (level, module, imported names) of the import statements inside the code.
-        stored: Names that the code assigns with a `global` statement.
-    """
-
-    names: frozenset[tuple[str, ...]]
-    imports: frozenset[tuple[int, str, tuple[str, ...]]]
-    stored: frozenset[str]
-
-
 def code_digest(code: CodeType) -> str:
     """16 hexadecimal digits of the SHA-256 of what the code does; line numbers and file names are left out."""
     return hashlib.sha256(repr(_canonical(code)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def code_uses(code: CodeType) -> CodeUses:
-    """The global names that the code, and the code of functions defined inside it, uses."""
+def code_uses(code: CodeType) -> tuple[set[tuple[str, ...]], set[tuple[int, str, tuple[str, ...]]], set[str]]:
+    """Return the global names that the code, and the code of functions defined inside it, uses.
+
+    Returns:
+        Dotted names as tuples: `helpers.blur` is ("helpers", "blur"); (level, module, imported names) of the import statements
+        inside the code; names that the code assigns with a `global` statement.
+    """
     names, imports, stored = set(), set(), set()
     for part in _nested(code):
         steps = [step for step in dis.get_instructions(part) if step.opname != "EXTENDED_ARG"]
@@ -68,7 +57,7 @@ def code_uses(code: CodeType) -> CodeUses:
             elif step.opname == "IMPORT_NAME":
                 level, imported = (before.argval for before in steps[position - 2 : position])
                 imports.add((level, step.argval, tuple(imported or ())))
-    return CodeUses(frozenset(names), frozenset(imports), frozenset(stored))
+    return names, imports, stored
 
 
 @cache

@@ -269,15 +269,15 @@ class Description:
             }
 
     def _uses(self, function: types.FunctionType) -> dict[str, Any]:
-        uses, scope = code_uses(function.__code__), function.__globals__
-        self._stored |= {(id(scope), name) for name in uses.stored}
+        (chains, imports, stored), scope = code_uses(function.__code__), function.__globals__
+        self._stored |= {(id(scope), name) for name in stored}
         found = {}
-        for chain in sorted(uses.names):
+        for chain in sorted(chains):
             if (
                 chain[0] in scope and chain[0] not in _OF_EVERY_MODULE
-            ):  # `__file__` is the place of the code, not a part of it
+            ):  # `__file__` is the place of the code, no part of it
                 found[".".join(chain)] = self._global(scope, chain)
-        for level, module, names in sorted(uses.imports):
+        for level, module, names in sorted(imports):
             found[f"import {'.' * level}{module}"] = self._imported(scope, level, module, names)
         return found
 
@@ -361,9 +361,8 @@ class Description:
             name = self._name(id(kind), f"class {_local(kind.__qualname__)}")
             with self._lenient():
                 bases = [self.describe(base) for base in (*kind.__bases__, type(kind)) if base not in (object, type)]
-                order = (
-                    {"order": list(kind.__members__)} if issubclass(kind, Enum) else {}
-                )  # that of a loop over the members
+                # The order of an enum's members is that of a loop over them.
+                order = {"order": list(kind.__members__)} if issubclass(kind, Enum) else {}
                 self._entries[name] = {**({"bases": bases} if bases else {}), **order, **self._members(kind)}
         return {"class": name.partition(" ")[2]}
 
@@ -375,17 +374,14 @@ class Description:
                 continue
             if name.startswith(("__annotate", "_abc_")) or (issubclass(kind, Enum) and _of_enum(name, value)):
                 continue
-            members[name] = self._member(kind, value)
+            if isinstance(value, property):
+                parts = {part: self.describe(getattr(value, part)) for part in ("fget", "fset", "fdel")}
+                members[name] = parts | self._subclass(value)
+            elif isinstance(value, functools.cached_property):
+                members[name] = {"cached_property": self.describe(value.func), **self._subclass(value)}
+            else:
+                members[name] = self.describe(value.value if isinstance(value, Enum) and type(value) is kind else value)
         return members
-
-    def _member(self, kind: type, value: Any) -> Any:
-        if isinstance(value, property):
-            return {part: self.describe(getattr(value, part)) for part in ("fget", "fset", "fdel")} | self._subclass(
-                value
-            )
-        if isinstance(value, functools.cached_property):
-            return {"cached_property": self.describe(value.func), **self._subclass(value)}
-        return self.describe(value.value if isinstance(value, Enum) and type(value) is kind else value)
 
     def _name(self, key: Any, wanted: str) -> str:
         name, number = wanted, 2

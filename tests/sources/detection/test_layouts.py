@@ -432,24 +432,22 @@ def table_of_kaggle(root):
     return a_and_b(paths)
 
 
-def table_of_hugging_face(root):
+def hugging_face(root: Path, file: str, columns: list[str], row: Callable[[str, str], str]) -> Truth:
+    """Two splits, each with a table of the names and labels of its images."""
     truth: Truth = {}
-    for split in ("train", "test"):
-        paths = pictures(root, *numbered(split))
-        rows = [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)]
-        csv_file(root, f"{split}/metadata.csv", "file_name,label", rows)
-        truth |= a_and_b(paths, split)
+    for split in ("train", "validation"):
+        of_split = a_and_b(pictures(root, *numbered(split)), split)
+        write(root, f"{split}/{file}", "\n".join([*columns, *(row(name(p), of_split[p][1]) for p in of_split)]))
+        truth |= of_split
     return truth
+
+
+def table_of_hugging_face(root):
+    return hugging_face(root, "metadata.csv", ["file_name,label"], lambda path, label: f"{path},{label}")
 
 
 def json_lines_of_hugging_face(root):
-    truth: Truth = {}
-    for split in ("train", "validation"):
-        paths = pictures(root, *numbered(split))
-        rows = [{"file_name": name(path), "label": "ab"[n % 2]} for n, path in enumerate(paths)]
-        write(root, f"{split}/metadata.jsonl", "\n".join(map(json.dumps, rows)))
-        truth |= a_and_b(paths, split)
-    return truth
+    return hugging_face(root, "metadata.jsonl", [], lambda path, label: json.dumps({"file_name": path, "label": label}))
 
 
 def table_of_boxes_in_pixels(root):
@@ -837,20 +835,13 @@ def found_in(found: Detected, root: Path) -> Truth:
             value = None if number is None else [names[n] for n in number] if several else names[number]
         elif "instances" in decoders and "boxes" not in decoders:
             value = {"pixels": int((decoders["instances"].decode(raw, (HEIGHT, WIDTH)) > 0).sum())}
-        elif "boxes" in raw:
-            boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
-            value = list(zip([listing.classes["box_labels"][n] for n in raw["box_labels"]], boxes, strict=True))
-        elif "objects" in raw and "mask" not in raw:
-            boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
-            labels = [listing.classes["box_labels"][n] for n in decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))]
-            value = list(zip(labels, boxes, strict=True))
         elif "mask" in raw:
-            pixels = (
-                decoders["mask"].decode(raw, None)
-                if "mask" in decoders
-                else np.asarray(Image.open(root / entry.files[1]))
-            )
-            value = tuple(np.unique(pixels).tolist())
+            own = decoders["mask"].decode(raw, None) if "mask" in decoders else Image.open(root / entry.files[1])
+            value = tuple(np.unique(np.asarray(own)).tolist())
+        elif "boxes" in decoders:
+            boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
+            labels = raw["box_labels"] if "boxes" in raw else decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))
+            value = list(zip([listing.classes["box_labels"][n] for n in labels], boxes, strict=True))
         truth[entry.files[0] if parse_reference(entry.files[0]).bytes is None else entry.key] = (entry.split, value)
     return truth
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
@@ -27,6 +27,8 @@ OTHER_CLASS = "object of a class that is not among the classes"
 class AnnotatedSource:
     """The options that all sources of annotations have, and what follows from them in the same way. A dataclass declares them."""
 
+    in_files: ClassVar[Collection[str]] = ()
+    """Fields that are files of their own, and not made of the objects."""
     fields: tuple[str, ...]
     unannotated: Unannotated
     outside: Outside
@@ -63,7 +65,8 @@ class AnnotatedSource:
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of fields that are made of objects, and of images that do not become 8-bit RGB."""
-        return decoders_of(self.fields, self.void, self.outside) | pixel_decoders(self.pixels)
+        made = [name for name in self.fields if name not in self.in_files]
+        return decoders_of(made, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def rows(self) -> dict[str, tuple[str, ...]]:
         """The fields with rows for each box."""

@@ -29,15 +29,14 @@ from tfprep.sources.annotations.listing import (
     image_template,
     object_listing,
 )
-from tfprep.sources.annotations.objects import Outside, decoders_of
+from tfprep.sources.annotations.objects import Outside
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern
-from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of
 from tfprep.sources.splits import Row
 
 _FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
-_DRAWN = ("mask", "instances")
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,6 +65,7 @@ class CocoPanoptic(AnnotatedSource):
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    in_files = ("mask", "instances")
     annotations: str = "annotations/panoptic_{split}.json"
     images: str = "{split}/{file_name}"
     segments: str = "panoptic_{split}/{file_name}"
@@ -86,9 +86,7 @@ class CocoPanoptic(AnnotatedSource):
 
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of fields that are made of segments and objects, and of images that do not become 8-bit RGB."""
-        drawn: dict[str, FieldDecoder] = {n: Segments(n, self.void) for n in self.fields if n in _DRAWN}
-        named = [name for name in self.fields if name not in _DRAWN]
-        return decoders_of(named, self.void, self.outside) | drawn | pixel_decoders(self.pixels)
+        return super().decoders() | {n: Segments(n, self.void) for n in self.fields if n in self.in_files}
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""

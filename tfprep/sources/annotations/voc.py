@@ -26,13 +26,13 @@ from tfprep.sources.annotations.listing import (
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import Outside, decoders_of
+from tfprep.sources.annotations.objects import Outside
 from tfprep.sources.cells import sorted_classes
 from tfprep.sources.folder import Splits, split_files
 from tfprep.sources.patterns import Companions, Holes, Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels, pixel_decoders
+from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import text_lines
-from tfprep.sources.source import FieldDecoder, Listing
+from tfprep.sources.source import Listing
 from tfprep.sources.splits import Row
 
 VOC_CLASSES = (
@@ -76,6 +76,7 @@ class Voc(AnnotatedSource):
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    in_files = _MASKS
     images: str = "JPEGImages/*"
     annotations: str = "Annotations/*.xml"
     sets: str | None = None
@@ -103,11 +104,6 @@ class Voc(AnnotatedSource):
                 raise RecipeError(
                     f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} has not"
                 )
-
-    def decoders(self) -> dict[str, FieldDecoder]:
-        """The decoders of fields that are made of objects, and of images that do not become 8-bit RGB."""
-        named = [name for name in self.fields if name not in _MASKS]
-        return decoders_of(named, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

@@ -94,11 +94,6 @@ class Facts:
         return any(form.endswith(TRANSPARENT) for form in self.forms)
 
     @property
-    def no_mask_opened(self) -> bool:
-        """Tells if there are masks, and not one of those that were opened holds class numbers."""
-        return bool(self.mask_numbers) and not any(self.mask_numbers.values()) and bool(self.problems)
-
-    @property
     def usual_side(self) -> int:
         """The shorter side in pixels that at least 19 of 20 images have, as far as they were opened."""
         shorter = sorted(min(size) for size in self.sizes)
@@ -329,7 +324,8 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
     """
     source, doubts = candidate.source, candidate.doubts
     facts = look(source, tree.root)
-    if isinstance(source, Paired) and facts.no_mask_opened:
+    # There are masks, and not one of those that were opened holds class numbers.
+    if isinstance(source, Paired) and facts.mask_numbers and not any(facts.mask_numbers.values()) and facts.problems:
         source, named = _with_palette(source, tree.root, facts)
         facts, doubts = look(source, tree.root), (*doubts, *named)
     elif isinstance(source, Paired) and facts.mask_numbers.get("mask") == (0, 255):

@@ -6,7 +6,7 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _SAMPLES = re.compile(
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
+"""Names such as `cat.0.jpg` and `dog 1.jpg`."""
 _LINES = {
     "KITTI": re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}"),
     "DOTA": re.compile(r"(?:-?[\d.]+ ){8}[A-Za-z]\S* \d"),
@@ -72,7 +73,8 @@ class Inventory:
             if pictures:
                 images[folder] = Counter(map(suffix_of, pictures))
                 names[folder] = pictures[:NAMES_KEPT]
-                words[folder] = words_of(pictures)
+                numbered = [_NUMBERED.fullmatch(os.path.splitext(name)[0]) for name in pictures]
+                words[folder] = Counter() if None in numbered else Counter(match[1] for match in numbered if match)
             for name in files:
                 if may_annotate(name):
                     few = others.setdefault(folder, {}).setdefault(suffix_of(name), [])
@@ -173,12 +175,6 @@ def below(folder: str, name: str) -> str:
 def suffix_of(name: str) -> str:
     """Return the suffix in lower case, with its dot."""
     return os.path.splitext(name)[1].lower()
-
-
-def words_of(names: Iterable[str]) -> Counter[str]:
-    """Count the words of names such as `cat.0.jpg` and `dog 1.jpg`; empty unless all of them are like that."""
-    numbered = [_NUMBERED.fullmatch(os.path.splitext(name)[0]) for name in names]
-    return Counter() if None in numbered else Counter(match[1] for match in numbered if match)
 
 
 def may_annotate(name: str) -> bool:
