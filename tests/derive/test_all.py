@@ -187,10 +187,6 @@ def test_wrong_options_raise(make, message):
         make()
 
 
-DRAWS = np.random.default_rng(0)
-FINE = DRAWS.integers(0, 3, (30, 41), dtype=np.uint8)
-
-
 def of(op, mask, seed=0):
     return op({"mask": mask}, np.random.default_rng(seed))
 
@@ -211,13 +207,8 @@ def test_outer_boundaries_count_void_as_no_object(background):
     np.testing.assert_array_equal(of(Boundaries(mode="outer", background=background, void=255), mask), expected)
 
 
-def test_one_hot_refuses_a_class_it_has_no_channel_for():
-    with pytest.raises(SampleError, match="'mask' holds the class 2, OneHot has 2 classes and ignores None"):
-        of(OneHot(classes=2), FINE)
-
-
 def test_one_object_of_none():
-    out = of(OneObject(target=4), FINE)
+    out = of(OneObject(target=4), CLASSES)
     assert (out != 1).all()
     assert not (of(OneObject(target=4), np.zeros((4, 4), np.uint8))).any()
 
@@ -232,16 +223,9 @@ def test_more_objects_than_a_byte_holds():
     assert len(np.unique(out[mask == 5])) == 1600
 
 
-# --- instances --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("op", [InstanceCenters(), InstanceOffsets()])
-def test_no_instances(op):
-    assert not of(op, np.zeros((6, 7), np.uint8)).any()
-
-
-def test_no_boxes():
+def test_no_instances():
     empty = np.zeros((6, 7), np.uint8)
+    assert not any(of(op, empty).any() for op in (InstanceCenters(), InstanceOffsets()))
     assert of(InstanceBoxes(), empty).shape == (0, 4)
     assert InstanceClasses()({"mask": empty, "classes": empty}, np.random.default_rng(0)).shape == (0,)
 
@@ -259,11 +243,27 @@ def test_extreme_points_of_nothing_and_of_one_pixel():
     assert of(ExtremePoints(target=7), one).tolist() == [[3.5, 2.5, 1]] * 4
 
 
-def test_wrong_points():
-    with pytest.raises(SampleError, match=r"points are \[N, 2\] or \[N, 3\]; 'points' is \[3\]"):
-        Heatmaps()({"image": IMAGE, "points": np.array([1, 2, 3], np.float32)}, np.random.default_rng(0))
-
-
-def test_a_wrong_image():
-    with pytest.raises(SampleError, match=r"an image is uint8 \[H, W, 3\]; 'image' is float64"):
-        Sobel()({"image": np.zeros((4, 4, 3))}, np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("op", "sample", "error", "message"),
+    [
+        (
+            Heatmaps(),
+            {"image": IMAGE, "points": np.ones(3)},
+            SampleError,
+            r"points are \[N, 2\] or .* 'points' is \[3\]",
+        ),
+        (Sobel(), {"image": np.zeros((4, 4, 3))}, SampleError, r"an image is uint8 \[H, W, 3\]; 'image' is float64"),
+        (derive.Distance(), {"image": IMAGE}, RecipeError, "asks for the field 'mask', the sample has"),
+        (derive.Distance(), {"mask": np.zeros((3, 3))}, SampleError, r"whole numbers \[H, W\]; 'mask' is float64"),
+        (
+            OneHot(classes=2),
+            {"mask": CLASSES},
+            SampleError,
+            "'mask' holds the class 2, OneHot has 2 classes and ignores",
+        ),
+    ],
+)
+def test_wrong_fields_are_named(op, sample, error, message):
+    with pytest.raises(error, match=message) as caught:
+        op(sample, np.random.default_rng(0))
+    assert error is RecipeError or caught.value.stage == "derive"

@@ -115,6 +115,7 @@ def test_distances_are_scipys(op, expected):
 
 @pytest.mark.covers("Distance", "SignedDistance")
 def test_distances_to_nothing():
+    beside_void = np.array([[4, 4, VOID]], np.uint8)
     diagonal = np.hypot(*SHAPE)
     for op, mask, level in (
         (Distance(target=2), NONE, diagonal),
@@ -132,6 +133,12 @@ def test_distances_to_nothing():
         (SignedDistance(target=2), NONE, diagonal),
         (SignedDistance(target=2), ALL, -diagonal),
         (SignedDistance(target=2, outline="inner"), NONE, 0),
+        (SignedDistance(target=4, void=VOID, truncate_px=9), beside_void, [[-9, -9, 0]]),
+        (SignedDistance(target=1, void=VOID, truncate_px=9), beside_void, [[9, 9, 0]]),
+        (SignedDistance(target=1, void=VOID, truncate_px=9, dtype="uint8"), beside_void, [[255, 255, 128]]),
+        (Distance(target=4, to="boundary", void=VOID, truncate_px=9), beside_void, 9),
+        (UNetWeights(), NONE, 1),
+        (UNetWeights(), np.ones(SHAPE, np.uint8), 1),
     ):
         np.testing.assert_allclose(derived(op, mask=mask)[0], level, rtol=1e-5)
 
@@ -153,11 +160,8 @@ def test_derived_inputs_come_from_the_warped_mask_and_keep_void():
     np.testing.assert_array_equal(made["hot"].sum(2) == 0, mask == VOID)
 
 
-@pytest.mark.covers("GeodesicDistance")
-@pytest.mark.parametrize("weight", [0, 50])
-def test_geodesic_distance_is_dijkstras(weight):
-    image = PHOTO[:40, :50]
-    points = np.array([[30.5, 20.5, 1], [5.2, 33.9, 1], [1, 1, 0], [99, 3, 1]], np.float32)
+def by_dijkstra(image, pixels, weight):
+    """Least costs from these pixels, (row, column), on the graph of 8 neighbours."""
     number = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2])
     colours = image.astype(float) / 255 * weight
     starts, ends, costs = [], [], []
@@ -171,13 +175,50 @@ def test_geodesic_distance_is_dijkstras(weight):
         ends.append(number[b].ravel())
         costs.append(np.sqrt(squared + np.square(colours[a] - colours[b]).sum(-1)).ravel())
     graph = coo_matrix((np.concatenate(costs), (np.concatenate(starts), np.concatenate(ends))), (number.size,) * 2)
-    seeds = [number[20, 30], number[33, 5]]
-    exact = dijkstra(graph, directed=False, indices=seeds).min(0).reshape(image.shape[:2])
+    seeds = [number[pixel] for pixel in pixels]
+    return dijkstra(graph, directed=False, indices=seeds).min(0).reshape(image.shape[:2])
+
+
+def maze(size=31):
+    """A spiral, in which the path to the centre is much longer than the straight line."""
+    image = np.zeros((size, size, 3), np.uint8)
+    for ring in range(0, size // 2, 4):
+        image[ring : size - ring, ring : size - ring] = 255
+        image[ring + 2 : size - ring - 2, ring + 2 : size - ring - 2] = 0
+        image[ring + 5, ring : ring + 2] = 0
+    return image
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, (23, 31, 3), dtype=np.uint8)
+CHECKS = (np.indices((9, 40)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None].repeat(3, 2)
+
+
+@pytest.mark.covers("GeodesicDistance")
+@pytest.mark.parametrize("weight", [0, 5, 50, 200])
+def test_geodesic_distance_is_dijkstras(weight):
+    image = PHOTO[:40, :50]
+    points = np.array([[30.5, 20.5, 1], [5.2, 33.9, 1], [1, 1, 0], [99, 3, 1], [np.nan, 4, 1]], np.float32)
     ours = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=points)[0]
+    exact = by_dijkstra(image, [(20, 30), (33, 5)], weight)
     np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-4)
     cut = derived(GeodesicDistance(edge_weight_px=weight, truncate_px=9, only=0), image=image, points=points)[0]
-    alone = dijkstra(graph, directed=False, indices=number[1, 1]).reshape(image.shape[:2])
-    np.testing.assert_allclose(cut, np.minimum(alone, 9), atol=1e-4)
+    np.testing.assert_allclose(cut, np.minimum(by_dijkstra(image, [(1, 1)], weight), 9), atol=1e-4)
+    for image in (NOISE, maze(), CHECKS, NOISE[:1], NOISE[:, :1]):
+        ends = np.array([[0.5, 0.5, 1], [image.shape[1] - 0.5, image.shape[0] - 0.5, 1]], np.float32)
+        ours = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=ends)[0]
+        np.testing.assert_allclose(ours, by_dijkstra(image, [(0, 0), (-1, -1)], weight), rtol=1e-5, atol=1e-4)
+        none = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=ends[:0])[0]
+        assert none.min() == none.max() >= ours.max() - 1e-3, "farther than all"
+
+
+@pytest.mark.covers("GeodesicDistance")
+def test_fewer_scans_give_an_upper_bound_of_geodesic_distance():
+    middle = np.array([[15.5, 15.5, 1]], np.float32)
+    one, exact = (
+        derived(GeodesicDistance(edge_weight_px=50, scans=n), image=maze(), points=middle)[0] for n in (1, None)
+    )
+    assert (one >= exact - 1e-4).all()
+    assert (one > exact + 1).any()
 
 
 # --- clicks -------------------------------------------------------------------------------------------------------------
