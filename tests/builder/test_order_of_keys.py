@@ -1,13 +1,12 @@
 """The order of keys in a recipe never decides silently which bytes are which field: compared with TensorFlow's Example parser."""
 
-import itertools
 from dataclasses import dataclass, replace
 
-import cv2
 import numpy as np
 import pytest
 
 import tfprep
+from tests.photos import write_photos
 from tfprep import Recipe, codecs, derive
 from tfprep.builder import BuildOptions, build_part, explain, finish_build, plan_build
 from tfprep.dataset.verify import verify
@@ -18,7 +17,8 @@ from tfprep.sources import Entry, Listing
 tf = pytest.importorskip("tensorflow")
 
 INLINE = BuildOptions(workers=0)
-CODECS = {"image": codecs.Raw(), "m": codecs.Raw(), "q": codecs.Raw(), "one": codecs.Scalar(), "two": codecs.Scalar()}
+CODECS = {"one": codecs.Scalar(), "two": codecs.Scalar()}
+FIELDS = "image m q one two"
 
 
 @dataclass(frozen=True)
@@ -30,31 +30,40 @@ class Numbered:
 
     def scan(self, root):
         kinds: dict[str, Kind] = {"image": "image", "other": "image", "one": "label", "two": "label"}
-        entries = (Entry(f"{n}", "train", (f"{n}a.png", f"{n}b.png"), (n, 100 + n)) for n in range(12))
+        if (root / "order").exists():  # as the columns of a table are listed
+            kinds = {name: kinds[name] for name in (root / "order").read_text().split()}
+        entries = (Entry(f"{n}", "train", (f"{n}.png", f"{n + 12}.png"), (n, 100 + n)) for n in range(12))
         return Listing(kinds, self.files, self.values, entries)
 
 
 def channel(number):
-    def derived(sample, generator):
-        return sample["image"][:, :, number].astype(np.float32) + number
-
-    return derived
+    return lambda sample, generator: sample["image"][:, :, number].astype(np.float32) + number
 
 
-def recipe(fields="image m q one two", **options):
+def recipe(fields=FIELDS, **options):
     derived = {"m": channel(0), "q": channel(1)}
     store = {name: CODECS.get(name, codecs.Raw()) for name in fields.split()}
-    return Recipe("keys", Numbered(), store, derive=derived, shards={"train": 3}, **options)
+    return Recipe("keys", Numbered(), store, **{"derive": derived, "shards": {"train": 3}, **options})
+
+
+@pytest.fixture(scope="module")
+def photos_of_two(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("raw"), 24, "{number}.png", noise=(7, 9))
 
 
 @pytest.fixture
-def raw(tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for number, which in itertools.product(range(12), "ab"):
-        cv2.imwrite(str(folder / f"{number}{which}.png"), rng.integers(0, 256, (7, 9, 3), np.uint8))
-    return folder
+def raw(photos_of_two):
+    yield photos_of_two
+    (photos_of_two / "order").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def build(recipe, out, raw):
+    return tfprep.build(recipe, out, raw, options=INLINE)
 
 
 def check(out):
@@ -87,66 +96,51 @@ def check(out):
         ("other image m q one two", "the recipe changed: store['other'] added"),
     ],
 )
-def test_another_order_of_store_reads_the_same_fields(raw, tmp_path, fields, due):
-    out = tmp_path / "out"
-    tfprep.build(recipe(), out, raw, options=INLINE)
+def test_another_order_of_store_reads_the_same_fields(raw, out, fields, due):
+    build(recipe(), out, raw)
     check(out)
     assert due in explain(plan_build(recipe(fields), out, raw))
-    tfprep.build(recipe(fields), out, raw, options=INLINE)
+    build(recipe(fields), out, raw)
     assert list(tfprep.open(out).fields) == fields.split()
     check(out)
 
 
-def test_the_first_image_of_store_is_the_hashed_one(raw, tmp_path):
-    out = tmp_path / "out"
-    tfprep.build(recipe("image other"), out, raw, options=INLINE)
+def test_the_first_image_of_store_is_the_hashed_one(raw, out):
+    build(recipe("image other"), out, raw)
     before = tfprep.open(out).index("train", 0, ["image_digest"]).to_pylist()
-    summary = tfprep.build(recipe("other image"), out, raw, options=INLINE)
-    assert summary.built_shards == 3
+    assert build(recipe("other image"), out, raw).built_shards == 3
     assert tfprep.open(out).index("train", 0, ["image_digest"]).to_pylist() != before
 
 
-def test_parts_whose_recipes_differ_in_the_order_alone_make_one_dataset(raw, tmp_path):
-    out = tmp_path / "out"
-    for part, fields in enumerate(("image m q one two", "image q m one two", "one two q image m")):
+def test_parts_whose_recipes_differ_in_the_order_alone_make_one_dataset(raw, out):
+    for part, fields in enumerate((FIELDS, "image q m one two", "one two q image m")):
         build_part(recipe(fields), out, raw, part=part, parts=3, options=INLINE)
     finish_build(recipe(), out, raw, options=INLINE)
     check(out)
 
 
 @pytest.mark.parametrize("names", ["files", "values"])
-def test_a_source_that_exchanges_the_names_of_its_columns_builds_anew(raw, tmp_path, names):
+def test_a_source_that_exchanges_the_names_of_its_columns_builds_anew(raw, out, names):
     """The entries stay equal, so that only the order of the names says which file or value is which field."""
-    out, before = tmp_path / "out", recipe("image other one two")
-    tfprep.build(before, out, raw, options=INLINE)
+    before = recipe("image other one two")
+    build(before, out, raw)
     after = replace(before, source=replace(before.source, **{names: getattr(before.source, names)[::-1]}))
     assert f"the {names} of the source" in explain(plan_build(after, out, raw))
-    tfprep.build(after, out, raw, options=INLINE)
-    tfprep.build(after, tmp_path / "fresh", raw, options=INLINE)
-    one, two = (list(tfprep.open(folder).samples("train")) for folder in (out, tmp_path / "fresh"))
+    build(after, out, raw)
+    build(after, out.with_name("fresh"), raw)
+    one, two = (list(tfprep.open(folder).samples("train")) for folder in (out, out.with_name("fresh")))
     for sample, expected in zip(one, two, strict=True):
         assert all(np.array_equal(sample[name], expected[name]) for name in expected)
 
 
-@dataclass(frozen=True)
-class Header(Numbered):
-    """Lists its kinds in the order that a file says, as the columns of a table are listed."""
-
-    def scan(self, root):
-        listing = super().scan(root)
-        return replace(listing, kinds={name: listing.kinds[name] for name in (root / "order").read_text().split()})
-
-
-def test_another_order_of_the_kinds_is_named(raw, tmp_path):
-    made = replace(recipe("image one"), source=Header())
-    (raw / "order").write_text("image other one two")
-    tfprep.build(made, tmp_path / "out", raw, options=INLINE)
+def test_another_order_of_the_kinds_is_named(raw, out):
+    build(recipe("image one"), out, raw)
     (raw / "order").write_text("one image other two")
-    assert explain(plan_build(made, tmp_path / "out", raw)).endswith("the recipe changed: the kinds of the source")
+    assert explain(plan_build(recipe("image one"), out, raw)).endswith("the recipe changed: the kinds of the source")
 
 
 def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
-    """`fill`, `stack` and `variants` go by name: another order gives the same bytes, and nothing is built."""
+    """`fill` and `stack` go by name: another order gives the same bytes, and nothing is built."""
     more = {
         "fill": {"image": 1, "other": 2},
         "stack": {"x": ("image", "other"), "y": ("other", "image")},
@@ -155,11 +149,9 @@ def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
         "geometry": [tfprep.augment.Rotate(10)],
     }
     turned = {**more, **{name: dict(reversed(more[name].items())) for name in ("fill", "stack")}}
-    store = {"x": codecs.Raw(), "y": codecs.Raw(), "image": codecs.Raw()}
     outs = [tmp_path / "a", tmp_path / "b"]
     for out, options in zip(outs, (more, turned), strict=True):
-        tfprep.build(Recipe("keys", Numbered(), store, **options), out, raw, options=INLINE)
-    summary = tfprep.build(Recipe("keys", Numbered(), store, **turned), outs[0], raw, options=INLINE)
-    assert summary.built_shards == 0
+        build(recipe("x y image", **options), out, raw)
+    assert build(recipe("x y image", **turned), outs[0], raw).built_shards == 0
     shards = [sorted((path.name, path.read_bytes()) for path in out.glob("*.tfrecord-*")) for out in outs]
     assert shards[0] == shards[1]

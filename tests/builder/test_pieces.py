@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builder.conftest import run
 from tfprep import sources
-from tfprep.builder import run
 from tfprep.builder.planning import plan, samples
 from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
@@ -70,22 +69,20 @@ def test_samples_arranged_on_disk_equal_those_sorted_in_memory(samples, shards, 
         assert len(arranged) == len(chosen)
 
 
-@pytest.mark.parametrize(
-    ("samples", "megabytes", "shards"),
-    [
-        (0, 0, 1),
-        (40, 1, 1),
-        (300, 40, 9),
-        (700, 13, 4),
-        (512, 60, 15),
-        (512, 64, 16),
-        (512, 16 * 64, 16),
-        (512, 16 * 64 + 1, 32),
-        (900, 33 * 64, 48),
-    ],
-)
-def test_default_shards_have_at_most_64_mib_and_divide_among_16_workers(samples, megabytes, shards):
-    assert _default_shards(samples, megabytes << 20) == shards
+def test_default_shards_have_at_most_64_mib_and_divide_among_16_workers(tmp_path):
+    for count, megabytes, shards in [
+        (0, 0, 1), (40, 1, 1), (300, 40, 9), (700, 13, 4), (512, 60, 15), (512, 64, 16), (512, 16 * 64, 16),
+        (512, 16 * 64 + 1, 32), (900, 33 * 64, 48),
+    ]:  # fmt: skip
+        assert _default_shards(count, megabytes << 20) == shards
+    (tmp_path / "a").mkdir()
+    for number in range(100):  # one huge file does not make thousands of shards
+        path = tmp_path / "a" / f"{number}.jpg"
+        path.touch()
+        os.truncate(path, (200 << 30) if number == 7 else 1 << 20)  # sparse
+    table = collect_samples(sources.Folder().scan(tmp_path), tmp_path, 0)
+    assert table.totals(1 << 62)["train"] == (100, (200 << 30) + (99 << 20))
+    assert _default_shards(*table.totals(SHARD_BYTES)["train"]) == 3
 
 
 @pytest.mark.parametrize("classes", [2, 1000])
@@ -133,36 +130,21 @@ def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch, ref
     assert parts[3] == parts[1]
 
 
-def test_one_huge_file_does_not_make_thousands_of_shards(tmp_path):
-    for number in range(100):
-        path = tmp_path / "a" / f"{number}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        os.truncate(path, (200 << 30) if number == 7 else 1 << 20)  # sparse
-    samples = collect_samples(sources.Folder().scan(tmp_path), tmp_path, 0)
-    assert samples.totals(1 << 62)["train"] == (100, (200 << 30) + (99 << 20))
-    assert _default_shards(*samples.totals(SHARD_BYTES)["train"]) == 3
-
-
 @pytest.mark.parametrize(
     ("number", "warns"), [("4.13.0", True), ("4.10.0-dev", True), ("5.0.0", False), ("10.1", False)]
 )
-def test_an_opencv_that_rounds_warps_is_named(monkeypatch, number, warns):
+def test_a_build_with_an_opencv_that_rounds_warps_warns_once(monkeypatch, site, number, warns):
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
     monkeypatch.setattr(plan.cv2, "__version__", number)
-    assert plan.warning_of_opencv().startswith(f"OpenCV {number} rounds warps to 1/32 pixel") is warns
+    events = []
+    site.fill(2, 1).build(on_event=events.append)
+    message = f"OpenCV {number} rounds warps to 1/32 pixel"
+    assert [event.text.startswith(message) for event in events if event.name == "warning"] == [True] * warns
 
 
 def test_the_version_of_opencv_is_known_without_its_import():
     """Where PyPI's wheel names it; elsewhere OpenCV is imported."""
     script = "import sys; from tfprep.builder.planning.plan import maker_versions as versions\n"
     script += "print(versions()['opencv'], 'cv2' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    said = run([sys.executable, "-c", script]).stdout.split()
     assert said == [cv2.__version__, str(not Path(cv2.__file__).with_name("version.py").exists())]
-
-
-def test_a_build_with_such_an_opencv_warns_once(monkeypatch, site):
-    monkeypatch.setattr(run, "warning_of_opencv", lambda: "OpenCV 4 rounds warps")
-    with pytest.warns(UserWarning, match="rounds warps") as caught:
-        site.fill(2, 1).build()
-    assert len(caught) == 1
