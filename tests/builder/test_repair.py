@@ -74,7 +74,7 @@ def test_a_flip_in_every_kind_of_file_is_found_and_mended(copy, name):
     whole, path = published(copy), copy / "out" / name
     assert whole.keys() - set(KINDS) == {n for n in whole if "-of-" in n and n not in KINDS}
     rng = np.random.default_rng(0)
-    for number in range(25):
+    for number in range(50):
         place, bit = int(rng.integers(len(whole[name]))), 1 << int(rng.integers(8))
         flip(path, place, bit=bit)
         assert name in {fault.file for fault in verify(copy / "out")}, (place, bit)

@@ -83,7 +83,8 @@ def test_every_version_that_is_read_has_its_golden_datasets():
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [(FORMAT_VERSION + 1, "upgrade tfprep"), (OLDEST - 1, "build it again with this version")]
+    ("version", "advice"),
+    [(FORMAT_VERSION + 1, "upgrade tfprep"), (OLDEST - 1, "build it again with this version"), (True, "")],
 )
 def test_other_versions_are_refused(version, advice, tmp_path):
     path = Path(shutil.copytree(HERE / f"v{FORMAT_VERSION}" / "originals", tmp_path / "other"))
