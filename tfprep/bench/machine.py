@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,29 +34,21 @@ class Machine:
 
 def this_machine(folder: Path) -> Machine:
     """This machine, with the file system of `folder`."""
-    return Machine(_processor(), usable_cpus(), memory_limit(), file_system(folder), platform.python_version())
-
-
-def _processor() -> str:
-    try:
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        processor = names[0] if names else platform.machine()
+    return Machine(processor, usable_cpus(), memory_limit(), file_system(folder), platform.python_version())
 
 
 def file_system(folder: Path) -> str:
     """The type of the file system that `folder` lies on, as `ext4` or `nfs4`; "unknown" where the system does not say."""
     if is_remote(folder):
         return scheme_of(folder)
-    path = os.path.realpath(folder)
-    mounts = [part for part in psutil.disk_partitions(all=True) if _below(path, part.mountpoint)]
+    path = folder.resolve()
+    mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
     return str(max(mounts, key=lambda part: len(part.mountpoint)).fstype) if mounts else "unknown"
-
-
-def _below(path: str, mountpoint: str) -> bool:
-    return os.path.commonpath([path, mountpoint]) == mountpoint
 
 
 # --- the page cache -------------------------------------------------------------------------------------------------
