@@ -22,7 +22,7 @@ from tfprep.builder import BuildOptions, build
 from tfprep.builder.repair import repair
 from tfprep.cli import main
 from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
-from tfprep.dataset.imported import scan, scanning
+from tfprep.dataset.imported import scan
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
@@ -455,7 +455,7 @@ def open_dying(argument):
 
 
 def test_a_process_that_dies_names_its_shard(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "_ENTRY", f"{__name__}:open_dying")
+    monkeypatch.setattr(scan, "_ENTRY", f"{__name__}:open_dying")
     write(tmp_path / "1.tfrecord", [serialized({"n": 0})])
     with pytest.raises(DatasetError, match=r"the process that read .*\.tfrecord died \(.*ended with exit status 7\)"):
         index(tmp_path, [serialized({"n": 0})], workers=2)

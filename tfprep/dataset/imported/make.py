@@ -19,8 +19,7 @@ from typing import Any
 
 from tfprep.dataset.dataset import read_manifest
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
-from tfprep.dataset.imported.scan import Scanned
-from tfprep.dataset.imported.scanning import find_receipt, part_of, remove_receipts, scan_shards
+from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_receipts, scan_shards
 from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
 from tfprep.dataset.imported.shards import (
     Place,

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep._version import __version__
-from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, head_bytes, read_part
-from tfprep.dataset.imported.scanning import part_of
+from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, head_bytes, part_of, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -37,7 +36,7 @@ Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
 """The shards of each split, with what was found in them."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Content:
     """Content of a dataset that is to be written.
 
@@ -49,6 +48,8 @@ class Content:
         commands: The command that indexes each split.
         raster: The feature whose height and width are the index's; None if there is none.
         key: The field that is the key; None for the shard's name and the record's number in it.
+        records, rejects, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
+            class (numbers of no class do not count), all of which `tables` counts.
     """
 
     name: str
@@ -59,123 +60,42 @@ class Content:
     raster: str | None
     key: str | None
 
-    @property
-    def root(self) -> Place:
-        """The folder that all shards lie in or below."""
-        return common_root([shard.path for group in self.groups.values() for shard, _ in group])
-
-
-def write_imported(folder: Path, content: Content, old: Manifest | None) -> Manifest:
-    """Write the dataset into a folder, in place of an older one.
-
-    Raises:
-        DatasetError: No record of a split can be read.
-        BuildError: The folder cannot be written to.
-    """
-    work, rows = folder / PRIVATE, _Rows(content, folder / PRIVATE)
-    with writing(folder):
-        for name in (
-            INDEX,
-            LOCATIONS,
-            REJECTS,
-        ):  # of a command that was killed; a second name of a published file perhaps
-            (work / name).unlink(missing_ok=True)
-        write_index(work / INDEX, rows.schema, rows.tables())
-    write_whole(work / REJECTS, "".join(json.dumps(line) + "\n" for line in rows.rejects))
-    manifest = write_locations(work / LOCATIONS, work / INDEX, _manifest(folder, content, rows))
-    files = {name: digest_of(work / name) for name in (INDEX, LOCATIONS, REJECTS)}
-    names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
-    identity = json.dumps([files[LOCATIONS].sha256, names])
-    manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
-    manifest = replace(manifest, added=kept_fields(old, manifest))
-    # The steps of a build: at every moment readers find the old dataset or the new one.
-    with writing(folder):
-        if (folder / MANIFEST).is_file():
-            aliases = {name: hidden_name(name, digest.sha256) for name, digest in files.items()}
-            for name, alias in aliases.items():
-                link_or_copy(work / name, folder / alias)
-            hidden = replace(manifest, files={aliases[name]: digest for name, digest in files.items()})
-            write_whole(folder / MANIFEST, hidden.to_json())
-        for name in files:
-            os.replace(work / name, folder / name)
-        write_whole(folder / MANIFEST, manifest.to_json())
-        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
-            path.unlink(missing_ok=True)
-    sync_folder(folder)
-    return manifest
-
-
-def _manifest(folder: Path, content: Content, rows: _Rows) -> Manifest:
-    root, fields = content.root, content.fields
-    splits = {}
-    for split, group in content.groups.items():
-        pairs = zip(group, rows.records[split], strict=True)
-        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for (shard, _), records in pairs)
-        splits[split] = SplitInfo(sum(rows.records[split]), (files,))
-    is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
-    return Manifest(
-        name=content.name,
-        fingerprint="",
-        recipe={},
-        fields={field.name: FieldInfo(field.spec, dict(field.codec)) for field in fields},
-        splits=splits,
-        classes={field.name: field.classes for field in fields if field.classes},
-        class_counts={
-            name: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
-            for name, of_splits in rows.counts.items()
-        },
-        versions={"tfprep": __version__},
-        rejects=len(rows.rejects),
-        imported=Imported(
-            root=os.path.relpath(root, folder) if is_inside else str(root),
-            features={field.name: field.feature for field in fields},
-            left_out=dict(content.left_out),
-            versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
-            commands=dict(content.commands),
-        ),
-    )
-
-
-class _Rows:
-    """The rows of the index, and what is counted on the way: records of each shard, rejects, classes."""
-
-    def __init__(self, content: Content, folder: Path) -> None:
-        """`folder` is that of the part files."""
-        self._content, self._root, self._folder = content, content.root, folder
+    def __post_init__(self) -> None:
+        self.root: Place = common_root([shard.path for group in self.groups.values() for shard, _ in group])
         columns = {
             field.name: pa.string() if field.spec.dtype == "string" else pa.from_numpy_dtype(field.spec.dtype)
-            for field in content.fields
+            for field in self.fields
             if field.column
         }
-        infos = {field.name: FieldInfo(field.spec, field.codec) for field in content.fields}
-        self._label = next((field.name for field in content.fields if field.spec.kind == "label"), None)
-        self.schema = schema(list(infos), label_type(infos), columns)
-        self.records: dict[str, list[int]] = {split: [] for split in content.groups}
+        self.infos = {field.name: FieldInfo(field.spec, dict(field.codec)) for field in self.fields}
+        self.label = next((field.name for field in self.fields if field.spec.kind == "label"), None)
+        self.schema = schema(list(self.infos), label_type(self.infos), columns)
+        self.records: dict[str, list[int]] = {split: [] for split in self.groups}
         self.rejects: list[dict[str, Any]] = []
         self.counts: dict[str, dict[str, Array]] = {
-            field.name: {split: np.zeros(len(field.classes), np.int64) for split in content.groups}
-            for field in content.fields
+            field.name: {split: np.zeros(len(field.classes), np.int64) for split in self.groups}
+            for field in self.fields
             if field.classes and field.column and field.spec.shape == ()
         }
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows of all splits."""
-        for split, group in self._content.groups.items():
-            yield from joined_tables(self._tables(split, group))
+    def tables(self, folder: Path) -> Iterator[pa.Table]:
+        """Yield the rows of all splits; `folder` is that of the part files."""
+        for split, group in self.groups.items():
+            yield from joined_tables(self._tables(folder, split, group))
             if not sum(self.records[split]):
                 reason = next((line["reason"] for line in self.rejects if line["split"] == split), "there is none")
                 raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
 
-    def _tables(self, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
+    def _tables(self, folder: Path, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
         for number, (shard, scanned) in enumerate(group):
-            shard_name, records = name_below(self._root, shard.path), 0
+            shard_name, records = name_below(self.root, shard.path), 0
             self._reject(split, shard_name, scanned.bad)
             if scanned.fault:
                 rest = LostRecord(
                     scanned.records + len(scanned.bad), scanned.end, f"{scanned.fault}; what follows is left out"
                 )
                 self._reject(split, shard_name, [rest])
-            with part_of(scanned, self._folder).open("rb") as file:
+            with part_of(scanned, folder).open("rb") as file:
                 for batch in read_part(file):
                     table = self._table(batch, split, number, shard_name)
                     records += len(table)
@@ -201,21 +121,21 @@ class _Rows:
             "size": batch.column("size").to_numpy()[rows],
             "payload_crc": batch.column("payload_crc").to_numpy()[rows],
         }
-        for field in self._content.fields:
+        for field in self.fields:
             columns |= self._field(field, batch, numbers.get(field.feature), rows, offset)
-        raster = numbers.get(self._content.raster or "")
+        raster = numbers.get(self.raster or "")
         for side in ("height", "width"):
             columns[side] = pa.nulls(len(rows), pa.int32())
             if f"{raster}.{side}" in batch.schema.names:
                 values = batch.column(f"{raster}.{side}").to_numpy()[rows]
                 columns[side] = pa.array(values, mask=values == 0)
-        if self._content.key is None:
+        if self.key is None:
             record = pa.array(batch.column("number").to_numpy()[rows]).cast(pa.string())
             columns["key"] = pc.binary_join_element_wise(pa.scalar(shard_name), record, pa.scalar("#"))
         else:
-            columns["key"] = columns[self._content.key]
-        if "label" in self.schema.names and self._label is not None:
-            columns["label"] = columns[self._label]
+            columns["key"] = columns[self.key]
+        if "label" in self.schema.names and self.label is not None:
+            columns["label"] = columns[self.label]
         for name, of_splits in self.counts.items():
             values, counts = columns[name].to_numpy(), of_splits[split]
             counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
@@ -227,7 +147,7 @@ class _Rows:
     def _complete(self, batch: pa.RecordBatch, numbers: Mapping[str, int], split: str, shard: str) -> Array:
         """Return which records have all required features: bool [N]; the others are rejects."""
         kept = np.ones(batch.num_rows, bool)
-        for field in self._content.fields:
+        for field in self.fields:
             if not field.required:
                 continue
             here = np.zeros(batch.num_rows, bool)
@@ -256,3 +176,71 @@ class _Rows:
             if field.column and f"{number}.value" in batch.schema.names:
                 values = batch.column(f"{number}.value").take(pa.array(rows))
         return {f"{field.name}_offset": first, f"{field.name}_size": size, field.name: values}
+
+
+def write_imported(folder: Path, content: Content, old: Manifest | None) -> Manifest:
+    """Write the dataset into a folder, in place of an older one.
+
+    Raises:
+        DatasetError: No record of a split can be read.
+        BuildError: The folder cannot be written to.
+    """
+    work = folder / PRIVATE
+    with writing(folder):
+        for name in (INDEX, LOCATIONS, REJECTS):
+            # Those of a command that was killed may be second names of published files.
+            (work / name).unlink(missing_ok=True)
+        write_index(work / INDEX, content.schema, content.tables(work))
+    write_whole(work / REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejects))
+    manifest = write_locations(work / LOCATIONS, work / INDEX, _manifest(folder, content))
+    files = {name: digest_of(work / name) for name in (INDEX, LOCATIONS, REJECTS)}
+    names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
+    identity = json.dumps([files[LOCATIONS].sha256, names])
+    manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
+    manifest = replace(manifest, added=kept_fields(old, manifest))
+    # The steps of a build: at every moment readers find the old dataset or the new one.
+    with writing(folder):
+        if (folder / MANIFEST).is_file():
+            aliases = {name: hidden_name(name, digest.sha256) for name, digest in files.items()}
+            for name, alias in aliases.items():
+                link_or_copy(work / name, folder / alias)
+            hidden = replace(manifest, files={aliases[name]: digest for name, digest in files.items()})
+            write_whole(folder / MANIFEST, hidden.to_json())
+        for name in files:
+            os.replace(work / name, folder / name)
+        write_whole(folder / MANIFEST, manifest.to_json())
+        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
+            path.unlink(missing_ok=True)
+    sync_folder(folder)
+    return manifest
+
+
+def _manifest(folder: Path, content: Content) -> Manifest:
+    root, fields = content.root, content.fields
+    splits = {}
+    for split, group in content.groups.items():
+        pairs = zip(group, content.records[split], strict=True)
+        files = tuple(FileInfo(name_below(root, shard.path), records, shard.bytes) for (shard, _), records in pairs)
+        splits[split] = SplitInfo(sum(content.records[split]), (files,))
+    is_inside = not is_remote(root) and folder.is_relative_to(root)  # both can then be moved together
+    return Manifest(
+        name=content.name,
+        fingerprint="",
+        recipe={},
+        fields=content.infos,
+        splits=splits,
+        classes={field.name: field.classes for field in fields if field.classes},
+        class_counts={
+            name: {split: tuple(counts.tolist()) for split, counts in of_splits.items()}
+            for name, of_splits in content.counts.items()
+        },
+        versions={"tfprep": __version__},
+        rejects=len(content.rejects),
+        imported=Imported(
+            root=os.path.relpath(root, folder) if is_inside else str(root),
+            features={field.name: field.feature for field in fields},
+            left_out=dict(content.left_out),
+            versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
+            commands=dict(content.commands),
+        ),
+    )
