@@ -157,13 +157,18 @@ def read_receipt(
         receipt = replace(receipt, **{n: common.setdefault(text, getattr(receipt, n)) for n, text in texts.items()})
     if (receipt.split, receipt.shard) != (split, shard):
         return None
-    if sizes is None and layout.at_store:
-        sizes = _sizes(layout, receipt)
-    contents = contents_path(layout, receipt)
-    there = contents.exists() if sizes is None else f"{PRIVATE}/{layout.receipts.name}/{contents.name}" in sizes
-    if there and check_files:
-        there = all(_is_there(layout, file, sizes) for file in receipt.files)
-    return receipt if there else None
+    expected: dict[str, int | None] = {f"{PRIVATE}/{layout.receipts.name}/{contents_path(layout, receipt).name}": None}
+    for file in receipt.files if check_files else ():
+        expected |= {file.name: file.bytes, f"{file.name}.idx": None}  # None: of any size
+    for name, size in expected.items():
+        if sizes is not None:
+            there = sizes.get(name)
+        else:
+            path = layout.out / name if layout.at_store else layout.find(name)
+            there = None if path is None else size_of(path)
+        if there is None or size not in (None, there):
+            return None
+    return receipt
 
 
 def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator[Receipt | None]:
@@ -264,18 +269,3 @@ def same_files(receipt: Receipt, identity: str) -> bool:
 
 def _file_system(identity: str) -> str:
     return identity.partition("/")[0]
-
-
-def _sizes(layout: Layout, receipt: Receipt) -> dict[str, int]:
-    """Ask the store for the sizes of the objects that a receipt names."""
-    names = [f"{PRIVATE}/{layout.receipts.name}/{contents_path(layout, receipt).name}"]
-    names += [name for file in receipt.files for name in (file.name, f"{file.name}.idx")]
-    sizes = {name: size_of(layout.out / name) for name in names}
-    return {name: size for name, size in sizes.items() if size is not None}
-
-
-def _is_there(layout: Layout, file: FileInfo, sizes: Mapping[str, int] | None) -> bool:
-    if sizes is not None:
-        return sizes.get(file.name) == file.bytes and f"{file.name}.idx" in sizes
-    path = layout.find(file.name)
-    return path is not None and path.stat().st_size == file.bytes and layout.find(f"{file.name}.idx") is not None

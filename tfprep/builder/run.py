@@ -22,7 +22,6 @@ from tfprep.builder.options import (
     BuildOptions,
     BuildSummary,
     LogEvent,
-    NodeProgress,
     OnProgress,
     Part,
     PartSummary,
@@ -131,8 +130,12 @@ class Build:
     publication: Publication | None
     started: float
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
-    _is_open: bool = False
-    _nodes: tuple[NodeProgress, ...] = ()
+    _scheduler: ShardScheduler | None = None
+
+    @property
+    def _built(self) -> list[ShardState]:
+        """All shards that were written, each once."""
+        return list(self._scheduler.built.values()) if self._scheduler else []
 
     def build(self) -> BuildSummary:
         """Build what is due, and publish."""
@@ -143,8 +146,8 @@ class Build:
         self._remember(plan)
         due = [state for state in states if self._is_due(state)]
         with _importing_the_rest() if due else nullcontext():
-            built, receipts = self._build_all(plan, due)
-        return self._publish(plan, built, receipts)
+            receipts = self._build_all(plan, due)
+        return self._publish(plan, receipts)
 
     def build_part(self, part: Part) -> PartSummary:
         """Build what is due of a part."""
@@ -156,9 +159,7 @@ class Build:
         if due or size_of(self.layout.part_plan) is not None:
             agree(plan, self.layout, part, self.options)
         self._remember(plan)
-        scheduler = self._scheduler(plan, due)
-        self._run_tasks(plan, scheduler, due)
-        built = list(scheduler.built.values())
+        self._run_tasks(plan, due)
         receipts = _receipts(plan, self.layout, shards)
         rejects = sum(len(receipt.rejects) for receipt in receipts)
         summary = PartSummary(
@@ -168,8 +169,8 @@ class Build:
             shards=len(receipts),
             samples=sum(receipt.records for receipt in receipts) + rejects,
             rejects=rejects,
-            built_samples=sum(state.samples for state in built),
-            built_shards=len(built),
+            built_samples=sum(state.samples for state in self._built),
+            built_shards=len(self._built),
             seconds=time.monotonic() - self.started,
         )
         text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
@@ -182,7 +183,7 @@ class Build:
         shards = [place for place in plan.starts if place in set(places)]
         due = list(shard_states(plan, self.layout, shards))
         self._remember(plan)
-        self._run_tasks(plan, self._scheduler(plan, due), due)
+        self._run_tasks(plan, due)
         return _receipts(plan, self.layout, shards)
 
     def finish(self) -> BuildSummary:
@@ -195,8 +196,7 @@ class Build:
         states = self._states(plan, identities=False)
         check_complete(plan, states, self.layout, stored)
         remove_leftovers(self.layout.staged)
-        built, receipts = self._build_all(plan, [])
-        summary = self._publish(plan, built, receipts, report=stored is not None)
+        summary = self._publish(plan, self._build_all(plan, []), report=stored is not None)
         remove_file(self.layout.part_plan)
         return summary
 
@@ -223,9 +223,7 @@ class Build:
             remember_shards(plan, self.layout)
         remember_recipes(plan, self.layout)
 
-    def _publish(
-        self, plan: Plan, built: Sequence[ShardState], receipts: Sequence[Receipt], *, report: bool = False
-    ) -> BuildSummary:
+    def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
         from tfprep.builder.publish import check_rejects, manifest_there, publish
         from tfprep.dataset.other_readers import tfds_limits
@@ -241,6 +239,7 @@ class Build:
                 "are gone): it is published without them; run tfprep add-fields again, which computes only what is missing",
             )
         forget_recipes(plan, self.layout)
+        built = self._built
         samples = sum(state.samples for state in built)
         if built or report or size_of(self.layout.report) is None:
             from tfprep.builder.report import empty_parts, foreign_profiles, write_report
@@ -273,7 +272,7 @@ class Build:
             built_samples=samples,
             built_shards=len(built),
             seconds=time.monotonic() - self.started,
-            nodes=self._nodes,
+            nodes=tuple(self._scheduler.nodes.values()) if self._scheduler else (),
         )
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
@@ -284,37 +283,29 @@ class Build:
         in_this_process = worker_count(self.options) == 0
         return not state.up_to_date and not (state.why == CRASHED and in_this_process)
 
-    def _scheduler(self, plan: Plan, waiting: Sequence[ShardState]) -> ShardScheduler:
-        space = SpaceCheck(self.layout, waiting, self.log_event)
-        return ShardScheduler(plan, self.engine, self.log_event, self.on_progress, space.finished, self.started)
-
-    def _build_all(self, plan: Plan, waiting: Sequence[ShardState]) -> tuple[list[ShardState], list[Receipt]]:
-        """Build the shards that wait, then those in which a field has another form than in most records.
-
-        Returns:
-          All shards that were written, each once, and the receipts of all shards of the plan.
-        """
-        scheduler = self._scheduler(plan, waiting)
-        pending = waiting
+    def _build_all(self, plan: Plan, pending: Sequence[ShardState]) -> list[Receipt]:
+        """Build these shards, then those in which a field has another form than in most records; return all receipts."""
         for _ in range(_MOST_ROUNDS):
-            self._run_tasks(plan, scheduler, pending)
+            self._run_tasks(plan, pending)
             receipts = _receipts(plan, self.layout)
             pending = self._differing(plan, receipts)
             if not pending:
-                self._nodes = tuple(scheduler.nodes.values())
-                return list(scheduler.built.values()), receipts
+                return receipts
             receipts.clear()  # before the next round reads as many
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
-    def _run_tasks(self, plan: Plan, scheduler: ShardScheduler, pending: Sequence[ShardState]) -> None:
+    def _run_tasks(self, plan: Plan, pending: Sequence[ShardState]) -> None:
         if not pending:
             return
-        if not self._is_open:
+        if self._scheduler is None:
             self.engine.start()
             self.engine.open(self._context(plan))
-            self._is_open = True
+            space = SpaceCheck(self.layout, pending, self.log_event)
+            self._scheduler = ShardScheduler(
+                plan, self.engine, self.log_event, self.on_progress, space.finished, self.started
+            )
         try:
-            scheduler.run(pending)
+            self._scheduler.run(pending)
         finally:
             remove_leftovers(self.layout.staged, f"{self._run}*")
 

@@ -117,7 +117,15 @@ class ShardScheduler:
             elif isinstance(event, TaskCrashed):
                 self._crashed(self._running.pop(event.task), event)
             elif isinstance(event, WorkerOutput):
-                self._log_output(event)
+                self._outputs += 1  # warnings of native decoders, with the sample that caused them
+                if self._outputs <= _MOST_OUTPUTS:
+                    at = self._running.get(event.task) if event.task is not None else None
+                    key = at.task.samples[event.item][0] if at is not None and event.item is not None else ""
+                    text = "; ".join(line for line in event.text.splitlines() if line.strip())
+                    more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
+                    self._log_event(
+                        "output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text
+                    )
             elif isinstance(event, NodeNews):
                 if event.state != "waiting":
                     before = self.nodes.get(event.node, NodeProgress(event.node))
@@ -195,17 +203,6 @@ class ShardScheduler:
         self._submit(replace(attempt, task=replace(attempt.task, probe=None, skip=skip), item=0), urgent=True)
 
     # --- messages ----------------------------------------------------------------------------------------------------
-
-    def _log_output(self, event: WorkerOutput) -> None:
-        """Log warnings of native decoders, with the sample that caused them."""
-        self._outputs += 1
-        if self._outputs > _MOST_OUTPUTS:
-            return
-        attempt = self._running.get(event.task) if event.task is not None else None
-        key = attempt.task.samples[event.item][0] if attempt is not None and event.item is not None else ""
-        text = "; ".join(line for line in event.text.splitlines() if line.strip())
-        more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
-        self._log_event("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
 
     def _report(self) -> None:
         self._reported = time.monotonic()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -137,9 +137,11 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
     found: dict[str, int] = {}
     texts, numbers = _Scratch(folder), _Scratch(folder)
     for chunk in write_listing(listing.entries, root, seed):
-        rows = chunk.numbered(found)
+        content, data, splits = chunk
+        rows = np.frombuffer(data, ROW).copy()
+        rows["split"] = np.array([found.setdefault(name, len(found)) for name in splits], np.int16)[rows["split"]]
         rows["offset"] += texts.size
-        texts.append(chunk.texts)
+        texts.append(content)
         numbers.append(rows.tobytes())
     names = tuple(sorted(found, key=lambda name: (name != "train", name)))
     for name in names:
@@ -307,26 +309,10 @@ ROW = np.dtype(
 )
 
 
-class Written(NamedTuple):
-    """A chunk, written down: the texts, the rows as bytes, and the splits in the order in which `split` numbers them."""
-
-    texts: bytes
-    rows: bytes
-    splits: list[str]
-
-    def numbered(self, splits: dict[str, int]) -> Array:
-        """Return the rows with the numbers that `splits` gives; a split that is not in it yet is added."""
-        rows = np.frombuffer(self.rows, ROW).copy()
-        numbers = np.array([splits.setdefault(name, len(splits)) for name in self.splits], np.int16)
-        rows["split"] = numbers[rows["split"]]
-        return rows
-
-
-class _Chunk(NamedTuple):
-    keys: list[str]
-    splits: list[str]
-    files: list[tuple[str, ...]]
-    values: list[tuple[Any, ...]]
+_Chunk = tuple[list[str], list[str], list[tuple[str, ...]], list[tuple[Any, ...]]]
+"""Keys, splits, files and values of some entries."""
+Written = tuple[bytes, bytes, list[str]]
+"""A chunk, written down: the texts, the rows as bytes, and the splits in the order in which `split` numbers them."""
 
 
 def write_listing(entries: Iterable[Entry], root: Path, seed: int) -> Iterator[Written]:
@@ -340,11 +326,13 @@ def write_listing(entries: Iterable[Entry], root: Path, seed: int) -> Iterator[W
     entries = iter(entries)
     some = iter(lambda: list(itertools.islice(entries, CHUNK)), [])
     chunks = (
-        _Chunk([e.key for e in chunk], [e.split for e in chunk], [e.files for e in chunk], [e.values for e in chunk])
+        ([e.key for e in chunk], [e.split for e in chunk], [e.files for e in chunk], [e.values for e in chunk])
         for chunk in some
     )
     for number, chunk in enumerate(chunks):
-        if number == _ALONE and _is_local(root, chunk) and usable_cpus() > 1:
+        may_help = number == _ALONE and usable_cpus() > 1 and not is_remote(root)
+        # A process that asks a store keeps what it was told.
+        if may_help and not any("://" in path for files in chunk[2] for path in files):
             yield from _by_helpers(itertools.chain([chunk], chunks), root, seed)
             return
         yield _written(chunk, root, seed)
@@ -362,52 +350,48 @@ def _by_helpers(chunks: Iterator[_Chunk], root: Path, seed: int) -> Iterator[Wri
         for due in itertools.count():
             for number, chunk in zip(range(due + len(pending) + len(results), due + count), chunks, strict=False):
                 pending[number] = chunk
-                helpers.submit(number, tuple(chunk))
+                helpers.submit(number, chunk)
             if not pending and not results:
                 return
             while due not in results:
                 event = next(events)
                 if isinstance(event, TaskDone):
-                    results[event.task] = Written(*event.result)
+                    results[event.task] = event.result
                 elif isinstance(event, TaskCrashed):
                     results[event.task] = _written(pending[event.task], root, seed)
                 pending = {number: chunk for number, chunk in pending.items() if number not in results}
             yield results.pop(due)
 
 
-def open_helper(argument: tuple[str, int]) -> Callable[[Sequence[Any], Mark], tuple[Any, ...]]:
+def open_helper(argument: tuple[str, int]) -> Callable[[_Chunk, Mark], Written]:
     """Return the work of a helper process (`tfprep.child_process`)."""
     root, seed = raw_root(argument[0]), argument[1]
 
-    def work(chunk: Sequence[Any], mark: Mark) -> tuple[Any, ...]:
+    def work(chunk: _Chunk, mark: Mark) -> Written:
         gc.disable()  # A chunk holds no cycle; the collector would look at all of it several times, an eighth of the time.
-        return tuple(_written(_Chunk(*chunk), root, seed))
+        return _written(chunk, root, seed)
 
     return work
-
-
-def _is_local(root: Path, chunk: _Chunk) -> bool:
-    """Return whether no file is at a URL: a process that asks a store keeps what it was told."""
-    return not is_remote(root) and not any("://" in path for files in chunk.files for path in files)
 
 
 # --- one chunk --------------------------------------------------------------------------------------------------------
 
 
 def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
-    states = raw_states(root, (path for files in chunk.files for path in files))
-    stats = [_stat(states, files) for files in chunk.files]
+    keys, of_splits, of_files, of_values = chunk
+    states = raw_states(root, (path for files in of_files for path in files))
+    stats = [_stat(states, files) for files in of_files]
     columns = (
-        [key.encode() for key in chunk.keys],
-        [SEPARATOR.join(files).encode("utf-8", "surrogateescape") for files in chunk.files],
-        [_values_text(values) for values in chunk.values],
+        [key.encode() for key in keys],
+        [SEPARATOR.join(files).encode("utf-8", "surrogateescape") for files in of_files],
+        [_values_text(values) for values in of_values],
         [stat.encode() for stat, *_ in stats],
     )
     splits: dict[str, int] = {}
-    rows = np.zeros(len(chunk.keys), ROW)
-    rows["split"] = [splits.setdefault(split, len(splits)) for split in chunk.splits]
+    rows = np.zeros(len(keys), ROW)
+    rows["split"] = [splits.setdefault(split, len(splits)) for split in of_splits]
     names = {split: split.encode() for split in splits}
-    joined = [BETWEEN.join(texts) for texts in zip(*columns, (names[split] for split in chunk.splits), strict=True)]
+    joined = [BETWEEN.join(texts) for texts in zip(*columns, (names[split] for split in of_splits), strict=True)]
     rows["hash"] = sample_hashes(seed, columns[0])
     rows["digest"] = _digests(joined)
     rows["identity"] = _digests([identity.encode() for *_, identity in stats])
@@ -415,7 +399,7 @@ def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
     rows["offset"][1:] = np.cumsum(list(map(len, joined[:-1])))
     for number, column in enumerate(columns):
         rows["lengths"][:, number] = list(map(len, column))
-    return Written(b"".join(joined), rows.tobytes(), list(splits))
+    return b"".join(joined), rows.tobytes(), list(splits)
 
 
 def _digests(texts: Iterable[bytes]) -> Array:

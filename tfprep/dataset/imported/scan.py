@@ -1,4 +1,4 @@
-"""Shards, each read once in blocks of whole records: where they and their features lie, the values that the index keeps, a summary.
+"""Shards, each read once in blocks of whole records: where these and their features lie, values for the index, a summary.
 
 What is found is written block by block to a part file, a sequence of Arrow streams of one batch each, so that a shard of any
 size takes the memory of one block. A receipt is written after it.
