@@ -53,6 +53,10 @@ def keys(batches: Iterable[Any]) -> list[list[str]]:
     return [[key.decode() if isinstance(key, bytes) else key for key in each] for each in found]
 
 
+def flat(lists: Iterable[list[Any]]) -> list[Any]:
+    return list(itertools.chain.from_iterable(lists))
+
+
 def overwrite(path: Path, offset: int, content: bytes) -> None:
     """Writes bytes into a file that stays the same file otherwise."""
     with path.open("r+b") as file:

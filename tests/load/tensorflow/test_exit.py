@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.warm_python import run_python
+
 pytest.importorskip("tensorflow")
 
 CODE = """
@@ -41,8 +43,6 @@ def test_an_iterator_that_outlives_all_modules(photos, workers):
     assert done.stderr == ""
 
 
-pytest.importorskip("tensorflow")
-
 BLOCKS = """
 import ctypes, sys
 import tfprep
@@ -69,9 +69,7 @@ for batches in (loader, loader.map(lambda batch: batch["image"])):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is that of glibc")
 @pytest.mark.parametrize(("variables", "kept"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
-def test_freed_blocks_are_kept(make_dataset, variables, kept):
-    path = make_dataset(samples={"train": 8}, fields=["image"]).path
-    command = [sys.executable, "-c", BLOCKS, str(path)]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
+def test_freed_blocks_are_kept(photos, variables, kept):
+    done = run_python(["-c", BLOCKS, str(photos.path)], env=os.environ | variables)
     # True: TensorFlow has set a threshold.
     assert done.stdout.splitlines() == [f"True {not kept}"] * 2

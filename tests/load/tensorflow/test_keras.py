@@ -2,22 +2,15 @@
 arrays.
 """
 
-from itertools import islice
-
 import numpy as np
 import pytest
 
-import tfprep
+from tests.load.batches import batches, check_same
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
 XY = {"inputs": "image", "targets": "label"}
-
-
-@pytest.fixture(scope="module")
-def data(photos):
-    return tfprep.open(photos.path)
 
 
 def model_of(data, **options):
@@ -35,36 +28,23 @@ def model_of(data, **options):
     return model
 
 
-def weights_after(model, *args, **options):
-    history = model.fit(*args, verbose=0, shuffle=False, **options)
-    return history.history, [weight.numpy() for weight in model.trainable_weights]
+def weights_after(data, *args, **options):
+    model = model_of(data)
+    model.fit(*args, verbose=0, shuffle=False, **options)
+    return [weight.numpy() for weight in model.trainable_weights]
 
 
-def arrays(data, steps, **options):
-    """The batches of the first steps as one array per field."""
-    batches = list(islice(data.numpy_loader("train", 10, seed=3, **options), steps))
-    return [np.concatenate(column) for column in zip(*batches, strict=True)]
-
-
-def test_sample_weight(data):
-    train = data.loader("train", 10, seed=3, sample_weight="weight", **XY)
-    _, found = weights_after(model_of(data), train)
-    x, y, w = arrays(data, 5, sample_weight="weight", **XY)
-    _, expected = weights_after(model_of(data), x, y, sample_weight=w, batch_size=10)
-    _, plain = weights_after(model_of(data), x, y, batch_size=10)
+@pytest.mark.parametrize(
+    ("loading", "fitting"), [({"sample_weight": "weight"}, {}), ({}, {"class_weight": {0: 1.0, 1: 5.0, 2: 0.0}})]
+)
+def test_weights(data, loading, fitting):
+    found = weights_after(data, data.loader("train", 10, seed=3, **loading, **XY), **fitting)
+    x, y, *w = (np.concatenate(part) for part in zip(*batches(data, 5, batch_size=10, **loading, **XY), strict=True))
+    expected = weights_after(data, x, y, sample_weight=w[0] if w else None, batch_size=10, **fitting)
+    plain = weights_after(data, x, y, batch_size=10)
     for one, other, without in zip(found, expected, plain, strict=True):
         assert np.allclose(one, other, atol=1e-6)
         assert not np.allclose(one, without, atol=1e-3)
-
-
-def test_class_weight(data):
-    class_weight = {0: 1.0, 1: 5.0, 2: 0.0}
-    train = data.loader("train", 10, seed=3, **XY)
-    _, found = weights_after(model_of(data), train, class_weight=class_weight)
-    x, y = arrays(data, 5, **XY)
-    _, expected = weights_after(model_of(data), x, y, batch_size=10, class_weight=class_weight)
-    for one, other in zip(found, expected, strict=True):
-        assert np.allclose(one, other, atol=1e-6)
 
 
 def test_compiled_by_xla_without_a_second_trace(data):
@@ -112,8 +92,6 @@ def test_validation_reads_the_whole_split_in_every_epoch(data):
 
 
 def test_as_numpy_iterator(data):
-    train = data.loader("train", 8, seed=3, **XY)
-    expected = data.numpy_loader("train", 8, seed=3, **XY)
-    for (x, y), (image, label) in zip(train.as_numpy_iterator(), expected, strict=True):
-        assert np.array_equal(x, image)
-        assert np.array_equal(y, label)
+    given = list(data.loader("train", 8, seed=3, **XY).as_numpy_iterator())
+    check_same(batches(data, 6, **XY), given)
+    assert isinstance(given[0][0], np.ndarray)

@@ -8,6 +8,7 @@ import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
+from tests.load.batches import batches, check_same
 from tfprep import codecs
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.storage import address, objects
@@ -17,11 +18,6 @@ from tfprep.storage.store import open_store
 tf = pytest.importorskip("tensorflow")
 
 
-@pytest.fixture
-def data(photos):
-    return tfprep.open(photos.path)
-
-
 def numbers(batches):
     """The number of each sample, and that of its variant: see `photo_fields`."""
     clicks = np.concatenate([batch["clicks"].numpy()[:, 0, 0].astype(int) for batch in batches])
@@ -29,15 +25,20 @@ def numbers(batches):
     return [value % 1000 for value in values], [value // 1000 for value in values]
 
 
-def test_evaluation_delivers_each_field_of_each_sample_in_the_order_on_disk(data):
-    """JPEG, PNG of 8 and 16 bits, raw bytes and floats, numbers and text: those of the loader, bit for bit."""
-    dataset = data.tf_dataset("val", 4)
-    loader = data.loader("val", 4)
-    assert dataset.element_spec.keys() == loader.element_spec.keys()
-    for one, other in zip(dataset, loader, strict=True):
-        for name, value in other.items():
-            assert one[name].dtype == value.dtype
-            np.testing.assert_array_equal(one[name].numpy(), value.numpy(), name)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inputs": ["image", "clicks", "mask"], "targets": "label"},
+        {"inputs": {"a": "image", "b": "field"}, "targets": {"m": "mask", "t": "caption"}},
+        {"inputs": "image", "targets": "label", "sample_weight": "weight"},
+    ],
+)
+def test_evaluation_delivers_what_the_loader_delivers(data, options):
+    """JPEG, PNG of 8 and 16 bits, raw bytes and floats, numbers and text in the order on disk, bit for bit."""
+    dataset = data.tf_dataset("val", 4, **options)
+    tf.nest.assert_same_structure(dataset.element_spec, data.loader("val", 4, **options).element_spec)
+    check_same(batches(data, None, "val", batch_size=4, **options), list(dataset))
 
 
 def test_each_iteration_of_training_has_each_sample_once_in_another_order_and_variant(data):
@@ -85,19 +86,6 @@ def test_the_buffer_is_as_large_as_the_memory_budget_allows(data):
     assert _buffer(info, "auto", LoaderOptions(32, memory_budget=1)) == 32
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"inputs": ["image", "clicks", "mask"], "targets": "label"},
-        {"inputs": {"a": "image", "b": "field"}, "targets": {"m": "mask", "t": "caption"}},
-        {"inputs": "image", "targets": "label", "sample_weight": "weight"},
-    ],
-)
-def test_structures(data, options):
-    for one, other in zip(data.tf_dataset("val", 4, **options), data.loader("val", 4, **options), strict=True):
-        tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a.numpy(), b.numpy()), one, other)
-
-
 def test_images_of_different_sizes(make_dataset):
     def make(rng, number):
         return {"image": np.full((3 + number % 4, 5, 3), number, np.uint8), "label": number}
@@ -108,15 +96,10 @@ def test_images_of_different_sizes(make_dataset):
         assert one["image"].to_list() == other["image"].to_list()
 
 
-def test_it_can_be_serialised_and_trains(data):
+def test_it_can_be_serialised(data):
     train = data.tf_dataset("train", 8, inputs="clicks", targets="label")
     policy = tf.data.experimental.ExternalStatePolicy.FAIL
     assert b"PyFunc" not in train._as_serialized_graph(external_state_policy=policy).numpy()
-    model = tf.keras.Sequential([tf.keras.Input((24, 32, 2)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
-    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    assert np.isfinite(
-        model.fit(train.repeat(), steps_per_epoch=6, epochs=2, verbose=0, shuffle=False).history["loss"]
-    ).all()
 
 
 def test_urls(photos, data, monkeypatch):
@@ -165,10 +148,7 @@ def test_fields_that_tensorflow_cannot_decode(tmp_path):
     made = write_dataset(tmp_path / "made", samples={"train": 9}, fields=["image", "depth"], codec=stored)
     with pytest.raises(LoaderError, match=r"'depth' is stored as Zstd, for which TensorFlow has no op; use loader\(\)"):
         tfprep.open(made.path).tf_dataset("train", 2)
-    ((image, *_),) = (
-        tfprep.open(made.path).tf_dataset("train", 9, fields=["image"]).map(lambda x: (x["image"],)).take(1)
-    )
-    assert image.shape[0] == 9
+    (batch,) = tfprep.open(made.path).tf_dataset("train", 9, fields=["image"])
+    assert len(batch["image"]) == 9
     (batch,) = tfprep.open(made.path).loader("train", 9, training=False)
-    for value, row in zip(made.values["train"][0], batch["depth"].numpy(), strict=True):
-        np.testing.assert_array_equal(value["depth"], row)
+    assert np.array_equal(np.stack([row["depth"] for row in made.values["train"][0]]), batch["depth"].numpy())

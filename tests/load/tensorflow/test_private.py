@@ -1,6 +1,7 @@
 """TensorFlow's private names: their behaviour, the public alternatives, and that one module contains all of them."""
 
 import gc
+import importlib
 import mmap
 import re
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tfprep
+from tests.load.batches import batches, check_same
 
 tf = pytest.importorskip("tensorflow")
 
@@ -102,27 +103,20 @@ def following(iterator):
     return next(iterator)
 
 
-def test_a_loader_has_the_options_of_its_dataset(photos):
-    loader = tfprep.open(photos.path).loader("train", 8)
+def test_a_loader_has_the_options_of_its_dataset(data):
+    loader = data.loader("train", 8)
     assert loader.options().autotune.enabled is False
     off = tf.data.experimental.AutoShardPolicy.OFF
     assert loader.options().experimental_distribute.auto_shard_policy == off
 
 
-@pytest.mark.parametrize(
-    ("name", "replacement"),
-    [
-        ("tensorflow.python.framework.ops.EagerTensor", None),
-        ("tensorflow.python.framework.ops.EagerTensor", lambda array, device, dtype: tf.constant(array)),  # A copy.
-    ],
-)
-def test_names_that_are_missing_or_behave_otherwise(monkeypatch, name, replacement):
-    module, _, attribute = name.rpartition(".")
-    home = __import__(module, fromlist=["ops"])
+@pytest.mark.parametrize("replacement", [None, lambda array, device, dtype: tf.constant(array)])  # A copy.
+def test_names_that_are_missing_or_behave_otherwise(monkeypatch, replacement):
+    ops = importlib.import_module("tensorflow.python.framework.ops")
     if replacement is None:
-        monkeypatch.delattr(home, attribute)
+        monkeypatch.delattr(ops, "EagerTensor")
     else:
-        monkeypatch.setattr(home, attribute, replacement)
+        monkeypatch.setattr(ops, "EagerTensor", replacement)
     private._eager_tensor.cache_clear()
     try:
         assert private.tensor_maker() is tf.constant
@@ -130,7 +124,7 @@ def test_names_that_are_missing_or_behave_otherwise(monkeypatch, name, replaceme
         private._eager_tensor.cache_clear()
 
 
-def test_iterators_that_know_their_handle_by_another_name(monkeypatch, photos):
+def test_iterators_that_know_their_handle_by_another_name(monkeypatch, data):
     """Then the class is not changed, and nothing is delivered twice."""
     kind = type(iter(tf.data.Dataset.range(1)))
     monkeypatch.setattr(
@@ -141,13 +135,8 @@ def test_iterators_that_know_their_handle_by_another_name(monkeypatch, photos):
     )
     private._iterators_can_change.cache_clear()
     try:
-        iterator = iter(tfprep.open(photos.path).loader("train", 8, seed=3, fields=["label"]))
+        iterator = iter(data.loader("train", 8, seed=3, fields=["label"]))
         assert type(iterator) is kind
     finally:
         private._iterators_can_change.cache_clear()
-    labels = [
-        next(iterator)["label"].numpy().tolist(),
-        tf.function(following)(iterator)["label"].numpy().tolist(),
-    ]
-    expected = iter(tfprep.open(photos.path).numpy_loader("train", 8, seed=3, fields=["label"]))
-    assert labels == [next(expected)["label"].tolist(), next(expected)["label"].tolist()]
+    check_same(batches(data, 2, fields=["label"]), [next(iterator), tf.function(following)(iterator)])

@@ -6,8 +6,6 @@ import warnings
 
 import pytest
 
-import tfprep
-
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
@@ -22,8 +20,8 @@ def model():
 
 
 @pytest.fixture
-def train(photos):
-    return tfprep.open(photos.path).loader("train", batch_size=8, inputs="image", targets="label")
+def train(data):
+    return data.loader("train", batch_size=8, inputs="image", targets="label")
 
 
 def own(train):
@@ -68,8 +66,7 @@ def test_other_warnings_pass_the_filter(train):
         warnings.warn("something else", UserWarning, stacklevel=1)
 
 
-def test_the_filter_is_inserted_once(photos, train):
-    data = tfprep.open(photos.path)
+def test_the_filter_is_inserted_once(data, train):
     before = len(warnings.filters)
     data.loader("train", batch_size=8), data.loader("val", batch_size=8)
     assert len(warnings.filters) == before
