@@ -54,9 +54,6 @@ def test_command_prints_json_and_its_status_says_whether_there_is_a_problem(run,
     assert status == 1
     assert "FAIL Memory      1.07 GB free" in out
     assert "end other programs" in out
-
-
-def test_a_folder_that_does_not_exist(run, tmp_path):
     status, _, err = run("doctor", tmp_path / "none")
     assert status == 1
     assert "is not a folder; name the one where datasets are to lie" in err
@@ -66,15 +63,10 @@ CASES = {
     "no OpenCV": ({"_opencv_flavours": lambda: []}, "OpenCV", "note", "pip install 'tfprep[opencv]'"),
     "two flavours of OpenCV": (
         {"_opencv_flavours": lambda: ["opencv-python", "opencv-python-headless"], "version": lambda _: "5.0.0"},
-        "OpenCV",
-        "problem",
-        "pip uninstall opencv-python opencv-python-headless; pip install opencv-python-headless",
+        "OpenCV", "problem", "pip uninstall opencv-python opencv-python-headless; pip install opencv-python-headless",
     ),
     "old OpenCV": (
-        {"_opencv_flavours": lambda: ["opencv-python"], "version": lambda _: "4.13.0.92"},
-        "OpenCV",
-        "note",
-        "1/32 pixel",
+        {"_opencv_flavours": lambda: ["opencv-python"], "version": lambda _: "4.13.0.92"}, "OpenCV", "note", "1/32 pixel",
     ),
     "no TensorFlow": ({"_version": versions_with(tensorflow=None)}, "TensorFlow", "note", "pip install 'tfprep[tens"),
     "old TensorFlow": ({"_version": versions_with(tensorflow="2.16.2")}, "TensorFlow", "problem", "2.18 or newer"),
@@ -82,7 +74,7 @@ CASES = {
     "little memory": ({"available_memory": lambda: 1 << 30}, "Memory", "problem", "2 GiB"),
     "slow disk": ({"_disk_rates": lambda *_: (2e8, 5e7)}, "Disk rate", "note", "local disk"),
     "TensorFlow that fails": ({"_devices": lambda: "ImportError: libz"}, "GPU", "problem", "import tensorflow"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -158,15 +150,12 @@ def test_without_opencv_a_command_says_what_to_install(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(run, shell):
-    status, out, _ = run("completion", shell)
-    assert status == 0
-    assert "_TFPREP_COMPLETE" in out
-
-
-def test_bash_completes_commands(tmp_path):
+def test_completion(run):
     """The script asks the command itself, through the variables that it sets."""
+    for shell in ("bash", "zsh", "fish"):
+        status, out, _ = run("completion", shell)
+        assert status == 0
+        assert "_TFPREP_COMPLETE" in out
     code = "from tfprep.cli import main; main()"
     env = {**os.environ, "_TFPREP_COMPLETE": "bash_complete", "COMP_WORDS": "tfprep bu", "COMP_CWORD": "1"}
     env["PYTHONPATH"] = str(Path(doctor.__file__).parents[2])

@@ -108,10 +108,8 @@ def test_folder(exported):
             assert row["caption"] == values["caption"]
             assert np.float32(row["weight"]) == np.float32(values["weight"])
             for field in set(data.fields) - {"label", "caption", "weight"}:
-                path = row[
-                    "file_name" if field == "image" else f"{field}_file_name" if f"{field}_file_name" in row else field
-                ]
-                check(values, field, (folder / path).read_bytes())
+                column = "file_name" if field == "image" else f"{field}_file_name"
+                check(values, field, (folder / row[column if column in row else field]).read_bytes())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves files open
@@ -173,7 +171,7 @@ def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
     check(values, "image", image.read_bytes())
 
 
-def test_coco(exported):
+def test_images_in_coco(exported):
     coco = pytest.importorskip("pycocotools.coco")
     data, to = exported
     api = coco.COCO(str(to("coco") / "annotations" / "val.json"))
@@ -186,23 +184,16 @@ def test_coco(exported):
 
 def test_boxes_in_coco(tmp_path, make_dataset):
     coco = pytest.importorskip("pycocotools.coco")
-    rows = [
-        np.array([[1, 2, 5, 9], [0, 0, 24, 24]], np.float32),
-        np.zeros((0, 4), np.float32),
-        np.ones((1, 4), np.float32),
-    ]
+    boxes = [[[1, 2, 5, 9], [0, 0, 24, 24]], np.zeros((0, 4)), [[1, 1, 1, 1]]]
+    depth = np.ones((2, 2), np.float32)
     made = make_dataset(
-        samples={"train": 3},
-        shards=1,
-        fields=["image", "boxes", "depth"],
+        samples={"train": 3}, shards=1, fields=["image", "boxes", "depth"],
         make=lambda _, n: {
-            "image": np.full((24, 24, 3), n, np.uint8),
-            "boxes": rows[n],
-            "depth": np.ones((2, 2), np.float32),
+            "image": np.full((24, 24, 3), n, np.uint8), "boxes": np.array(boxes[n], np.float32), "depth": depth,
         },
         codec={"image": codecs.Png(), "boxes": codecs.Raw(), "depth": codecs.Raw()},
         kinds={"image": "image", "boxes": "boxes", "depth": "map"},
-    )
+    )  # fmt: skip
     data = open_dataset(made.path)
     summary = export(data, tmp_path / "coco", "coco")
     assert summary.left_out == ("field depth: COCO has no place for it",)
@@ -241,22 +232,14 @@ OBJECT_KINDS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def objects(make_dataset, tmp_path):
-    """A dataset of objects, its export, and what was left out."""
-    pytest.importorskip("pycocotools")
+def test_masks_points_and_crowds_of_objects_and_masks_of_classes_in_coco(make_dataset, tmp_path):
+    COCO = pytest.importorskip("pycocotools.coco").COCO
     store = {name: codecs.Png() if kind in ("image", "mask") else codecs.Raw() for name, kind in OBJECT_KINDS.items()}
     made = make_dataset(
         samples={"train": 4}, fields=list(OBJECT_KINDS), make=objects_of, codec=store, kinds=OBJECT_KINDS
     )
-    data = open_dataset(made.path)
-    return data, tmp_path / "coco" / "annotations", export(data, tmp_path / "coco", "coco").left_out
-
-
-def test_masks_points_and_crowds_of_objects_in_coco(objects):
-    from pycocotools.coco import COCO
-
-    data, folder, left_out = objects
+    data, folder = open_dataset(made.path), tmp_path / "coco" / "annotations"
+    left_out = export(data, tmp_path / "coco", "coco").left_out
     void = [int((values["instances"] == 255).sum()) for values in data.samples("train")]
     assert left_out == (
         "field difficult: COCO has no place for it",
@@ -279,12 +262,6 @@ def test_masks_points_and_crowds_of_objects_in_coco(objects):
             half = np.where(visible > 0, 0.5, 0)
             np.testing.assert_array_equal(np.stack([x + half, y + half], 1), expected[:, :2])
             assert one["num_keypoints"] == (visible > 0).sum()
-
-
-def test_masks_of_classes_in_coco(objects):
-    from pycocotools.coco import COCO
-
-    data, folder, _ = objects
     api = COCO(str(folder / "train.mask.json"))
     assert {one["id"]: one["name"] for one in api.loadCats(api.getCatIds())} == {n + 1: str(n) for n in range(4)}
     for image, values in zip(api.loadImgs(api.getImgIds()), data.samples("train"), strict=True):
@@ -300,9 +277,7 @@ def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(m
     kinds = {"image": "image", "boxes": "boxes", "points": "points"}
 
     def make(rng, number):
-        return {name: value for name, value in objects_of(rng, number + 1).items() if name != "points"} | {
-            "points": np.array([[4, 5], [1.5, 9]], np.float32)
-        }
+        return objects_of(rng, number + 1) | {"points": np.array([[4, 5], [1.5, 9]], np.float32)}
 
     both = make_dataset("both", samples={"train": 3}, shards=1, fields=list(rows), make=make, codec=rows, kinds=kinds)
     summary = export(open_dataset(both.path), tmp_path / "one", "coco")
@@ -331,7 +306,9 @@ def test_an_index_of_other_tfrecords_is_exported(tmp_path):
         assert row["texts"] == json.loads(tar["texts.json"]) == list(values["texts"])
 
 
-def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path):
+def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tmp_path, capsys):
+    assert status_of("export", photos.path, "--to", "folder", "--out", tmp_path / "out", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == {"train": 50, "val": 11}
     data = open_dataset(photos.path)
     summary = export(data, tmp_path / "one", "parquet", variant=1)
     assert summary.samples == {"train": 50}
@@ -346,24 +323,15 @@ def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tm
         export(data, tmp_path / "two", "folder", variant=7)
 
 
-@pytest.mark.parametrize("to", ["folder", "webdataset", "coco"])
-@pytest.mark.parametrize("key", ["../out.png", "/abs.png", "a/../../b"])
-def test_a_key_that_leads_out_of_the_folder_is_refused(make_dataset, tmp_path, to, key):
+def test_a_key_that_leads_out_of_the_folder_is_refused_and_one_with_dots_survives(make_dataset, tmp_path):
     made = make_dataset(samples={"train": 2}, fields=["image"], shards=1)
-    made.change_index(0, key=key)
-    with pytest.raises(DatasetError, match="cannot be the name of a file below the folder of the export"):
-        export(open_dataset(made.path), tmp_path / "export", to)
-    assert [path.name for path in tmp_path.iterdir()] == ["made"], "nothing is left of an export that failed"
-
-
-def test_a_key_with_dots_survives_webdataset(make_dataset, tmp_path):
-    made = make_dataset(samples={"train": 2}, fields=["image"], shards=1)
+    for key in ("../out.png", "/abs.png", "a/../../b"):
+        made.change_index(0, key=key)
+        for to in ("folder", "webdataset", "coco"):
+            with pytest.raises(DatasetError, match="cannot be the name of a file below the folder of the export"):
+                export(open_dataset(made.path), tmp_path / "export", to)
+            assert [path.name for path in tmp_path.iterdir()] == ["made"], "nothing is left of an export that failed"
     made.change_index(0, key="a.b/50%.x.jpg")
     export(open_dataset(made.path), tmp_path / "tar", "webdataset")
     samples = read_tars((tmp_path / "tar").iterdir())
     assert [sample["key.txt"].decode() for sample in samples] == ["a.b/50%.x.jpg", "train/0001"]
-
-
-def test_the_command(photos, tmp_path, capsys):
-    assert status_of("export", photos.path, "--to", "folder", "--out", tmp_path / "out", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["samples"] == {"train": 50, "val": 11}

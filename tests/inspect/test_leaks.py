@@ -55,10 +55,7 @@ def test_planted_pairs_are_found_and_no_others(built):
     assert leaks.counts.exact_across == leaks.counts.exact_within == leaks.counts.near_within == 1
     assert leaks.counts.near_across == 3
     assert leaks.leaking == {"train": {"val": 2, "test": 1}, "val": {"train": 2}, "test": {"train": 1}}
-
-
-def test_what_is_left_out_is_never_of_the_test_split(built):
-    leaks = find_leaks(open_dataset(built))
+    # What is left out is never of the test split.
     assert {leaks.fingerprints.key(row) for row in leaks.excluded} == {COPIES[0][0], SMALLER[1], PALER[1]}
 
 
@@ -177,9 +174,6 @@ def test_what_cannot_be_compared_counts_by_its_hash_alone(built):
     leaks = find_leaks(open_dataset(built), from_records=False)
     assert (leaks.search.compared, leaks.search.by_hash) == (0, 2)
     assert pairs_of(leaks).keys() == {frozenset(pair) for pair in (*COPIES, SMALLER, PALER)}
-
-
-def test_distances_out_of_range_are_refused(built):
     with pytest.raises(DatasetError, match="distance is a number of bits from 0 to 12, not 13"):
         find_leaks(open_dataset(built), distance=13)
 

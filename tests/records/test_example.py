@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tfprep.records import decode, encode
+from tfprep.errors import SampleError
+from tfprep.records import decode, encode, unpack
 
 tf = pytest.importorskip("tensorflow")
 
@@ -92,10 +93,8 @@ def test_a_span_covers_the_features_bytes(features):
             assert content == value
         elif isinstance(value, list):
             assert content == (value[0] if value else b"")
-        elif value.dtype == np.float32:
-            assert content == value.tobytes()
         else:
-            assert len(content) >= len(value)
+            assert_same(unpack(np.frombuffer(content, np.uint8), value.dtype.name), value)
 
 
 @pytest.mark.parametrize(
@@ -159,3 +158,11 @@ def test_a_truncated_example_is_never_read_as_the_whole():
         except ValueError:
             continue
         assert set(cut) != set(whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"), [([0x80], "int64"), ([1, 0xFF], "int64"), ([0xFF] * 10 + [1], "int64"), ([1, 2, 3], "float32")]
+)
+def test_bytes_that_are_no_numbers(data, dtype):
+    with pytest.raises(SampleError):
+        unpack(np.array(data, np.uint8), dtype)

@@ -36,9 +36,6 @@ def test_same_bytes_as_tensorflow(path, tmp_path):
         for payload in PAYLOADS:
             writer.write(payload)
     assert path.read_bytes() == (tmp_path / "tf").read_bytes()
-
-
-def test_tensorflow_reads_ours(path):
     assert [record.numpy() for record in tf.data.TFRecordDataset(str(path))] == PAYLOADS
 
 
