@@ -16,6 +16,7 @@ import pytest
 import tfprep
 from tests.storage.server import S3
 from tfprep import Recipe, augment, codecs, sources
+from tfprep.model_fields import add_fields
 from tfprep.storage.store import open_store
 
 FIELDS = """
@@ -136,10 +137,22 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site.root
 
 
+@pytest.fixture(scope="session")
+def _added(_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = shutil.copytree(_built, tmp_path_factory.mktemp("added") / "site")
+    add_fields(root / "built", Site(root).define())
+    return root
+
+
 @pytest.fixture
-def site(_built: Path, tmp_path: Path) -> Site:
+def plain(_built: Path, tmp_path: Path) -> Site:
     """A copy of a built dataset, with a file of fields."""
-    shutil.copytree(_built, tmp_path / "site")
-    site = Site(tmp_path / "site")
+    site = Site(shutil.copytree(_built, tmp_path / "site"))
     site.define()
     return site
+
+
+@pytest.fixture
+def site(_added: Path, tmp_path: Path) -> Site:
+    """A copy of a built dataset whose fields were added."""
+    return Site(shutil.copytree(_added, tmp_path / "site"))

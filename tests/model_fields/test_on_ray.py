@@ -29,19 +29,19 @@ options = {"log_to_driver": False, "logging_level": logging.ERROR}
 """
 
 
-def test_parts_run_as_tasks_with_a_gpu(site: Site) -> None:
+def test_parts_run_as_tasks_with_a_gpu(plain: Site) -> None:
     (block,) = re.findall(r"```python\n(import ray\n.*?)```", PAGE, re.S)
     lines = block.replace("8", "3").replace("ray.init()", "ray.init(cluster.address, **options)")
-    lines = lines.replace("/shared/photos", str(site.out)).replace("/shared/teacher.py", str(site.fields))
-    script = site.root / "on_ray.py"
+    lines = lines.replace("/shared/photos", str(plain.out)).replace("/shared/teacher.py", str(plain.fields))
+    script = plain.root / "on_ray.py"
     script.write_text(CLUSTER + lines)
     folders = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": folders, "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     for split, variant in (("train", 0), ("train", 1), ("val", 0)):
-        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant), rtol=1e-5)
-    processes = {line.split()[0] for line in (site.root / "calls.txt").read_text().splitlines()}
+        np.testing.assert_allclose(scores(plain, split, variant), expected(plain, split, variant), rtol=1e-5)
+    processes = {line.split()[0] for line in (plain.root / "calls.txt").read_text().splitlines()}
     assert len(processes) >= 2
-    files = [file for info in tfprep.open(site.out).splits.values() for of in info.files for file in of]
-    assert len(site.calls) == sum(math.ceil(file.records / 4) for file in files)
+    files = [file for info in tfprep.open(plain.out).splits.values() for of in info.files for file in of]
+    assert len(plain.calls) == sum(math.ceil(file.records / 4) for file in files)
