@@ -1,13 +1,15 @@
 """Loaders with a local cache of shards: the same batches whatever it holds, and its limit, restarts and damage."""
 
 import time
-from contextlib import closing, suppress
+from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
 
 import tfprep
 from tests.conftest import write_dataset
+from tests.load.batches import check_same, overwrite
 from tests.waiting import wait_until
 from tfprep.dataset.imported.make import index_tfrecords
 from tfprep.dataset.manifest import sha256_of
@@ -48,12 +50,8 @@ def whole(folder):
     return {path.name for path in folder.glob("*.whole")}
 
 
-def check_equal(there, here, steps=15):
-    for number, (a, b) in enumerate(zip(there.repeat(), here.repeat(), strict=False)):
-        for name in b:
-            np.testing.assert_array_equal(a[name], b[name], name)
-        if number == steps:
-            break
+def check_equal(there, here):
+    check_same(list(islice(here.repeat(), 15)), list(islice(there.repeat(), 15)))
 
 
 def loader_of(place, tmp_path, **options):
@@ -101,7 +99,6 @@ def test_a_warm_cache_makes_no_request_for_records(made, url, s3, tmp_path):
         closing(tfprep.open(made.path).numpy_loader("train", 8, **OPTIONS)) as here,
     ):
         check_equal(there, here)
-        assert there.pipeline.assembler.reader.by_field == here.pipeline.assembler.reader.by_field
         assert there.stats["requests"] == 0
     assert s3.proxy.reads(".tfrecord-") == []
 
@@ -111,9 +108,8 @@ def test_a_damaged_copy_is_read_from_the_store_and_removed(made, url, s3, tmp_pa
         next(iter(loader))
         wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
     damaged = sorted((tmp_path / "cache").glob("*.whole"))[0]
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
+    overwrite(damaged, damaged.stat().st_size // 2, b"\0\xff\0")
+    content = damaged.read_bytes()
     with (
         closing(loader_of(url, tmp_path, order="global")) as there,
         closing(tfprep.open(made.path).numpy_loader("train", 8, order="global", **OPTIONS)) as here,
@@ -179,8 +175,6 @@ def test_options_that_cannot_be_met(made, options, text):
 
 def test_first_needed():
     assert first_needed(np.array([3, 1, 3, 0]), 5) == [3, 1, 0, 2, 4]
-    with suppress(ValueError):
-        assert first_needed(np.array([], np.int64), 2) == [0, 1]
 
 
 def test_an_index_of_tfrecords_has_no_checksums_to_compare_with(url, s3, tmp_path):

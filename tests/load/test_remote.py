@@ -1,39 +1,22 @@
 """Loaders over datasets at URLs deliver the same batches as from a folder."""
 
-import uuid
-
-import numpy as np
 import pytest
 
 import tfprep
+from tests.load.batches import batches, check_same, copy_in_memory
 from tfprep.errors import RecordError, StorageError
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
 
-tf = pytest.importorskip("tensorflow")
-
-OPTIONS = {"seed": 5, "fields": ["image", "lossless", "label", "key"], "variants": "rotate"}
-
-
-def copied(photos):
-    folder = f"memory://{uuid.uuid4().hex}"
-    store = open_store(folder)
-    for path in photos.path.iterdir():
-        store.write(path.name, path)
-    return folder
-
-
-def assert_same(one, other, count):
-    for a, b in zip(one.take(count), other.take(count), strict=True):
-        tf.nest.map_structure(lambda x, y: np.testing.assert_array_equal(x.numpy(), y.numpy()), a, b)
+OPTIONS = {"fields": ["image", "lossless", "label", "key"], "variants": "rotate"}
 
 
 @pytest.mark.parametrize("cache", ["auto", False])
-def test_a_url_that_tensorflow_does_not_read(photos, cache):
-    there = tfprep.open(copied(photos)).loader("train", 8, cache=cache, **OPTIONS)
-    here = tfprep.open(photos.path).loader("train", 8, **OPTIONS)
-    assert_same(there, here, 3 * here.steps_per_epoch)
+@pytest.mark.parametrize("kind", ["numpy_loader", "loader"])
+def test_a_url_that_tensorflow_does_not_read(photos, data, kind, cache):
+    there = batches(tfprep.open(copy_in_memory(photos)), 18, kind=kind, cache=cache, **OPTIONS)
+    check_same(batches(data, 18, **OPTIONS), there)
 
 
 def test_a_request_that_fails_is_no_bad_record(photos, s3):
@@ -47,7 +30,7 @@ def test_a_request_that_fails_is_no_bad_record(photos, s3):
 
 
 def test_a_truncated_file(photos):
-    folder = copied(photos)
+    folder = copy_in_memory(photos)
     data, store = tfprep.open(folder), open_store(folder)
     shard = data.file("train", 0, 0).name
     loader = data.numpy_loader("train", 8, training=False)  # it compares the sizes

@@ -8,12 +8,15 @@ import shutil
 import signal
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import psutil
 import pytest
 
 import tfprep
+from tests.load.batches import overwrite
+from tests.waiting import wait_until
 from tfprep.dataset.manifest import seal
 from tfprep.errors import DatasetReplacedError, RecordError
 from tfprep.load.reader import files
@@ -84,10 +87,7 @@ def test_worker_processes_that_start_again_read_no_other_build(builds):
     options = {"cache": False, "workers": "processes", "threads": 2, "on_bad": "skip"}
     loader = tfprep.open(old.path).numpy_loader("train", 8, **options).repeat()
     batches = iter(loader)
-    end = time.monotonic() + 60
-    while not loader.report()["workers"]["started"]:
-        next(batches)
-        assert time.monotonic() < end
+    wait_until(lambda: next(batches) and loader.report()["workers"]["started"])
     publish(new, old.path)
     for child in psutil.Process().children():
         if any("worker_process" in part for part in child.cmdline()):
@@ -98,13 +98,11 @@ def test_worker_processes_that_start_again_read_no_other_build(builds):
 
 def test_a_loader_on_many_open_files_goes_on_with_old_data(builds):
     old, new = builds
-    loader = tfprep.open(old.path).numpy_loader("train", 8, cache=False, workers="threads").repeat()
-    batches = iter(loader)
-    for _ in range(10):
-        next(batches)
-    publish(new, old.path)
-    assert {number for _ in range(20) for number in numbers(next(batches)).tolist()} == set(range(SAMPLES))
-    loader.close()
+    with closing(tfprep.open(old.path).numpy_loader("train", 8, cache=False, workers="threads").repeat()) as loader:
+        batches = iter(loader)
+        list(itertools.islice(batches, 10))
+        publish(new, old.path)
+        assert {number for _ in range(20) for number in numbers(next(batches)).tolist()} == set(range(SAMPLES))
 
 
 def test_a_first_reading_that_meets_another_build_is_no_bad_record(builds):
@@ -173,8 +171,7 @@ def test_a_file_that_is_written_in_place_has_its_checksums_compared(builds):
 
 
 def written_in_place(path, content):
-    with path.open("r+b") as file:
-        file.write(content)
+    overwrite(path, 0, content)
     os.utime(path, ns=(1, 1))
 
 
@@ -185,8 +182,7 @@ def test_tensorflow_passes_the_error_on(builds, monkeypatch):
     loader = tfprep.open(old.path).loader("train", 8, cache=False, workers="threads", on_bad="skip").repeat()
     eager, mapped = iter(loader), iter(loader.map(lambda batch: batch))
     for batches in (eager, mapped):
-        for _ in range(10):
-            next(batches)
+        list(itertools.islice(batches, 10))
     publish(new, old.path)
     seen_until_replaced(eager)
     with pytest.raises(tf.errors.OpError, match="DatasetReplacedError"):
@@ -218,8 +214,7 @@ def test_an_object_that_was_replaced_at_its_url(builds, s3):
     data = tfprep.open(s3.copy(old.path))
     loader = data.numpy_loader("train", 8, cache=False, on_bad="skip", memory_budget="2MB").repeat()
     batches = iter(loader)
-    for _ in range(15):
-        next(batches)
+    list(itertools.islice(batches, 15))
     store = open_store(data.path)
     for shard in data.split("train").files[0]:
         store.write(shard.name, new.path / shard.name)
@@ -235,10 +230,12 @@ def test_opening_waits_for_the_end_of_a_publication(builds):
     hidden = {name: f".0123456789abcdef.{name}" for name in os.listdir(old.path) if name != "tfprep.json"}
     for name, alias in hidden.items():
         os.link(old.path / name, old.path / alias)
-    text = path.read_text()
+    text = final.decode()
     for name, alias in hidden.items():
         text = text.replace(f'"{name}"', f'"{alias}"')
-    seal_again(path, text)
+    document = json.loads(text)
+    del document["sha256"]
+    path.write_text(seal(document))
 
     def finish():
         time.sleep(0.2)
@@ -253,9 +250,3 @@ def test_opening_waits_for_the_end_of_a_publication(builds):
     thread.join()
     assert data.manifest.index == "index.parquet"
     assert len(list(data.samples("train"))) == SAMPLES
-
-
-def seal_again(path, text):
-    document = json.loads(text)
-    del document["sha256"]
-    path.write_text(seal(document))

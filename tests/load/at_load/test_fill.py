@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import tfprep.load
+import tfprep
+from tests.load.batches import batches, check_same, joined, overwrite
 from tfprep import Recipe, codecs, derive, sources
 from tfprep.dataset import read_manifest
 from tfprep.errors import LoaderError, RecordError
@@ -14,27 +15,9 @@ from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
 from tfprep.load.at_load.draws import betas
 from tfprep.load.at_load.mixing import blend
 from tfprep.load.at_load.plan import unfit_fields
-from tfprep.load.reader.stages import mirrored
 
 RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]
 MIXED = {"fields": ["image", "label", "key"], "batch_size": 8, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def data(photos):
-    return tfprep.load.open(photos.path)
-
-
-def batches(data, count, **options):
-    loader = data.numpy_loader("train", **options).repeat()
-    try:
-        return list(itertools.islice(loader, count))
-    finally:
-        loader.close()
-
-
-def joined(elements):
-    return {name: np.concatenate([element[name] for element in elements]) for name in elements[0]}
 
 
 def views(array, height, width):
@@ -108,7 +91,7 @@ def test_images_of_different_sizes_become_one_batch(make_dataset, dtype):
 
     kinds, codec = {"four": "image", "mask": "mask"}, {"four": codecs.Png(), "mask": codecs.Png()}
     made = make_dataset(samples={"train": 30}, fields=("four", "mask"), make=make, kinds=kinds, codec=codec)
-    data = tfprep.load.open(made.path)
+    data = tfprep.open(made.path)
     plain, flipped, cut = (
         batches(data, 3, batch_size=10, dtype=dtype, at_load=ops)
         for ops in ([], [RandomFlip()], [RandomFlip(), RandomCrop(18, 18)])
@@ -128,21 +111,6 @@ def test_images_of_different_sizes_become_one_batch(make_dataset, dtype):
     assert all(20 + number % 7 >= 22 and 30 - number % 5 >= 26 for number in numbers)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.float16, np.float64])
-@pytest.mark.parametrize("shape", [(7, 9), (7, 9, 1), (7, 9, 2), (7, 9, 3), (7, 9, 5), (7, 9, 600), (1, 1, 3)])
-@pytest.mark.parametrize("flips", [(True, False), (False, True), (True, True)])
-def test_a_mirrored_array_is_a_reversed_view(dtype, shape, flips):
-    whole = np.random.default_rng(0).integers(0, 200, (shape[0] + 3, shape[1] + 2, *shape[2:])).astype(dtype)
-    for part in (whole[2 : 2 + shape[0], 1 : 1 + shape[1]], np.ascontiguousarray(whole[: shape[0], : shape[1]])):
-        expected = part[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
-        np.testing.assert_array_equal(mirrored(part, *flips), expected)
-        out = np.zeros((3, *shape), dtype)
-        mirrored(part, *flips, out=out[1])
-        np.testing.assert_array_equal(out[1], expected)
-        assert not out[0].any()
-        assert not out[2].any()
-
-
 # --- MixUp and CutMix ---------------------------------------------------------------------------------------------------
 
 
@@ -150,14 +118,6 @@ def test_a_mirrored_array_is_a_reversed_view(dtype, shape, flips):
 def test_betas_have_scipys_distribution(alpha):
     drawn = betas(alpha, 7, np.arange(10**6, 10**6 + 5000))
     assert stats.kstest(drawn, stats.beta(alpha, alpha).cdf, method="asymp").pvalue > 1e-4
-
-
-def test_betas_are_functions_of_the_position():
-    """They do not depend on the other positions of the same call, as on several hosts or after a resume."""
-    whole = betas(0.4, 7, np.arange(1000))
-    chosen = np.random.default_rng(0).permutation(1000)[:300]
-    np.testing.assert_array_equal(betas(0.4, 7, chosen), whole[chosen])
-    assert not np.isin(betas(0.4, 8, chosen), whole).any()
 
 
 def test_blend_of_bytes_is_exact():
@@ -214,15 +174,11 @@ EXACT = {"fields": ["image", "label", "key", "variant"], "seed": 9, "at_load": A
 
 
 @pytest.mark.parametrize("remainder", ["wrap", "keep", "drop"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_resume_at_every_step(data, remainder, threads):
+def test_resumes(data, remainder):
     options = EXACT | {"remainder": remainder, "batch_size": 12}
-    whole = batches(data, 12, **options)
-    for start in range(0, 12, 1 if threads == 3 else 5):
-        rest = batches(data, 12 - start, **options, start_step=start, threads=threads)
-        for expected, element in zip(whole[start:], rest, strict=True):
-            for name, value in expected.items():
-                np.testing.assert_array_equal(element[name], value)
+    whole = batches(data, 12, **options, threads=1)
+    for start in (1, 4, 7, 11):
+        check_same(whole[start:], batches(data, 12 - start, **options, start_step=start, threads=3))
 
 
 @pytest.mark.parametrize("options", [{"threads": 3}, {"workers": "processes", "threads": 2}])
@@ -230,41 +186,17 @@ def test_a_batch_may_hold_more_than_an_epoch(data, options):
     """With remainder="wrap" the samples of a run follow each other whatever the batch size: 50 are an epoch."""
     fields = {"fields": ["lossless", "key"], "remainder": "wrap", "at_load": [RandomFlip()]}
     parts = batches(data, 6, batch_size=40, **fields)
-    for number, whole in enumerate(batches(data, 2, batch_size=120, **fields, **options)):
-        for name, value in whole.items():
-            expected = np.concatenate([part[name] for part in parts[3 * number : 3 * number + 3]])
-            np.testing.assert_array_equal(value, expected)
+    check_same([joined(parts[:3]), joined(parts[3:])], batches(data, 2, batch_size=120, **fields, **options))
 
 
-def test_draws_depend_on_seed_epoch_and_op(data):
-    def drawn(ops, seed=0, epochs=2):
-        options = {"batch_size": 50, "fields": ["lossless", "key"], "variants": 0, "order": "sequential", "seed": seed}
-        plain, made = (batches(data, epochs, at_load=at, **options) for at in ([], ops))
-        return [
-            [found(b, a)[:4] for a, b in zip(one["lossless"], other["lossless"], strict=True)]
-            for one, other in zip(plain, made, strict=True)
-        ]
-
-    flips = drawn([RandomFlip()])
-    assert flips[0] != flips[1]
-    assert drawn([RandomFlip()], seed=1) != flips
-    crops = drawn([RandomCrop(18, 18)])
-    both = drawn([RandomCrop(18, 18), RandomFlip()])
-    assert [[window[:2] for window in epoch] for epoch in both] == [[window[:2] for window in epoch] for epoch in crops]
-    assert [[window[3] for window in epoch] for epoch in both] == [[window[3] for window in epoch] for epoch in flips]
-
-
-def test_bad_records_take_substitutes_that_all_hosts_agree_on(photos, make_dataset):
+def test_bad_records_take_substitutes_that_all_hosts_agree_on(make_dataset):
     made = make_dataset(samples={"train": 40}, fields=("lossless", "label"))
-    path = next(made.path.glob("*.tfrecord-00000*"))
-    path.write_bytes(path.read_bytes()[:40] + b"\xff" * 300 + path.read_bytes()[340:])
-    data = tfprep.load.open(made.path)
+    overwrite(next(made.path.glob("*.tfrecord-00000*")), 40, b"\xff" * 300)
+    data = tfprep.open(made.path)
     options = EXACT | {"fields": ["lossless", "label"], "on_bad": "skip"}
     whole = batches(data, 12, **options)
     parts = [batches(data, 12, **options, hosts=(index, 4)) for index in range(4)]
-    for step, expected in enumerate(whole):
-        for name, value in expected.items():
-            np.testing.assert_array_equal(np.concatenate([part[step][name] for part in parts]), value)
+    check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
 
 
 def test_a_host_without_a_part_in_the_last_batch(data):
@@ -273,9 +205,7 @@ def test_a_host_without_a_part_in_the_last_batch(data):
     whole = batches(data, 7, **options)
     parts = [batches(data, 7, **options, hosts=(index, 4)) for index in range(4)]
     assert sorted(len(part[6]["image"]) for part in parts) == [0, 0, 1, 1]
-    for name, value in whole[6].items():
-        assert {part[6][name].dtype for part in parts} == {value.dtype}
-        np.testing.assert_array_equal(np.concatenate([part[6][name] for part in parts]), value)
+    check_same(whole[6], joined([part[6] for part in parts]))
 
 
 def test_labels_beyond_the_classes(make_dataset):
@@ -284,7 +214,7 @@ def test_labels_beyond_the_classes(make_dataset):
 
     codec, kinds = {"image": codecs.Png(), "grade": codecs.Scalar()}, {"image": "image", "grade": "label"}
     made = make_dataset(samples={"train": 4}, fields=("image", "grade"), make=make, kinds=kinds, codec=codec)
-    data = tfprep.load.open(made.path)
+    data = tfprep.open(made.path)
     with pytest.raises(LoaderError, match=r"how many classes 'grade' has is not known; write MixUp\(..., classes=N\)"):
         data.numpy_loader("train", at_load=[MixUp()]).repeat()
     with pytest.raises(LoaderError, match="'grade' is 7, and there are 5 classes"):
@@ -292,21 +222,6 @@ def test_labels_beyond_the_classes(make_dataset):
     assert (
         batches(data, 1, batch_size=4, at_load=[MixUp(classes=8)])[0]["grade"].tolist() == np.eye(8)[[7] * 4].tolist()
     )
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("cuts", [[], [RandomCrop(20, 20)]])
-def test_one_hot_labels_without_mixing(data, training, cuts):
-    """The rows of an identity matrix, beside the pixels that a loader without OneHotLabels delivers."""
-    options = {**MIXED, "training": training}
-    plain = batches(data, 6, at_load=cuts, **options) if training else list(data.numpy_loader("train", **options))[:6]
-    options["at_load"] = [OneHotLabels(), *cuts]
-    encoded = list(itertools.islice(data.numpy_loader("train", **options), 6))
-    for one, other in zip(plain, encoded, strict=True):
-        assert other["label"].dtype == np.float32
-        np.testing.assert_array_equal(other["label"], np.eye(3)[one["label"]])
-        if training or not cuts:
-            np.testing.assert_array_equal(other["image"], one["image"])
 
 
 def test_one_hot_needs_a_label_and_the_number_of_classes(data):
@@ -375,7 +290,7 @@ def test_fields_that_cannot_follow(make_dataset):
     kinds = {"image": "image", "boxes": "boxes", "label": "scalar"}
     codec = {"image": codecs.Png(), "boxes": codecs.Scalar(), "label": codecs.Scalar()}
     made = make_dataset(samples={"train": 4}, fields=("image", "boxes"), make=make, kinds=kinds, codec=codec)
-    data = tfprep.load.open(made.path)
+    data = tfprep.open(made.path)
     with pytest.raises(LoaderError, match="does not move boxes and points, such as 'boxes'; leave it out"):
         data.numpy_loader("train", at_load=[CutMix()]).repeat()
     assert batches(data, 1, batch_size=4, fields=["image"], at_load=[RandomFlip()])[0]["image"].shape == (4, 24, 32, 3)
@@ -429,8 +344,8 @@ def test_click_points_do_not_move(make_dataset, op):
     with pytest.raises(
         LoaderError, match="'weight' holds coordinates, which do not move with the pixels; leave it out"
     ):
-        tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op]).repeat()
-    tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[op], fields=["image"]).repeat()
+        tfprep.open(made.path).numpy_loader("train", 4, at_load=[op]).repeat()
+    tfprep.open(made.path).numpy_loader("train", 4, at_load=[op], fields=["image"]).repeat()
 
 
 def test_a_dataset_with_directions_refuses_flips(make_dataset):
@@ -439,4 +354,4 @@ def test_a_dataset_with_directions_refuses_flips(make_dataset):
     made.seal(lambda document: document.update(recipe=recipe))
     assert read_manifest(made.path).recipe["derive"]
     with pytest.raises(LoaderError, match="'field' holds directions"):
-        tfprep.load.open(made.path).numpy_loader("train", at_load=[RandomFlip()]).repeat()
+        tfprep.open(made.path).numpy_loader("train", at_load=[RandomFlip()]).repeat()

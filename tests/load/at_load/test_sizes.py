@@ -12,7 +12,7 @@ import pytest
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.load.batches import batches as batches_of
-from tests.load.batches import check_same
+from tests.load.batches import check_same, joined, overwrite
 from tfprep import codecs
 from tfprep.errors import LoaderError
 from tfprep.load import (
@@ -81,10 +81,7 @@ def test_threads_processes_resumes_and_hosts_deliver_the_same(data, case, reader
     for start in (1, 19, 31, 43):
         check_same(whole[start:], batches(data, 44 - start, **options, **reader, start_step=start))
     parts = [batches(data, 44, **options, hosts=(index, 3)) for index in range(3)]
-    joined = [
-        {name: np.concatenate([part[step][name] for part in parts]) for name in one} for step, one in enumerate(whole)
-    ]
-    check_same(whole, joined)
+    check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
 
 
 # --- sizes by epoch -----------------------------------------------------------------------------------------------------
@@ -310,10 +307,7 @@ def test_bad_records_are_replaced_from_the_same_bucket(make_dataset, variants):
     options = {"fields": ("image", "number"), "make": scene, "kinds": KINDS, "codec": CODEC, "variants": 2}
     made = make_dataset(samples={"train": 40}, shards=1, **options)
     path = next(made.path.glob("*.tfrecord-*"))
-    content = bytearray(path.read_bytes())
-    at = content.index(b"\xff\xd8\xff")
-    content[at : at + 300] = bytes(300)
-    path.write_bytes(content)
+    overwrite(path, path.read_bytes().index(b"\xff\xd8\xff"), bytes(300))
     broken = tfprep.load.open(made.path)
     options = {"bucket": BUCKETS, "fields": ["image", "number"], "variants": variants}
     whole = batches(broken, 60, **options, on_bad="skip")
@@ -412,18 +406,11 @@ def test_views_are_the_same_in_all_readers(data):
         "fields": ["image", "label"],
     }
 
-    def flat(elements):
-        return [
-            {"label": one["label"]}
-            | {f"{kind}{n}": a for kind, part in one["image"].items() for n, a in enumerate(part)}
-            for one in elements
-        ]
-
-    whole = flat(batches(data, 25, **options))
+    whole = batches(data, 25, **options)
     assert whole[0]["label"].shape == (4, 3)
     for reader in READERS:
-        check_same(whole, flat(batches(data, 25, **options, **reader)))
-        check_same(whole[9:], flat(batches(data, 16, **options, **reader, start_step=9)))
+        check_same(whole, batches(data, 25, **options, **reader))
+        check_same(whole[9:], batches(data, 16, **options, **reader, start_step=9))
     tf = pytest.importorskip("tensorflow")
     train = data.loader("train", 4, seed=3, inputs="image", targets="label", **VIEWS, at_load=options["at_load"])
     assert train.element_spec[0]["local"][2].shape.as_list() == [4, 12, 12, 3]
@@ -441,12 +428,6 @@ def test_a_view_more_changes_no_other(data):
     for one, other in zip(two, five, strict=True):
         for a, b in zip(one["where"]["global"], other["where"]["global"], strict=False):
             np.testing.assert_array_equal(a, b)
-
-
-def test_a_state_knows_the_views(data):
-    state = data.numpy_loader("train", 4, **VIEWS, at_load=OF_VIEWS).state_at(1)
-    with pytest.raises(LoaderError, match="its at_load is"):
-        data.numpy_loader("train", 4, views={"global": 3, "local": 3}, at_load=OF_VIEWS).step_of(state)
 
 
 @pytest.mark.parametrize(

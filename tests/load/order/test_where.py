@@ -43,14 +43,9 @@ def rows(where, names=NAMES):
     ],
 )
 def test_expressions_select_the_rows_that_python_selects(where):
-    expected = [
-        row
-        for row in range(5)
-        if eval(
-            where, {"key": KEYS[row], "label": LABELS[row], "height": HEIGHTS[row]}
-        )  # These strings are defined above.
-    ]
-    assert rows(where) == expected
+    columns = zip(KEYS, LABELS, HEIGHTS, strict=True)
+    values = [dict(zip(("key", "label", "height"), row, strict=True)) for row in columns]
+    assert rows(where) == [row for row in range(5) if eval(where, values[row])]  # These strings are defined above.
 
 
 @pytest.mark.parametrize(
