@@ -13,9 +13,8 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tfprep.bench.link import bench_link
-from tfprep.bench.page import lines, write_report
 from tfprep.bench.rounds import Candidate
-from tfprep.bench.run import BenchOptions, bench
+from tfprep.bench.run import BenchOptions, bench, lines, write_report
 from tfprep.load import Data
 from tfprep.storage.store import open_store
 

@@ -182,13 +182,13 @@ def _tiny_model() -> Any:
 def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: Any) -> None:
     """The arguments of `isolated` can be sent, and suffice to train a fold. (test_session covers its process.)"""
     import tfprep
-    from tfprep.train import cross_validation
+    from tfprep.train import isolation
 
     def sent(function: Any, *arguments: Any) -> Any:
         function, arguments = pickle.loads(pickle.dumps((function, arguments)))
         return pickle.loads(pickle.dumps(function(*arguments)))
 
-    monkeypatch.setattr(cross_validation, "isolated", sent)
+    monkeypatch.setattr(isolation, "isolated", sent)
     loader = {"inputs": "clicks", "targets": "label"}
     scores = train.cross_validate(_tiny_model, tfprep.open(photos.path), 2, batch_size=10, loader=loader, isolate=True)
     assert [set(fold) for fold in scores.folds] == [{"loss"}, {"loss"}]

@@ -85,8 +85,7 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **g
         return _at_url(place, as_json, given, step_s, fail_if_waiting)
     if given["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.page import lines, write_report
-    from tfprep.bench.run import BenchOptions, bench
+    from tfprep.bench.run import BenchOptions, bench, lines, write_report
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 

@@ -12,9 +12,9 @@ from tfprep.lazy import lazy_names
 if TYPE_CHECKING:
     from tfprep.train.batches import BatchReport as BatchReport
     from tfprep.train.batches import check_batches as check_batches
-    from tfprep.train.cross_validation import Scores as Scores
-    from tfprep.train.cross_validation import cross_validate as cross_validate
     from tfprep.train.gpu import configure_gpu as configure_gpu
+    from tfprep.train.isolation import Scores as Scores
+    from tfprep.train.isolation import cross_validate as cross_validate
     from tfprep.train.isolation import fresh_session as fresh_session
     from tfprep.train.isolation import isolated as isolated
     from tfprep.train.memory import BatchSize as BatchSize
@@ -54,9 +54,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "batches": ["BatchReport", "check_batches"],
-        "cross_validation": ["Scores", "cross_validate"],
         "gpu": ["configure_gpu"],
-        "isolation": ["fresh_session", "isolated"],
+        "isolation": ["Scores", "cross_validate", "fresh_session", "isolated"],
         "memory": ["BatchSize", "MemoryReport", "find_batch_size", "memory_report"],
         "monitor.causes": ["Thresholds"],
         "monitor.input_monitor": ["InputMonitor"],
