@@ -4,7 +4,6 @@ The tests share one cluster and follow each other in it, since each node takes s
 `benchmarks/scale_build.py --kills 20` kills a node 20 times.
 """
 
-import hashlib
 import json
 import re
 import subprocess
@@ -17,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from benchmarks.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
+from tests.builder.conftest import digests
+from tests.photos import save
 from tests.waiting import wait_until
 from tfprep.storage.local import write_whole
 
@@ -85,9 +85,7 @@ class Site:
         return self
 
     def add(self, number: int, pixels: np.ndarray) -> None:
-        path = self.folder / f"data/cat/{number:03d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(path)
+        save(self.folder / f"data/cat/{number:03d}.png", pixels)
 
     def wait(self, seconds: float | str) -> None:
         """Make each sample take this long, or hold it until it is told otherwise; this changes no byte of it."""
@@ -106,12 +104,6 @@ class Site:
     def digests_of_local_build(self) -> dict[str, str]:
         self.build_here()
         return digests(self.folder / "local")
-
-
-def digests(out: Path) -> dict[str, str]:
-    """SHA-256 of every file of a dataset but the report, which contains times."""
-    files = [path for path in out.iterdir() if path.is_file() and path.name != "report.html"]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
 class Driver:

@@ -1,6 +1,7 @@
 """A directory that TensorFlow Datasets wrote: every value is that which TensorFlow Datasets itself reads from it."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from types import MappingProxyType
@@ -48,11 +49,8 @@ def folder(tmp_path_factory) -> Path:
         url_infos = MappingProxyType({})  # otherwise looked up beside the file that defines the class
 
         def _info(self):
-            objects = {
-                "bbox": features.BBoxFeature(),
-                "label": features.ClassLabel(num_classes=4),
-                "name": features.Text(),
-            }
+            label = features.ClassLabel(num_classes=4)
+            objects = {"bbox": features.BBoxFeature(), "label": label, "name": features.Text()}
             fields = {
                 "image": features.Image(shape=(None, None, 3)),
                 "gray": features.Image(shape=(8, 8, 1), encoding_format="png"),
@@ -137,11 +135,7 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
         index_tfrecords(folder, "validation", tmp_path)
     only = index_tfrecords(folder, "test", tmp_path / "only")
     assert list(only.manifest.splits) == ["test"]
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in folder.iterdir():
-        if path.is_file():
-            (copy / path.name).write_bytes(path.read_bytes())
+    copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("tfprep-index"))
     info = json.loads((copy / "dataset_info.json").read_text())
     info["splits"][0]["shardLengths"] = ["31"]
     (copy / "dataset_info.json").write_text(json.dumps(info))
