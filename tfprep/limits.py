@@ -65,16 +65,12 @@ def available_memory(mount: Path = MOUNT, own: Path = OWN) -> int:
         for limit, used, cached in _VERSIONS:
             allowed, taken = _number(group / limit), _number(group / used)
             if allowed is not None and taken is not None:
-                free = min(free, max(0, allowed - taken + _stat(group, cached)))
+                freeable = 0
+                with contextlib.suppress(OSError, StopIteration):
+                    lines = (group / "memory.stat").read_text().splitlines()
+                    freeable = int(next(line.split()[1] for line in lines if line.startswith(f"{cached} ")))
+                free = min(free, max(0, allowed - taken + freeable))
     return free
-
-
-def _stat(group: Path, name: str) -> int:
-    try:
-        lines = (group / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
 
 
 def groups(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
@@ -85,7 +81,10 @@ def groups(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Iterator[Pa
         mount: Where the control groups are mounted.
         own: The file that names the groups of this process.
     """
-    for line in _lines(own):
+    lines: list[str] = []
+    with contextlib.suppress(OSError):  # other systems than Linux have no such files
+        lines = own.read_text().splitlines()
+    for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             tops = [mount, mount / "unified"]  # `unified` is used if both versions are mounted
@@ -106,13 +105,6 @@ def _number(path: Path, part: int = 0) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(path.read_text().split()[part])
     return None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # other systems than Linux have no such files
-        return []
 
 
 OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.55

@@ -92,23 +92,20 @@ def _added_faults(data: Dataset, group: str, on_bytes: Callable[[int, int], None
     yield from faults
     yield from _shard_faults(added, {fault.file for fault in faults}, on_bytes)
     try:
-        yield from _alignment_faults(data, added)
+        for split, info in added.splits.items():
+            for variant in range(info.variants):
+                main, mine = (
+                    one.index(split, variant, ["key", "payload_crc", "source_digest"]) for one in (data, added)
+                )
+                keys, crcs = main["key"].to_pylist(), main["payload_crc"].to_pylist()
+                for number, digest in enumerate(mine["source_digest"].to_pylist()):
+                    if digest != record_digest(keys[number], crcs[number]):
+                        what = f"record {number} of {split}, variant {variant}"
+                        reason = f"{what} was computed from another record than {keys[number]!r}"
+                        yield Fault(added.manifest.index, None, reason)
+                        break
     except DatasetError as error:
         yield Fault(added.manifest.index, None, str(error))
-
-
-def _alignment_faults(data: Dataset, added: Dataset) -> Iterator[Fault]:
-    for split, info in added.splits.items():
-        for variant in range(info.variants):
-            main, mine = (one.index(split, variant, ["key", "payload_crc", "source_digest"]) for one in (data, added))
-            keys, crcs = main["key"].to_pylist(), main["payload_crc"].to_pylist()
-            for number, digest in enumerate(mine["source_digest"].to_pylist()):
-                if digest != record_digest(keys[number], crcs[number]):
-                    what = f"record {number} of {split}, variant {variant}"
-                    yield Fault(
-                        added.manifest.index, None, f"{what} was computed from another record than {keys[number]!r}"
-                    )
-                    break
 
 
 def record_digest(key: str, payload_crc: int) -> bytes:

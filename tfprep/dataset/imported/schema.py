@@ -230,16 +230,28 @@ def _field(
     if not summary.kind:
         kinds = [f"{kind} in {count:,} records" for kind, count in summary.kinds.items() if kind != "none"]
         raise _Unreadable(" and ".join(kinds) if kinds else "it is empty in every record")
-    if summary.kind != "bytes":
-        return _numbers(name, feature, summary, records, known, require)
-    images, single = sum(summary.images.values()), summary.kinds["bytes"]
-    if known.kind in ("image", "mask") or (2 * images >= single and images):
-        return _image(name, feature, summary, known)
-    if known.dtype not in (None, "str", "object"):
-        return _raw(name, feature, summary, records, known)
-    if summary.utf8:
-        return _text(name, feature, summary, records, require)
-    raise _Unreadable(looks(summary))
+    least, most = counts = _counts(summary, records, require)
+    shape: Shape = (None,) if least != most else () if least == 1 else (least,)
+    if summary.kind == "bytes":
+        images, single = sum(summary.images.values()), summary.kinds["bytes"]
+        if known.kind in ("image", "mask") or (2 * images >= single and images):
+            return _image(name, feature, summary, known)
+        if known.dtype not in (None, "str", "object"):
+            return _raw(name, feature, summary, records, known)
+        if not summary.utf8:
+            raise _Unreadable(looks(summary))
+        codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
+        is_column = most <= 1 and (summary.sizes or (0, 0))[1] <= LONGEST_VALUE
+        return IndexedField(name, feature, spec, codec.describe(), column=is_column, required=require)
+    shape = shape if known.shape is None else _declared_shape(feature, known.shape, shape, counts)
+    is_named = known.kind == "label" or feature.rpartition("/")[2] == "label"
+    is_label = is_named and summary.kind == "int64" and shape == ()
+    words = set(re.split(r"[^a-z]+", feature.lower()))
+    return IndexedField(
+        name, feature, FieldSpec("label" if is_label else "scalar", shape, _DTYPES[summary.kind]), Scalar().describe(),
+        column=most <= 1, required=require, classes=known.classes if summary.kind == "int64" else (),
+        note="geometry= moves pixels, not these numbers" if words & _BOX_WORDS else "",
+    )  # fmt: skip
 
 
 def _counts(summary: FeatureSummary, records: int, require: bool) -> tuple[int, int]:
@@ -247,30 +259,6 @@ def _counts(summary: FeatureSummary, records: int, require: bool) -> tuple[int, 
     least, greatest = summary.counts or (0, 0)
     absent = summary.records < records or least == 0
     return (max(least, 1) if require else 0) if absent else least, greatest
-
-
-def _shape(counts: tuple[int, int]) -> Shape:
-    least, greatest = counts
-    return (None,) if least != greatest else () if least == 1 else (least,)
-
-
-def _numbers(
-    name: str, feature: str, summary: FeatureSummary, records: int, known: Declared, require: bool
-) -> IndexedField:
-    counts = _counts(summary, records, require)
-    shape = _shape(counts)
-    if known.shape is not None:
-        shape = _declared_shape(feature, known.shape, shape, counts)
-    words = set(re.split(r"[^a-z]+", feature.lower()))
-    is_label = (
-        (known.kind == "label" or feature.rpartition("/")[2] == "label") and summary.kind == "int64" and shape == ()
-    )
-    spec = FieldSpec("label" if is_label else "scalar", shape, _DTYPES[summary.kind])
-    note = "geometry= moves pixels, not these numbers" if words & _BOX_WORDS else ""
-    classes = known.classes if summary.kind == "int64" else ()
-    return IndexedField(
-        name, feature, spec, Scalar().describe(), column=counts[1] <= 1, required=require, classes=classes, note=note
-    )
 
 
 def _declared_shape(feature: str, declared: Shape, found: Shape, counts: tuple[int, int]) -> Shape:
@@ -286,16 +274,6 @@ def _declared_shape(feature: str, declared: Shape, found: Shape, counts: tuple[i
             "the file of --features, or leave the feature out with --ignore"
         )
     return declared
-
-
-def _text(name: str, feature: str, summary: FeatureSummary, records: int, require: bool) -> IndexedField:
-    counts = _counts(summary, records, require)
-    shape = _shape(counts)
-    longest = summary.sizes[1] if summary.sizes else 0
-    codec = Text() if shape == () else Texts()
-    column = counts[1] <= 1 and longest <= LONGEST_VALUE
-    spec = FieldSpec("text", shape, "string")
-    return IndexedField(name, feature, spec, codec.describe(), column=column, required=require)
 
 
 def _raw(name: str, feature: str, summary: FeatureSummary, records: int, known: Declared) -> IndexedField:
