@@ -153,7 +153,7 @@ def version_left(store: Store, name: str, place: str) -> str | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    alive, info = is_alive(holder), None
+    alive = is_alive(holder)
     end = time.monotonic() + DEAD_S
     while alive is None and time.monotonic() < end:  # a holder on another machine: wait for a heartbeat
         time.sleep(_POLL_S)

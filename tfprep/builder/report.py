@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tfprep.builder.layout import Layout
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import Dataset, Manifest
-from tfprep.inspect.leaks import Leaks, find_leaks
+from tfprep.inspect.leaks import find_leaks
 from tfprep.inspect.pages.report import BuildFacts, report_page
 from tfprep.inspect.stats import statistics_of
 from tfprep.storage.urls import write_content
@@ -48,7 +48,11 @@ def write_report(
     try:
         data = Dataset(layout.out, manifest)
         stats = statistics_of(data, most_samples=most)
-        write_content(layout.report, report_page(data, stats, _leaks(data), facts))
+        leaks = None
+        if sum(split.samples for split in data.splits.values()) <= _MOST_COMPARED:
+            found = find_leaks(data, most_pairs=100, from_records=False)
+            leaks = found if sum(found.samples.values()) > min(found.unhashed, found.undigested) else None
+        write_content(layout.report, report_page(data, stats, leaks, facts))
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
     return ""
@@ -80,11 +84,3 @@ def empty_parts(manifest: Manifest) -> list[str]:
                 said = ", ".join(empty[:6]) + (", …" if len(empty) > 6 else "")
                 lines.append(f"{name}: {len(empty)} of {len(classes)} classes have no {what} in {split!r}: {said}")
     return lines
-
-
-def _leaks(data: Dataset) -> Leaks | None:
-    if sum(split.samples for split in data.splits.values()) > _MOST_COMPARED:
-        return None
-    leaks = find_leaks(data, most_pairs=100, from_records=False)
-    compared = sum(leaks.samples.values()) - min(leaks.unhashed, leaks.undigested)
-    return leaks if compared else None

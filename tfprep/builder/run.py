@@ -99,9 +99,7 @@ def plan_build(
     loaded, file = loaded_recipe(recipe)
     with placed(out) as layout:
         check_folders(root, layout.out)
-        plan = _plan(loaded, file, root, layout, limit, reshard)
-        if not replace:
-            check_replacement(plan, layout, limit)
+        plan = _plan(loaded, file, root, layout, BuildOptions(limit=limit, reshard=reshard, replace=replace))
         return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 
@@ -201,10 +199,7 @@ class Build:
         return summary
 
     def _plan(self) -> Plan:
-        plan = _plan(self.recipe, self.file, self.root, self.layout, self.options.limit, self.options.reshard)
-        if not self.options.replace:
-            check_replacement(plan, self.layout, self.options.limit)
-        return plan
+        return _plan(self.recipe, self.file, self.root, self.layout, self.options)
 
     def _states(
         self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
@@ -394,11 +389,14 @@ def check_folders(root: Path, out: Path) -> None:
         raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
 
 
-def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, limit: int | None, reshard: bool) -> Plan:
+def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, options: BuildOptions) -> Plan:
     try:
-        return make_plan(recipe, root, layout, limit=limit, reshard=reshard)
+        plan = make_plan(recipe, root, layout, limit=options.limit, reshard=options.reshard)
     except RecipeError as error:
         raise (locate(file, error) if file else error) from error
+    if not options.replace:
+        check_replacement(plan, layout, options.limit)
+    return plan
 
 
 def _receipts(plan: Plan, layout: Layout, shards: Sequence[tuple[str, int]] | None = None) -> list[Receipt]:

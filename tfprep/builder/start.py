@@ -64,7 +64,7 @@ def build(
       >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
-    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out), cluster=engine) as job:
+    with _job(recipe, out, data, options, on_progress, on_event, cluster=engine) as job:
         return job.build()
 
 
@@ -100,7 +100,7 @@ def build_part(
       >>> summary = tfprep.builder.build_part("photos.py", "out/photos", "data/photos", part=3, parts=16)
     """
     chosen = Part(part, parts)
-    with _job(recipe, out, data, options, on_progress, on_event, workers=not is_built(out), part=chosen) as job:
+    with _job(recipe, out, data, options, on_progress, on_event, part=chosen) as job:
         return job.build_part(chosen)
 
 
@@ -143,19 +143,14 @@ def build_shards(
       places: Split and number of the shards.
       workers: As in `BuildOptions`.
     """
-    with _job(recipe, out, data, BuildOptions(workers=workers), None, None, workers=True) as job:
+    with _job(recipe, out, data, BuildOptions(workers=workers), None, None) as job:
         return job.build_shards(counts, places)
-
-
-def is_built(out: str | os.PathLike[str]) -> bool:
-    """Return whether a dataset is, or may be, there: its build may need no worker at all."""
-    return "://" in os.fspath(out) or os.path.exists(os.path.join(out, INDEX))
 
 
 @contextmanager
 def _job(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
-    options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool,
+    options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool = True,
     cluster: Ray | None = None, part: Part | None = None,
 ) -> Iterator[Build]:  # fmt: skip
     """Start the workers at once if they are needed and run on this machine, load the recipe, lock the dataset and open the log.
@@ -169,7 +164,9 @@ def _job(
         _check_memory((data, out), options, cluster)
         path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
         is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
-        if workers and cluster is None and is_there:
+        # The build of a dataset that is there, or may be, may need no worker at all.
+        is_new = "://" not in os.fspath(out) and not os.path.exists(os.path.join(out, INDEX))
+        if workers and cluster is None and is_there and is_new:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         if data is None:
