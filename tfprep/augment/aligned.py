@@ -97,10 +97,6 @@ class Aligned:
         unmoved = _line(self.rows) == _line(self.columns) == (1.0, 0.0) and not self.transposed
         return unmoved and (self.rows.length, self.columns.length) == size
 
-    @property
-    def resamples(self) -> bool:
-        return any(axis.shrinks or axis.grows for axis in (self.rows, self.columns))
-
     def mirrors_right(self, border: Border) -> bool:
         """Tells if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
         if border != "reflect":

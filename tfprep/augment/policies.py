@@ -52,7 +52,8 @@ class Policy:
 
     def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
         """The colour ops of the ops that are applied, in their order; from the same draws as their geometry."""
-        return tuple(colour for op, inner in self.drawn(generator) for colour in colour_half(op, inner))
+        halves = ((getattr(op, "colour_ops", None), inner) for op, inner in self.drawn(generator))
+        return tuple(colour for half, inner in halves if callable(half) for colour in half(inner))
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,6 @@ def apply_each(target: Any, steps: Sequence[tuple[Any, np.random.Generator | Non
     for op, generator in steps:
         whole = whole.then(op(whole.size, generator))
     return whole
-
-
-def colour_half(op: Any, generator: np.random.Generator | None) -> tuple[ColourOp, ...]:
-    """The colour ops of a geometry op that has any (RandAugment, TrivialAugment, and policies with them inside)."""
-    colour_ops = getattr(op, "colour_ops", None)
-    return tuple(colour_ops(generator)) if callable(colour_ops) else ()
 
 
 def children(generator: np.random.Generator, count: int) -> list[np.random.Generator]:

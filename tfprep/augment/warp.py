@@ -289,7 +289,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
 
 
 def _smooth(array: Array, view: _View, border: Border, fill: Array) -> Array:
-    if view.plan is not None and not view.plan.resamples:
+    if view.plan is not None and not any(axis.shrinks or axis.grows for axis in (view.plan.rows, view.plan.columns)):
         return warp_smooth(array, view.plan, border, fill)
     wide = array.astype(array.dtype if array.dtype in CV_DTYPES else np.float32, copy=False)
     if array.ndim == 2 or array.shape[2] <= _CV_CHANNELS:

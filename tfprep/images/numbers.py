@@ -50,7 +50,9 @@ def pixels_size(data: bytes, page: int | None = None) -> Size:
     if is_dicom(data):
         return dicom_size(data, page)
     if is_tiff(data):
-        return tiff_size(data, page)
+        with _page(data, page) as found:
+            turned = _orientation(found) >= 5
+            return (found.imagewidth, found.imagelength) if turned else (found.imagelength, found.imagewidth)
     with opened(data, frames=page is not None) as image:
         _seek(image, page)
         return upright_size(image, data)
@@ -167,13 +169,6 @@ _ORIENTATION, _NODATA = 274, 42113
 
 def is_tiff(data: bytes) -> bool:
     return data.startswith(_STARTS)
-
-
-def tiff_size(data: bytes, page: int | None) -> Size:
-    """Return (height, width) of the upright page. Raises SampleError."""
-    with _page(data, page) as found:
-        turned = _orientation(found) >= 5
-        return (found.imagewidth, found.imagelength) if turned else (found.imagelength, found.imagewidth)
 
 
 def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:

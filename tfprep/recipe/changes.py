@@ -49,21 +49,22 @@ def _code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({*old, *new}):
         if name not in new or name not in old:
             yield f"{name} {'removed' if name in old else 'added'}"
+        elif _differ(old[name], new[name]) and name.startswith("constant "):
+            yield _change(name, old[name], new[name])
         elif _differ(old[name], new[name]):
-            yield _code_change(name, old[name], new[name])
+            before, after = (
+                _parts(entry) if name.startswith("function ") else entry for entry in (old[name], new[name])
+            )
+            differing = [part for part in sorted({*before, *after}) if _differ(before.get(part), after.get(part))]
+            part = differing[0] if len(differing) == 1 else "code"
+            told = part not in ("code", "uses", "bases") and part in before and part in after
+            yield _change(f"{name}: {part}", before[part], after[part]) if told else f"{name} changed"
 
 
-def _code_change(name: str, old: Any, new: Any) -> str:
-    """A function, class or constant that changed; with the values where they are short and nothing else differs."""
-    if name.startswith("constant "):
-        return _change(name, old, new)
-    if name.startswith("function "):
-        old, new = ({**entry, **entry.get("captured", {}), **entry.get("attributes", {})} for entry in (old, new))
-        old, new = ({k: v for k, v in entry.items() if k not in ("captured", "attributes")} for entry in (old, new))
-    differing = [part for part in sorted({*old, *new}) if _differ(old.get(part), new.get(part))]
-    if len(differing) != 1 or differing[0] in ("code", "uses", "bases") or not {*differing} <= old.keys() & new.keys():
-        return f"{name} changed"
-    return _change(f"{name}: {differing[0]}", old[differing[0]], new[differing[0]])
+def _parts(function: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a function's description, with the names of what it captured, and of its attributes, among them."""
+    plain = {part: value for part, value in function.items() if part not in ("captured", "attributes")}
+    return {**plain, **function.get("captured", {}), **function.get("attributes", {})}
 
 
 def _change(path: str, old: Any, new: Any) -> str:

@@ -157,20 +157,6 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     return "".join(f"{part}/" for part in holes), "".join(f"{part}/" for part in spelled)
 
 
-def jpeg_masks(names: Names) -> Iterator[tuple[str, str]]:
-    """Yield folders of images and of JPEG files beside them that are called like masks."""
-    for image, mask, place in _one_name_apart(names):
-        called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
-        if called and _suffixes(names[mask]) <= _LOSSY and _mask_ending(names, image, mask) is not None:
-            yield image, mask
-
-
-def mask_patterns(names: Names) -> list[tuple[str, str]]:
-    """Pairs of patterns, for images and for masks, that the names suggest; the one with the most names first."""
-    found = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
-    return [patterns for patterns, _ in found.most_common()] or list(_elsewhere(names))
-
-
 def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
     masks = [one for one in names if any(map(_MASK_END.search, one.split("/")))]
@@ -301,11 +287,13 @@ def _suffixes(names: Iterable[str]) -> set[str]:
 
 def pairs(tree: Inventory) -> Found:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
-    for image, mask in mask_patterns(tree.names):
+    names = tree.names
+    by_names = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
+    for image, mask in [patterns for patterns, _ in by_names.most_common()] or _elsewhere(names):
         source, doubts = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS), list[str]()
         if "{split}" in image:
             named = {part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES}
-            paths = [below(folder, name) for folder, names in tree.names.items() for name in names]
+            paths = [below(folder, name) for folder, files in names.items() for name in files]
             compiled = [compile_pattern(pattern, "detect") for pattern in (mask, image)]
             with_masks, splits = (
                 {holes["split"] for holes in map(one.match_path, paths) if holes} & named for one in compiled
@@ -317,9 +305,13 @@ def pairs(tree: Inventory) -> Found:
                 way_out = "splits=sources.Fractions(...) with that name in the patterns draws others"
                 doubts.append(f"all samples are in {both[0]!r}; {way_out}")
         yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
-    for image, mask in jpeg_masks(tree.names):
-        rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers, so they are no masks"
-        yield Refusal("masks", SourceError(f"{rule}. Write the masks as PNG from where they come"))
+    for image, mask, place in _one_name_apart(names):
+        called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
+        if called and _suffixes(names[mask]) <= _LOSSY and _mask_ending(names, image, mask) is not None:
+            rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers"
+            yield Refusal(
+                "masks", SourceError(f"{rule}, so they are no masks. Write the masks as PNG from where they come")
+            )
 
 
 def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
