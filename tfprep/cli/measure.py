@@ -283,12 +283,17 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     """
     from tfprep.dataset import open_dataset
     from tfprep.dataset.sheet import contact_sheet
+    from tfprep.demo.scenes import write_objects
 
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()
     say: Say = (lambda line: None) if as_json else text.echo
     if only_data:
-        _only_data(out, scenes, say, as_json)
+        objects = out / "objects"
+        counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
+        say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
+        if as_json:
+            text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
         return
     require_package("tensorflow", "tfprep demo")
     _make(raw, scenes, say)
@@ -301,16 +306,6 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     say(f"The demo took {text.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
     if as_json:
         text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
-
-
-def _only_data(out: Path, scenes: int, say: Say, as_json: bool) -> None:
-    from tfprep.demo.scenes import write_objects
-
-    raw, objects = out / "raw", out / "objects"
-    counts = {"scenes": _make(raw, scenes, say), "objects": write_objects(objects, scenes)}
-    say(f"   {counts['objects']} photos of one object, in a folder for each class, in {objects}")
-    if as_json:
-        text.print_json({**counts, "scenes_folder": raw, "objects_folder": objects})
 
 
 def _make(raw: Path, scenes: int, say: Say) -> int:

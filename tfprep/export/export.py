@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
@@ -15,7 +15,6 @@ from tfprep.export.parquet import write_parquet
 from tfprep.storage.local import whole_folder
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]
-FORMATS: tuple[str, ...] = get_args(Format)
 _WRITERS: dict[str, Callable[[Dataset, str, int, Path], list[str] | None]] = {
     "webdataset": write_webdataset,
     "folder": write_folder,
@@ -32,9 +31,7 @@ class ExportSummary:
     left_out: tuple[str, ...]
 
 
-def export(
-    data: Dataset, out: Path, to: Format, *, variant: int = 0, on_split: Callable[[str], None] = lambda split: None
-) -> ExportSummary:
+def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportSummary:
     """Write a dataset in another format.
 
     Args:
@@ -42,7 +39,6 @@ def export(
         out: A folder, which is missing or empty. It appears whole, or not at all.
         to: The format.
         variant: The variant to export. Splits that do not have it are left out.
-        on_split: Called with the name of each split before it is written.
 
     Raises:
         DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
@@ -55,7 +51,6 @@ def export(
     left_out = list(_left_out(data, to, variant, splits))
     with whole_folder(out) as folder:
         for split in splits:
-            on_split(split)
             left_out += _WRITERS[to](data, split, variant, folder) or []
     return ExportSummary({split: data.splits[split].samples for split in splits}, tuple(left_out))
 

@@ -128,10 +128,22 @@ def statistics_of(
             }
             for field, by_split in data.manifest.class_counts.items()
         },
-        distributions=measured.distributions(),
+        distributions={
+            name: _distributions(measured.values[name])
+            for name in UNITS
+            if any(map(len, measured.values[name].values()))
+        },
         units=UNITS,
-        hardest=measured.hardest(),
-        largest_areas=measured.largest_areas(),
+        hardest={
+            title: sorted(measured.extremes[name], key=lambda one: one.value)[:_HARDEST]
+            for name, title in _HARDEST_OF.items()
+            if measured.extremes[name]
+        },
+        largest_areas={
+            name: measured.areas[number]
+            for number, name in enumerate(data.manifest.classes[measured.mask] if measured.mask else ())
+            if measured.areas[number]
+        },
         rejects=reject_groups(data),
     )
 
@@ -143,44 +155,24 @@ class _Measured:
         self._data = data
         self.fields = [name for name, spec in data.fields.items() if spec.kind in _MEASURED]
         self.values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
-        self._extremes: dict[str, list[Extreme]] = defaultdict(list)
-        self._areas: dict[int, list[Extreme]] = defaultdict(list)
-        self._mask = next(
-            (n for n in self.fields if data.fields[n].kind == "mask" and n in data.manifest.classes), None
-        )
+        self.extremes: dict[str, list[Extreme]] = defaultdict(list)
+        self.areas: dict[int, list[Extreme]] = defaultdict(list)
+        self.mask = next((n for n in self.fields if data.fields[n].kind == "mask" and n in data.manifest.classes), None)
 
     def add(self, split: str, key: str, position: int, sample: Mapping[str, Any]) -> None:
         """Measure a sample."""
         for name, numbers in _numbers(self._data, sample).items():
             self.values[name][split] += numbers
             if name in _HARDEST_OF and numbers:
-                self._extremes[name].append(Extreme(split, key, position, min(numbers)))
-        if self._mask and (mask := sample[self._mask]).size:
+                self.extremes[name].append(Extreme(split, key, position, min(numbers)))
+        if self.mask and (mask := sample[self.mask]).size:
             for number, pixels in enumerate(np.bincount(mask[mask >= 0]).tolist()):
                 if pixels:
                     largest = sorted(
-                        [*self._areas[number], Extreme(split, key, position, 100 * pixels / mask.size)],
+                        [*self.areas[number], Extreme(split, key, position, 100 * pixels / mask.size)],
                         key=lambda other: -other.value,
                     )
-                    self._areas[number] = largest[:_MOST_EXAMPLES]
-
-    def distributions(self) -> dict[str, Mapping[str, Distribution]]:
-        """Return the distributions by quantity and split, of quantities that occur."""
-        known = {name: self.values[name] for name in UNITS if any(map(len, self.values[name].values()))}
-        return {name: _distributions(by_split) for name, by_split in known.items()}
-
-    def hardest(self) -> dict[str, Sequence[Extreme]]:
-        """Return the samples with the lowest values of what makes them hard to see."""
-        return {
-            title: sorted(self._extremes[name], key=lambda one: one.value)[:_HARDEST]
-            for name, title in _HARDEST_OF.items()
-            if self._extremes[name]
-        }
-
-    def largest_areas(self) -> dict[str, Sequence[Extreme]]:
-        """Return by class of the mask the samples with the largest part of it."""
-        names = self._data.manifest.classes[self._mask] if self._mask else ()
-        return {name: self._areas[number] for number, name in enumerate(names) if self._areas[number]}
+                    self.areas[number] = largest[:_MOST_EXAMPLES]
 
 
 def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:

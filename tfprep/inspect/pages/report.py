@@ -101,9 +101,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         facts=facts,
         classes=[_class_table(data, stats, name) for name in stats.class_counts],
         leaks=leaks,
-        pairs=pairs_with_pictures(data, leaks, [pair for pair in leaks.pairs if pair.straddles][:_MOST_PAIRS], _PAIR_PX)
-        if leaks
-        else [],
+        pairs=_with_pictures(data, leaks, [one for one in leaks.pairs if one.straddles][:_MOST_PAIRS]) if leaks else [],
         pictures=pictures_of(data, shown, _PICTURE_PX),
         most_inspected=MOST_INSPECTED,
         examples=examples,
@@ -207,7 +205,7 @@ def leaks_page(data: Dataset, leaks: Leaks, suspicions: Sequence[Suspicion]) -> 
         leaks=leaks,
         samples=sum(leaks.samples.values()),
         searched_for=searched_for(leaks),
-        two_labels=pairs_with_pictures(data, leaks, leaks.two_labels[:_MOST_LISTED], _PAIR_PX),
+        two_labels=_with_pictures(data, leaks, leaks.two_labels[:_MOST_LISTED]),
         leaking=[
             (split, other, f"{count:,}", f"{100 * count / leaks.samples[split]:.2f} %")
             for split, row in leaks.leaking.items()
@@ -215,28 +213,24 @@ def leaks_page(data: Dataset, leaks: Leaks, suspicions: Sequence[Suspicion]) -> 
         ],
         suspicions=suspicions,
         lists=[
-            (heading, pairs_with_pictures(data, leaks, pairs[:_MOST_LISTED], _PAIR_PX), max(0, total - _MOST_LISTED))
+            (heading, _with_pictures(data, leaks, pairs[:_MOST_LISTED]), max(0, total - _MOST_LISTED))
             for heading, pairs, total in lists
             if pairs
         ],
     )
 
 
-def pairs_with_pictures(
-    data: Dataset, leaks: Leaks, pairs: Sequence[Pair], side_px: int
-) -> list[tuple[Pair, str, str]]:
+def _with_pictures(data: Dataset, leaks: Leaks, pairs: Sequence[Pair]) -> list[tuple[Pair, str, str]]:
     """Return pairs with both pictures, JPEG in base 64; an empty text for a sample without one."""
     if not pairs:
         return []
     import pyarrow.compute as pc  # takes as long as the rest of Arrow, and most datasets have no leaks
 
-    prints, keys = (
-        leaks.fingerprints,
-        pa.array([key for pair in pairs for key in (pair.first, pair.second)], pa.string()),
-    )
+    prints = leaks.fingerprints
+    keys = pa.array([key for pair in pairs for key in (pair.first, pair.second)], pa.string())
     rows = pc.indices_nonzero(pc.is_in(prints.keys, value_set=keys)).to_pylist()
     places = {(prints.name_of_split(row), prints.key(row)): int(prints.position[row]) for row in rows}
-    pictures = pictures_of(data, [Place(split, position) for (split, _), position in places.items()], side_px)
+    pictures = pictures_of(data, [Place(split, position) for (split, _), position in places.items()], _PAIR_PX)
 
     def picture(split: str, key: str) -> str:
         return pictures.get(Place(split, places[split, key]), "")
