@@ -16,14 +16,6 @@ from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
 
 
-def _cache(pipeline: Pipeline) -> dict[str, Any]:
-    cache = pipeline.cache
-    if cache is None:
-        return {"kind": "none"}
-    summary = {"kind": "decoded", "capacity": cache.capacity, "of": pipeline.table.records}
-    return {**summary, "records": cache.records, "bytes": cache.nbytes}
-
-
 class PipelineAccessors:
     """The methods that every loader has.
 
@@ -145,7 +137,11 @@ class PipelineAccessors:
     def report(self) -> dict[str, Any]:
         """Return what the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
         pipeline = self.pipeline
-        memory, options, local = pipeline.memory, pipeline.options, pipeline.local
+        memory, options, local, rows = pipeline.memory, pipeline.options, pipeline.local, pipeline.cache
+        cache: dict[str, Any] = {"kind": "none"}
+        if rows is not None:
+            cache = {"kind": "decoded", "capacity": rows.capacity, "of": pipeline.table.records}
+            cache |= {"records": rows.records, "bytes": rows.nbytes}
         return {
             "samples": pipeline.schedule.sampler.size,
             "training": pipeline.training,
@@ -161,7 +157,7 @@ class PipelineAccessors:
                 "workers_bytes": pipeline.workers.nbytes,
                 "index_bytes": pipeline.table.nbytes,
             },
-            "cache": _cache(pipeline),
+            "cache": cache,
             "fetching": {**pipeline.fetching, "memory_bytes": memory.fetch_bytes} if pipeline.is_remote else None,
             "local": None if local is None else local.report(pipeline.first_needed, pipeline.shard_records),
             "threads": options.threads or usable_cpus(),

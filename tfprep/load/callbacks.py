@@ -145,14 +145,19 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
             self._refuse_late_place()
             if not self._in_step:
                 checkpoint.parent.mkdir(parents=True, exist_ok=True)
-                _remove_states_without_checkpoint(checkpoint.parent)
+                steps = _orbax_steps(checkpoint.parent)
+                for path in checkpoint.parent.glob(f"*{STATE}"):
+                    number = path.name.removesuffix(STATE)  # of a deleted checkpoint, before the last finished one
+                    if steps and number.isdigit() and int(number) < steps[-1] and int(number) not in steps:
+                        path.unlink(missing_ok=True)
                 self._write(state_path(checkpoint))
             return get_state_tree(*args, **options)
 
         return saving
 
     def _refuse_late_place(self) -> None:
-        if self._in_step and _in_batch_end():
+        calls = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
+        if self._in_step and "on_train_batch_end" in calls:
             raise LoaderError(
                 "SaveLoaderState stands behind a callback that saves the model: move it to the front of `callbacks`"
             )
@@ -160,23 +165,15 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
     def _write(self, path: Path) -> None:
         step, elsewhere = self._first + self._steps, self._elsewhere
         if elsewhere is not None:
+            end = "" if elsewhere.stop is None else f" to {elsewhere.stop}"
             raise LoaderError(
-                f"SaveLoaderState counts {self._steps} steps from step {self._first} on, but the loader has delivered "
-                f"{_text(elsewhere)}: fit does not read its epochs one after another. Pass fit the loader itself, "
-                "train.map(...), or train.repeat() with steps_per_epoch, not a part of each epoch, and read it nowhere else "
-                "meanwhile"
+                f"SaveLoaderState counts {self._steps} steps from step {self._first} on, but the loader has delivered the "
+                f"steps from {elsewhere.first} on{end}: fit does not read its epochs one after another. Pass fit the loader "
+                "itself, train.map(...), or train.repeat() with steps_per_epoch, not a part of each epoch, and read it nowhere "
+                "else meanwhile"
             )
         seeds = [keras.ops.convert_to_numpy(seed).tolist() for seed in _seeds(self.model)]
         write_whole(path, json.dumps({**self._loader.state_at(step), **({SEEDS: seeds} if seeds else {})}))
-
-
-def _text(steps: Steps) -> str:
-    return f"the steps from {steps.first} on" + ("" if steps.stop is None else f" to {steps.stop}")
-
-
-def _in_batch_end() -> bool:
-    """Return whether a callback's `on_train_batch_end` is being called."""
-    return any(frame.f_code.co_name == "on_train_batch_end" for frame, _ in traceback.walk_stack(None))
 
 
 def _orbax_checkpoint() -> Path | None:
@@ -201,15 +198,6 @@ def _orbax_checkpoint() -> Path | None:
 def _orbax_steps(folder: Path) -> list[int]:
     """The numbers of the finished checkpoints of Orbax in a folder, which get their names when they are complete."""
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and path.is_dir())
-
-
-def _remove_states_without_checkpoint(folder: Path) -> None:
-    """Remove the states of deleted checkpoints: those before the last finished one that have none."""
-    steps = _orbax_steps(folder)
-    for path in folder.glob(f"*{STATE}"):
-        number = path.name.removesuffix(STATE)
-        if steps and number.isdigit() and int(number) < steps[-1] and int(number) not in steps:
-            path.unlink(missing_ok=True)
 
 
 def state_path(checkpoint: str | os.PathLike[str]) -> Path:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfprep import augment
-from tfprep.augment.transform import Transform
 from tfprep.errors import DatasetError, LoaderError, SampleError
 from tfprep.fields import RASTER_KINDS, Size
 from tfprep.load.at_load.draws import Drawn, drawn, placed
@@ -34,18 +33,14 @@ def not_shown(plan: LoaderPlan) -> str:
                 zip(sizes.sizes, buckets.sizes, buckets.left_out, rows, strict=True)
             )
         )
-    pictures = _pictures(plan, plan.schedule.rows) if _cuts(plan) else []
+    views = (at_load.views or (at_load,)) if at_load else ()
+    ops = [*plan.options.geometry, *(op for view in views for op in view.geometry)]
+    cuts = not all(isinstance(op, RandomFlip | augment.Resize) for op in ops)  # only then their sizes are worth a look
+    pictures = _pictures(plan, plan.schedule.rows) if cuts else []
     if at_load is None or not at_load.views:
         return _cut_off(plan, at_load, pictures, -1, "; ")
-    views = {view.prefix.partition("/")[0]: view for view in at_load.views}
-    return "".join(_cut_off(plan, view, pictures, -1, f"; {name} views: ") for name, view in views.items())
-
-
-def _cuts(plan: LoaderPlan) -> bool:
-    """Tells if any op may cut a picture, so that its size is worth a look."""
-    views = (plan.at_load.views or (plan.at_load,)) if plan.at_load else ()
-    ops = [*plan.options.geometry, *(op for view in views for op in view.geometry)]
-    return not all(isinstance(op, RandomFlip | augment.Resize) for op in ops)
+    named = {view.prefix.partition("/")[0]: view for view in at_load.views}
+    return "".join(_cut_off(plan, view, pictures, -1, f"; {name} views: ") for name, view in named.items())
 
 
 def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
@@ -66,10 +61,7 @@ def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
         else:
             some = rows[np.linspace(0, len(rows) - 1, min(len(rows), PICTURES)).astype(np.int64)]
             columns = [plan.table.column(name).take(some) for name in ("height", "width")]
-    except (
-        DatasetError,
-        LoaderError,
-    ):  # the index is of another build, say: reading says so, a look at the loader does not
+    except (DatasetError, LoaderError):  # the index is of another build, say: reading says so
         return []
     sizes = zip(*(column.to_pylist() for column in columns), strict=True)
     return [size for size in sizes if len(size) == 2 and None not in size]
@@ -84,16 +76,12 @@ def _cut_off(plan: LoaderPlan, view: AtLoad | None, pictures: Sequence[Size], fo
     shares = []
     for size, each in zip(pictures, draws, strict=True):
         try:
-            shares.append(_share(size, placed(transform_of(plan.options.geometry, size), ops, each)))
+            transform = placed(transform_of(plan.options.geometry, size), ops, each)
         except SampleError:  # it is smaller than a crop, which reading it will say
             continue
+        corners = np.array([[0, 0], [transform.size[1], transform.size[0]]], np.float64)
+        ends = np.clip(transform.pull(corners), 0, [size[1], size[0]])
+        shares.append(1 - float(np.prod(np.ptp(ends, axis=0))) / (size[0] * size[1]))
     if not shares or max(shares) < 0.0005:
         return ""
     return f"{before}{np.mean(shares):.1%} of a picture cut off (at most {max(shares):.1%})"
-
-
-def _share(size: Size, transform: Transform) -> float:
-    """The share of the area of a picture of this size that is not in the output."""
-    corners = np.array([[0, 0], [transform.size[1], transform.size[0]]], np.float64)
-    ends = np.clip(transform.pull(corners), 0, [size[1], size[0]])
-    return 1 - float(np.prod(np.ptp(ends, axis=0))) / (size[0] * size[1])

@@ -300,11 +300,20 @@ class Data(SplitLoaders, Dataset):
             raise LoaderError(f"seed is a whole number, not {seed!r}")
         keys = self.index(split, 0, ["key"]).column("key").to_pylist()
         classes = None if stratify is None else self._values(split, stratify)
-        fold = fold_of(keys if group is None else self._groups(split, keys, group), classes, count, seed)
-        return [
-            (self._subset(split, fold != at, training=True), self._subset(split, fold == at, training=False))
-            for at in range(count)
-        ]
+        groups: Sequence[Hashable] = keys
+        if callable(group):
+            groups = [group(key) for key in keys]
+        elif group is not None:
+            groups = self._values(split, group) if isinstance(group, str) else list(group)
+            if len(groups) != len(keys):
+                raise LoaderError(f"group= has {len(groups)} values for {len(keys)} samples of {split!r}")
+        fold = fold_of(groups, classes, count, seed)
+
+        def part(chosen: Any, *, training: bool) -> Subset:
+            rows = np.flatnonzero(chosen).astype(np.int64)
+            return Subset((SplitRows(self, split, rows, training=training),), self.class_names)
+
+        return [(part(fold != at, training=True), part(fold == at, training=False)) for at in range(count)]
 
     def tf_dataset(
         self,
@@ -414,18 +423,6 @@ class Data(SplitLoaders, Dataset):
                 if spec.kind == kind and name in self.classes:
                     return self.classes[name]
         return ()
-
-    def _subset(self, split: str, chosen: Any, *, training: bool) -> Subset:
-        rows = np.flatnonzero(chosen).astype(np.int64)
-        return Subset((SplitRows(self, split, rows, training=training),), self.class_names)
-
-    def _groups(self, split: str, keys: Sequence[str], group: Group) -> Sequence[Hashable]:
-        if callable(group):
-            return [group(key) for key in keys]
-        values = self._values(split, group) if isinstance(group, str) else list(group)
-        if len(values) != len(keys):
-            raise LoaderError(f"group= has {len(values)} values for {len(keys)} samples of {split!r}")
-        return values
 
     def _values(self, split: str, name: str) -> list[Any]:
         """The values of a column of the index, or of a stored number or text: one for each sample."""

@@ -56,7 +56,11 @@ class JaxLoader(NumpyLoader):
             ),
             epochs=self._epochs,
         )
-        return TransferredAhead(batches, self._ahead, self._note_transferred)
+
+        def note(transferred: int) -> None:
+            self._on_the_way.position, self._on_the_way.batches = self.pipeline.passes.position, transferred
+
+        return TransferredAhead(batches, self._ahead, note)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the batch that comes next (see `NumpyLoader.state_dict`): batches on the way do not count."""
@@ -71,9 +75,6 @@ class JaxLoader(NumpyLoader):
     def at_epoch(self, number: int) -> Self:
         self._on_the_way.position = -1
         return super().at_epoch(number)
-
-    def _note_transferred(self, transferred: int) -> None:
-        self._on_the_way.position, self._on_the_way.batches = self.pipeline.passes.position, transferred
 
     def _put(self, value: Any) -> Any:
         import jax
@@ -94,20 +95,17 @@ class JaxLoader(NumpyLoader):
                 )
         if self._sharding is None:
             return
-        check_equal_parts(self.pipeline.schedule)
         schedule = self.pipeline.schedule
-        for size in (*schedule.smaller, schedule.batch_size):
-            self._check_size(size)
-
-    def _check_size(self, size: int) -> None:
+        check_equal_parts(schedule)
         output = next(one for one in self.pipeline.outputs.outputs if one.dtype != "string")
-        try:
-            self._sharding.shard_shape((size, *output.shape))
-        except ValueError as error:
-            raise LoaderError(
-                f"the sharding cannot divide a batch of {size} samples, {output.name!r} of shape {(size, *output.shape)}: "
-                f"{error}; choose a batch_size that its devices divide, and remainder='drop'"
-            ) from error
+        for size in (*schedule.smaller, schedule.batch_size):
+            try:
+                self._sharding.shard_shape((size, *output.shape))
+            except ValueError as error:
+                raise LoaderError(
+                    f"the sharding cannot divide a batch of {size} samples, {output.name!r} of shape "
+                    f"{(size, *output.shape)}: {error}; choose a batch_size that its devices divide, and remainder='drop'"
+                ) from error
 
 
 class _OnTheWay:
@@ -181,37 +179,25 @@ def check_distribution(feature: str, options: LoaderOptions) -> None:
     Raises:
         LoaderError: Keras would divide the batches again, or processes share a part of the batch.
     """
-    distribution = _keras_distribution()
-    if distribution is None:
+    keras = sys.modules.get("keras")
+    if keras is None or keras.backend.backend() != "jax":  # Keras on JAX alone has a distribution
         return
+    distribution = keras.distribution.distribution()
     processes = int(getattr(distribution, "num_processes", 1))
-    if processes < 2:
+    if distribution is None or processes < 2:
         return
     if distribution.auto_shard_dataset:
         raise LoaderError(
             f"{feature} reads this process's part of every batch, and keras.distribution would divide it among the "
             f"{processes} processes again, so that most samples are lost; make the distribution with auto_shard_dataset=False"
         )
-    parts = _batch_parts(distribution)
+    mesh = distribution.device_mesh
+    parts = int(dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1))
     if options.hosts is None and parts % processes:
         raise LoaderError(
             f"the mesh divides a batch into {parts} parts, and there are {processes} processes: some of them need the same part. "
             f"Name it: {feature[:-2]}(..., hosts=(part, {parts}))"
         )
-
-
-def _keras_distribution() -> Any:
-    """The distribution that was set, if Keras is there and runs on JAX, which alone has one."""
-    keras = sys.modules.get("keras")
-    if keras is None or keras.backend.backend() != "jax":
-        return None
-    return keras.distribution.distribution()
-
-
-def _batch_parts(distribution: Any) -> int:
-    """Into how many parts the mesh divides a batch."""
-    mesh = distribution.device_mesh
-    return int(dict(zip(mesh.axis_names, mesh.shape, strict=True)).get(distribution.batch_dim_name, 1))
 
 
 def check_equal_parts(schedule: BatchSchedule) -> None:

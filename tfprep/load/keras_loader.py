@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import keras
@@ -43,7 +42,13 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        _check_version()
+        version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+        if version < _ADAPTERS_SINCE or DataAdapter is object:
+            raise LoaderError(
+                f"keras_loader() needs a Keras that takes adapters of its input, from 3.8 on, and this is Keras "
+                f"{keras.__version__}: pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or "
+                "jax_loader() on JAX"
+            )
         super().__init__(_of_this_process(pipeline))
         _check_elements(self.pipeline)
         if keras.backend.backend() == "jax":
@@ -59,7 +64,13 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         Raises:
             LoaderError: Keras asks in a `fit` or `evaluate` with arguments that it applies to data of its own alone.
         """
-        _refuse_what_keras_drops(sys._getframe(1))
+        # An adapter is not told of them; the only one that knows is the `EpochIterator` that has been given it.
+        caller = sys._getframe(1)
+        for name, way_out in _DROPPED.items():
+            if caller.f_code.co_name == "__init__" and caller.f_locals.get(name) is not None:
+                raise LoaderError(
+                    f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {way_out}"
+                )
         return self.pipeline.passes.steps(self._epochs)
 
     @property
@@ -136,26 +147,6 @@ _DROPPED = {
     "sample and name it with sample_weight=",
 }
 """Arguments of `fit` and `evaluate` that Keras passes on to adapters of its own alone, and what to use instead."""
-
-
-def _refuse_what_keras_drops(caller: FrameType) -> None:
-    """An adapter is not told of them; the only one that knows is the `EpochIterator` that has been given it."""
-    if caller.f_code.co_name != "__init__":
-        return
-    for name, way_out in _DROPPED.items():
-        if caller.f_locals.get(name) is not None:
-            raise LoaderError(
-                f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {way_out}"
-            )
-
-
-def _check_version() -> None:
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-    if version < _ADAPTERS_SINCE or DataAdapter is object:
-        raise LoaderError(
-            f"keras_loader() needs a Keras that takes adapters of its input, from 3.8 on, and this is Keras {keras.__version__}: "
-            "pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or jax_loader() on JAX"
-        )
 
 
 def _of_this_process(pipeline: Pipeline) -> Pipeline:

@@ -131,7 +131,8 @@ class Sizes:
 
     def _varying(self, outputs: Sequence[Output]) -> Numbers | None:
         """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
-        varying = [_decoded_bytes(output, self.specs, self.table) for output in outputs if _varies(output)]
+        differ = [output for output in outputs if None in output.shape and output.dtype != "string"]
+        varying = [_decoded_bytes(output, self.specs, self.table) for output in differ]
         return np.stack(varying).sum(axis=0) if varying else None
 
     def _largest_sum(self, values: Numbers, count: int) -> int:
@@ -141,17 +142,11 @@ class Sizes:
         return int(largest.sum())
 
 
-def _varies(output: Output) -> bool:
-    return None in output.shape and output.dtype != "string"
-
-
 def _decoded_bytes(output: Output, specs: Mapping[str, FieldSpec], table: RecordTable) -> Numbers:
-    itemsize = np.dtype(output.dtype).itemsize
-    name = output.fields[0]
+    itemsize, name = np.dtype(output.dtype).itemsize, output.fields[0]
     if specs[name].kind not in RASTER_KINDS:
-        stored = (
-            1 if np.dtype(specs[name].dtype).kind in "iu" else np.dtype(specs[name].dtype).itemsize
-        )  # varints, floats
+        dtype = np.dtype(specs[name].dtype)
+        stored = 1 if dtype.kind in "iu" else dtype.itemsize  # varints, floats
         return _product(name, _largest(table, f"{name}_size", name), itemsize) // stored
     height, width = (
         _largest(table, column, name) if size is None else np.int64(size)

@@ -144,7 +144,9 @@ class LoaderOptions:
         _whole(self, "block", 1, MOST_SAMPLES)
         _whole(self, "window", 1, MOST_SAMPLES)
         _whole(self, "seed")
-        object.__setattr__(self, "dtype", _dtype_name(self.dtype))
+        dtype: Any = self.dtype  # or one of TensorFlow, NumPy or ml_dtypes
+        name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        object.__setattr__(self, "dtype", name if isinstance(name, str) else dtype)
         if self.prefetch is not None:
             _whole(self, "prefetch", 1)
         for name in ("training", "normalize"):
@@ -152,13 +154,11 @@ class LoaderOptions:
                 raise LoaderError(f"{name} is True or False, not {getattr(self, name)!r}")
         if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
             raise LoaderError(f"timeout_s is a number of seconds above 0, not {self.timeout_s!r}; inf waits for ever")
-        for name, allowed in (
-            ("verify", Verify),
-            ("on_bad", OnBad),
-            ("cache", CacheChoice),
-            ("workers", WorkersChoice),
-        ):
-            _one_of(self, name, get_args(allowed))
+        choices = {"verify": Verify, "on_bad": OnBad, "cache": CacheChoice, "workers": WorkersChoice}
+        for name, choice in choices.items():
+            value = getattr(self, name)
+            if not any(value is one or (isinstance(value, str) and value == one) for one in get_args(choice)):
+                raise LoaderError(f"{name} is {', '.join(map(repr, get_args(choice)))}, not {value!r}")
         if self.training is False and self.remainder == "wrap":
             rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
             raise LoaderError(f"{rule}: use 'keep' or 'drop'")
@@ -169,7 +169,12 @@ class LoaderOptions:
             parse_bytes(self.local_limit, "local_limit")
             if self.local is None:
                 raise LoaderError("local_limit is the limit of the folder `local`, which is not given")
-        object.__setattr__(self, "pad", _checked_pad(self.pad))
+        if not isinstance(self.pad, Mapping) or not all(
+            isinstance(name, str) and isinstance(rows, int) and not isinstance(rows, bool) and rows > 0
+            for name, rows in self.pad.items()
+        ):
+            raise LoaderError(f"pad gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {self.pad!r}")
+        object.__setattr__(self, "pad", dict(self.pad))
         check_geometry(self.geometry)
         check_ops(self.at_load, self.views)
         if self.bucket is not None:
@@ -292,26 +297,3 @@ def _check_bucket(options: LoaderOptions) -> None:
             raise LoaderError(f"bucket takes each sample once an epoch; leave {name} out")
     if options.geometry:
         raise LoaderError("bucket goes by the sizes that are stored, and resizes by itself; leave geometry out")
-
-
-def _checked_pad(pad: Any) -> dict[str, int]:
-    if not isinstance(pad, Mapping) or not all(
-        isinstance(name, str) and isinstance(rows, int) and not isinstance(rows, bool) and rows > 0
-        for name, rows in pad.items()
-    ):
-        raise LoaderError(f"pad gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {pad!r}")
-    return dict(pad)
-
-
-def _dtype_name(dtype: Any) -> Any:
-    """The name of a dtype of TensorFlow, NumPy or ml_dtypes; what is none is returned as it is."""
-    if dtype is None or isinstance(dtype, str):
-        return dtype
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    return name if isinstance(name, str) else dtype
-
-
-def _one_of(options: LoaderOptions, name: str, allowed: tuple[object, ...]) -> None:
-    value = getattr(options, name)
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
-        raise LoaderError(f"{name} is {', '.join(map(repr, allowed))}, not {value!r}")

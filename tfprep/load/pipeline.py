@@ -43,12 +43,23 @@ class Pipeline:
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
         self._process = os.getpid()
-        self.plan, self._shared = _planned(sources, options, class_names)
-        plan = self.plan
+        self._shared: SharedMemory | None = None
+        plan = plan_loader(sources, options, class_names)
+        if plan.workers.processes:
+            try:
+                self._shared = SharedMemory()
+            except LoaderError as error:  # with "auto", threads read where this process may not map it
+                if options.workers == "processes":
+                    raise
+                plan = plan_loader(sources, options, class_names, obstacle=str(error))
+        self.plan = plan
         self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
         self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
-        identities = _check_files(plan)
+        identities: list[FileIdentity | None] = []
+        sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
+        for part in _table_splits(plan):
+            identities += part.dataset.check_files(part.split, part.variants, sizes=sizes)
         self.local: LocalShards | None = None
         if options.local is not None:
             imported = any(source.dataset.manifest.imported is not None for source in sources)
@@ -107,8 +118,12 @@ class Pipeline:
     ) -> PassBatches[T]:
         """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
         self.check_process()
+
+        def failed(error: BaseException) -> None:
+            self._error = error
+
         options: Any = {"epochs": epochs, "steps": steps, "look": look, "whole": whole}
-        return PassBatches(self.passes, self._reader, convert, self._failed, **options)
+        return PassBatches(self.passes, self._reader, convert, failed, **options)
 
     def check_process(self) -> None:
         """Raise LoaderError in a forked process: threads, locks and open files of the other one are not here, or not usable."""
@@ -131,9 +146,6 @@ class Pipeline:
             self._fold_ended()
             self._readers.append(reader)
         return reader
-
-    def _failed(self, error: BaseException) -> None:
-        self._error = error
 
     @property
     def fetched(self) -> Fetched:
@@ -232,33 +244,6 @@ class Pipeline:
 # --- the parts, from the plan ------------------------------------------------------------------------------------------------
 
 
-def _planned(
-    sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str]
-) -> tuple[LoaderPlan, SharedMemory | None]:
-    """The plan, and the memory that worker processes fill; with "auto", threads read where this process may not map it."""
-    plan = plan_loader(sources, options, class_names)
-    if not plan.workers.processes:
-        return plan, None
-    try:
-        return plan, SharedMemory()
-    except LoaderError as error:
-        if options.workers == "processes":
-            raise
-        return plan_loader(sources, options, class_names, obstacle=str(error)), None
-
-
-def _check_files(plan: LoaderPlan) -> list[FileIdentity | None]:
-    """Refuse shards of other sizes before the first batch. With on_bad="skip" what is cut short counts as bad records.
-
-    Returns:
-        The identities of the plan's files, in their order.
-    """
-    identities: list[FileIdentity | None] = []
-    for part in _table_splits(plan):
-        identities += part.dataset.check_files(part.split, part.variants, sizes=plan.options.on_bad == "raise")
-    return identities
-
-
 def _infos(plan: LoaderPlan) -> list[FileInfo]:
     """Return what the manifests say of the plan's files, in their order."""
     splits = [(part.dataset.split(part.split), part.variants) for part in _table_splits(plan)]
@@ -270,13 +255,7 @@ def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
 
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for.
-
-    Args:
-        plan: How many processes of how many threads, and what they fill.
-        memory: Where batches and the cache lie.
-        assembler: What locates the rows that they read.
-    """
+    """The pool; its processes start with the first batch that is asked for. Batches and the cache lie in `memory`."""
     filled = {part.output.name for part in plan.parts} | {cast.output.name for cast in plan.casts}
     ours = [output for output in plan.batch_outputs if output.name in filled]
     cache = None

@@ -282,13 +282,6 @@ class BatchSampler:
         self._latest = reader
         return first, stop
 
-    def _numbers(self, steps: Sequence[int]) -> list[list[int]]:
-        batches = []
-        for indices in self._schedule.batch_indices(steps):
-            number = indices.row if self._rows is None else np.searchsorted(self._rows, indices.row)
-            batches.append((indices.variant * self._samples + number).tolist())
-        return batches
-
 
 class _Pass(Iterator[list[int]]):
     """The batches of one epoch. It begins with its first batch: a `DataLoader` makes iterators that it never reads."""
@@ -321,7 +314,10 @@ class _Pass(Iterator[list[int]]):
         if not self._drawn:
             size = self._sampler._plan.options.batch_size
             steps = range(first, min(stop, first + max(1, AHEAD // size)))
-            self._drawn = self._sampler._numbers(steps)[::-1]
+            rows, samples = self._sampler._rows, self._sampler._samples
+            for indices in reversed(self._sampler._schedule.batch_indices(steps)):
+                number = indices.row if rows is None else np.searchsorted(rows, indices.row)
+                self._drawn.append((indices.variant * samples + number).tolist())
         self._steps = first + 1, stop
         return self._drawn.pop()
 

@@ -120,7 +120,14 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
     Raises:
         LoaderError: A name says neither, or the names say both.
     """
-    roles = {_role(source.split) if source.training is None else source.training for source in sources}
+    roles = set()
+    for source in sources:
+        role, words = source.training, re.findall(r"[a-z]+", source.split.lower())
+        if role is None and source.split.lower().startswith("train"):
+            role = True
+        elif role is None and words and words[0] in EVALUATION:
+            role = False
+        roles.add(role)
     if len(roles) == 1 and None not in roles:
         return roles == {True}
     named = ", ".join(repr(split) for split in dict.fromkeys(source.split for source in sources))
@@ -133,13 +140,6 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
         f"what is read {reason}: add training=True (each pass is an epoch in another order, with augmented variants) or "
         "training=False (each sample once, in the order on disk, as it is)"
     )
-
-
-def _role(split: str) -> bool | None:
-    if split.lower().startswith("train"):
-        return True
-    words = re.findall(r"[a-z]+", split.lower())
-    return False if words and words[0] in EVALUATION else None
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,14 @@ def select(
     shares: Sequence[float] | None,
 ) -> Selection:
     """The selection for these options. `subset` holds the rows of a fold, `shares` those of the table's parts in a mix."""
-    rows = _rows(table, options, class_names, subset)
-    rules = [
-        name
-        for name, value in (("balance", options.balance), ("weights", options.weights), ("mix", shares))
-        if value is not None
-    ]
+    rows = subset
+    if options.where is not None:
+        rows = rows_where(options.where, table.column, class_names, table.samples)
+        if not len(rows):
+            raise LoaderError(f"where={options.where!r} leaves none of the {table.samples} samples")
+        rows = rows if subset is None else np.intersect1d(rows, subset)
+    by_rule = {"balance": options.balance, "weights": options.weights, "mix": shares}
+    rules = [name for name, value in by_rule.items() if value is not None]
     if len(rules) > 1:
         raise LoaderError(f"{' and '.join(rules)} both say how often a sample comes; choose one")
     if rules and options.order not in (None, "global"):
@@ -178,12 +180,23 @@ def select(
     if rules and not options.training:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:
-        return _balanced(table, rows, options)
+        # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
+        values = _values(table, rows, options.balance)
+        order = np.argsort(values, kind="stable")
+        _, counts = np.unique(values, return_counts=True)
+        quotas = (-(-len(values) // len(counts)),) * len(counts)
+        members = (order if rows is None else rows[order]).astype(np.int64)
+        return Selection(StratifiedSampler(tuple(counts.tolist()), quotas, options.seed), members)
     if options.weights is not None:
         weights = _weights(table, rows, options.weights, class_names)
         return Selection(WeightedSampler(weights, options.seed), rows)
     if shares is not None:
-        return _mixed(table, rows, shares, options.seed)
+        # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
+        numbers = np.arange(table.samples) if rows is None else rows
+        part = np.searchsorted(table.first_row, numbers, "right") - 1
+        sizes = tuple(int((part == number).sum()) for number in range(len(shares)))
+        sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
+        return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
     return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
 
 
@@ -213,37 +226,6 @@ def check_buckets(buckets: Buckets, order: BucketOrder) -> None:
                 f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={order.batch_size}: none of them "
                 "would ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
             )
-
-
-def _rows(
-    table: RecordTable, options: LoaderOptions, class_names: Sequence[str], subset: Numbers | None
-) -> Numbers | None:
-    if options.where is None:
-        return subset
-    rows = rows_where(options.where, table.column, class_names, table.samples)
-    if not len(rows):
-        raise LoaderError(f"where={options.where!r} leaves none of the {table.samples} samples")
-    return rows if subset is None else np.intersect1d(rows, subset)
-
-
-def _balanced(table: RecordTable, rows: Numbers | None, options: LoaderOptions) -> Selection:
-    """Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`."""
-    values = _values(table, rows, str(options.balance))
-    order = np.argsort(values, kind="stable")
-    _, counts = np.unique(values, return_counts=True)
-    quota = -(-len(values) // len(counts))
-    members = order if rows is None else rows[order]
-    sizes = tuple(map(int, counts))
-    return Selection(StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members.astype(np.int64))
-
-
-def _mixed(table: RecordTable, rows: Numbers | None, shares: Sequence[float], seed: int) -> Selection:
-    """Each part in proportion to its share, exactly in every epoch, which is as long as all parts together."""
-    numbers = np.arange(table.samples) if rows is None else rows
-    part = np.searchsorted(table.first_row, numbers, "right") - 1
-    sizes = tuple(int((part == number).sum()) for number in range(len(shares)))
-    quotas = _apportion(len(numbers), shares)
-    return Selection(StratifiedSampler(sizes, quotas, seed), numbers[np.argsort(part, kind="stable")].astype(np.int64))
 
 
 def _apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:

@@ -29,6 +29,13 @@ OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sam
 """Entries that older states of this version do not have: they are compared only where they are present."""
 
 
+_WHY = {
+    "fingerprint": "; the dataset was built anew, or its files differ",
+    "added": "; these fields were computed anew meanwhile, by another model or from other samples",
+    "selection": "; where, balance, weights, the fold or the mix differ",
+}
+
+
 def state_at(run: Pipeline | LoaderPlan, step: int) -> dict[str, Any]:
     """The state before this step. It does not hold the number of hosts, which may change."""
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
@@ -39,6 +46,15 @@ def state_at(run: Pipeline | LoaderPlan, step: int) -> dict[str, Any]:
 def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
     """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
     options, schedule = run.options, run.schedule
+    tables = (run.plan if hasattr(run, "plan") else run).tables
+    added = {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
+    sampler, weights = schedule.sampler, getattr(schedule.sampler, "weights", None)
+    selection = [
+        type(sampler).__name__,
+        sampler.size,
+        *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas")),
+    ]
+    arrays = [array.tobytes() for array in (schedule.rows, weights) if array is not None]
     return {
         "dataset": [source.name for source in run.sources],
         "fingerprint": fingerprint(run.sources),
@@ -52,22 +68,15 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
         "variants": run.variants.choice,
         "remainder": schedule.remainder,
         "training": options.training,
-        "selection": _selection(run),
+        "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
         "geometry": [_op_text(op) for op in options.geometry],
         "at_load": _ops_text(options.at_load, options.views),
         "values": [options.dtype, "normalized" if options.normalize else "as stored"],
         "inputs": _plain(options.inputs),
         "targets": _plain(options.targets),
         "sample_weight": options.sample_weight,
-        **_added(run),
+        **({"added": added} if added else {}),
     }
-
-
-def _added(run: Pipeline | LoaderPlan) -> dict[str, dict[str, str]]:
-    """Digests of the fields that models added, where some are read."""
-    tables = (run.plan if hasattr(run, "plan") else run).tables
-    digests = {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
-    return {"added": digests} if digests else {}
 
 
 def fingerprint(sources: Sequence[SplitRows]) -> str:
@@ -94,19 +103,9 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
         if then != value:
             raise LoaderError(
                 f"this state belongs to another run: its {name} is {then!r}, here it is {value!r}. Make the loader "
-                f"as it was then, or start without the state{_why(name)}"
+                f"as it was then, or start without the state{_WHY.get(name, '')}"
             )
     return step
-
-
-def _why(name: str) -> str:
-    if name == "fingerprint":
-        return "; the dataset was built anew, or its files differ"
-    if name == "added":
-        return "; these fields were computed anew meanwhile, by another model or from other samples"
-    if name == "selection":
-        return "; where, balance, weights, the fold or the mix differ"
-    return ""
 
 
 def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
@@ -141,15 +140,6 @@ def _files(source: Any) -> list[Any]:
         for files, crcs in zip(info.files, info.rows_crc32c, strict=True)
         for file, crc in zip(files, crcs, strict=True)
     ]
-
-
-def _selection(run: Pipeline | LoaderPlan) -> str:
-    """A digest of the samples that are drawn from, and of how often each is drawn."""
-    sampler, rows = run.schedule.sampler, run.schedule.rows
-    parts = [type(sampler).__name__, sampler.size, *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas"))]
-    weights = getattr(sampler, "weights", None)
-    arrays = [array.tobytes() for array in (rows, weights) if array is not None]
-    return _digest([*parts, *(hashlib.sha256(data).hexdigest() for data in arrays)])
 
 
 def _digest(value: Any) -> str:

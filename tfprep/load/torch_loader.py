@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tfprep.errors import LoaderError
 from tfprep.load.accessors import PipelineAccessors, with_text
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader.batch import Batch
 
 
 class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
@@ -40,7 +38,8 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
                 "num_workers=0. For workers of a DataLoader: DataLoader(data.random_access(split, variant='all'), "
                 "batch_sampler=data.batch_sampler(split, batch_size), num_workers=8)"
             )
-        return self.pipeline.batches(functools.partial(_element, self.pipeline), epochs=self._epochs)
+        pack = self.pipeline.outputs.pack
+        return self.pipeline.batches(lambda batch: tensors_of(pack(with_text(batch))), epochs=self._epochs)
 
 
 def tensors_of(element: Any) -> Any:
@@ -49,11 +48,13 @@ def tensors_of(element: Any) -> Any:
         return {name: tensors_of(part) for name, part in element.items()}
     if isinstance(element, tuple):
         return tuple(tensors_of(part) for part in element)
-    return _tensor(element)
-
-
-def _element(pipeline: Pipeline, batch: Batch) -> Any:
-    return pipeline.outputs.pack({name: _tensor(value) for name, value in with_text(batch).items()})
+    if isinstance(element, list):
+        return [tensors_of(part) for part in element]
+    if element.dtype == object:
+        return element.tolist()
+    if element.dtype.name == "bfloat16":
+        return torch.from_numpy(element.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(element)
 
 
 def torch_hosts() -> tuple[int, int] | None:
@@ -62,13 +63,3 @@ def torch_hosts() -> tuple[int, int] | None:
     if not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
-
-
-def _tensor(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_tensor(item) for item in value]
-    if value.dtype == object:
-        return value.tolist()
-    if value.dtype.name == "bfloat16":
-        return torch.from_numpy(value.view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(value)

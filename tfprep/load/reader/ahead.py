@@ -47,8 +47,14 @@ class ReadAhead:
 
     def __init__(self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0) -> None:
         self._source, self._schedule, self._budget = source, schedule, budget
-        self._plan = plan_ranges(source, schedule, self._steps(start), max(budget // 4, 1))
         self._planned_step = self._delivered_step = start
+
+        def steps() -> Iterator[int]:
+            for step in itertools.count(start):
+                self._planned_step = step
+                yield step
+
+        self._plan = plan_ranges(source, schedule, steps(), max(budget // 4, 1))
         self._lock = threading.Lock()
         self._work: SimpleQueue[None] = SimpleQueue()
         self._idle = 0
@@ -118,18 +124,21 @@ class ReadAhead:
         except BaseException:  # the reading threads meet the same error, in a batch that names it
             self.stop()
 
-    def _steps(self, start: int) -> Iterator[int]:
-        for step in itertools.count(start):
-            self._planned_step = step
-            yield step
-
     def _take(self) -> ByteRange | None:
         """Return the next range to fetch; None when there will be none any more."""
+        # The plan is an epoch ahead of the trainer at most, so that no record is fetched for the next one while it may still
+        # come into a cache, or the run may end.
+        most_rows = min(MOST_ROWS_AHEAD, self._schedule.size)
         while not self._stopped:
             with self._lock:
-                if self._planned and self._has_room(self._planned[0]):
-                    return self._begin(self._planned.popleft())
-                plans = not self._planned and not self._planning and self._may_plan
+                if self._planned and (self._used == 0 or self._used + 2 * self._planned[0].nbytes <= self._budget):
+                    part = self._planned.popleft()
+                    self._used += 2 * part.nbytes
+                    heapq.heappush(self._kept, (part.last_step, next(self._numbers), part))
+                    self._wake()  # one thread wakes the next one, as long as there is work: not all of them for one range
+                    return part
+                rows = (self._planned_step - self._delivered_step) * self._schedule.batch_size
+                plans = not self._planned and not self._planning and rows <= most_rows
                 self._planning = self._planning or plans
                 self._idle += not plans
             if not plans:
@@ -147,22 +156,6 @@ class ReadAhead:
             self._planned.extend(ranges or ())
             self._planning = ranges is None  # nobody plans behind the end
         return ranges is not None
-
-    @property
-    def _may_plan(self) -> bool:
-        """Return whether the plan is not too far ahead of the trainer: at most an epoch, so that no record is fetched for the
-        next one while it may still come into a cache, or the run may end."""
-        rows = min(MOST_ROWS_AHEAD, self._schedule.size)
-        return (self._planned_step - self._delivered_step) * self._schedule.batch_size <= rows
-
-    def _has_room(self, part: ByteRange) -> bool:
-        return self._used == 0 or self._used + 2 * part.nbytes <= self._budget
-
-    def _begin(self, part: ByteRange) -> ByteRange:
-        self._used += 2 * part.nbytes
-        heapq.heappush(self._kept, (part.last_step, next(self._numbers), part))
-        self._wake()  # one thread wakes the next one, as long as there is work: not all of them for one range
-        return part
 
     def _wake(self) -> None:
         """Wake a thread that waits. Runs under the lock."""
@@ -187,9 +180,12 @@ def plan_ranges(
     while waiting or not ended:
         before = sum(len(rows) for rows, _, _ in waiting)
         ended = ended or not _extend(waiting, source, schedule, steps)
-        rows, step, window = _joined(waiting)
-        if not len(rows):
+        if not sum(len(rows) for rows, _, _ in waiting):
+            waiting = []
             yield []
+            continue
+        rows = Rows(np.concatenate([rows.table for rows, _, _ in waiting], axis=1))
+        step, window = (np.concatenate([each[column] for each in waiting]) for column in (1, 2))
         # The last part, if nothing comes of the next steps because it is in a cache, or as they belong to the next epoch.
         last = ended or len(rows) == before or len(rows) >= schedule.size
         while (cut := _end_of_part(rows, window, most_rows, most_bytes)) < len(rows) or (last and len(rows)):
@@ -227,13 +223,6 @@ def _extend(waiting: list[Any], source: BatchAssembler, schedule: BatchSchedule,
         kept = source.to_fetch(rows["record"], rows["file"])
         waiting.append((rows.take(kept), np.full(int(kept.sum()), step), windows[kept]))
     return True
-
-
-def _joined(waiting: list[tuple[Rows, Numbers, Numbers]]) -> tuple[Rows, Numbers, Numbers]:
-    if not waiting:
-        return Rows(np.empty((0, 0), np.int64)), np.empty(0, np.int64), np.empty(0, np.int64)
-    rows = Rows(np.concatenate([rows.table for rows, _, _ in waiting], axis=1))
-    return rows, np.concatenate([step for _, step, _ in waiting]), np.concatenate([part for *_, part in waiting])
 
 
 def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -> int:

@@ -168,14 +168,10 @@ def _slot(part: TableSplit, variant: Any) -> Any:
 
 def _column(part: TableSplit, name: str) -> pa.ChunkedArray:
     index = part.dataset.index(part.split, 0, [name])
-    if name not in index.column_names:
-        raise _no_column(part, name)
-    return index.column(name)
-
-
-def _no_column(part: TableSplit, name: str) -> LoaderError:
+    if name in index.column_names:
+        return index.column(name)
     columns = part.dataset.index(part.split, 0, None, first=0).column_names
     known = [column for column in columns if column in (*_TOLD, *part.dataset.fields)]
     near = difflib.get_close_matches(name, known, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    return LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")
+    raise LoaderError(f"the index of {part.dataset.path} has no column {name!r}; it has {', '.join(known)}{meant}")

@@ -105,7 +105,8 @@ def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
     if pipeline.options.hosts is not None:
         check_distribution("loader()", pipeline.options)
     device = pipeline.options.prefetch_to_device
-    _check_device(device)
+    if device is not None:
+        _check_device(device)
     return Loader(pipeline, _on_device(pipeline, _dataset(pipeline, epochs)), epochs, eager=device is None)
 
 
@@ -114,10 +115,8 @@ def _on_device(pipeline: Pipeline, dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset if device is None else dataset.apply(tf.data.experimental.prefetch_to_device(device))
 
 
-def _check_device(name: str | None) -> None:
+def _check_device(name: str) -> None:
     """Raise LoaderError if TensorFlow has no such device. Its own error comes with the first batch, and names an op."""
-    if name is None:
-        return
     try:
         device = tf.DeviceSpec.from_string(str(name))
     except (TypeError, ValueError):
@@ -143,20 +142,11 @@ def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None,
     def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         return pipeline.batches(convert, epochs=epochs, steps=steps, look=LOOK, whole=whole)
 
-    rows = _static_rows(pipeline)
-    elements = (_ragged_elements if pipeline.outputs.ragged else _elements)(pipeline, batches, rows)
-    if not whole:
-        return _with_options(elements)
-    count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
-    return _with_options(_counted(elements, count))
-
-
-def _counted(dataset: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
-    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else steps
-    return dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
-
-
-def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    dataset = _elements(pipeline, batches)
+    if whole:
+        count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
+        cardinality = tf.data.INFINITE_CARDINALITY if count is None else count
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     options = tf.data.Options()
     # There is nothing to tune, and dropping an iterator that is being tuned can block for seconds.
     options.autotune.enabled = False
@@ -165,41 +155,26 @@ def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
+def _elements(pipeline: Pipeline, batches: Begin) -> tf.data.Dataset:
+    """The elements. Arrays that differ in size are handed over as one long array and row lengths."""
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
-    names = tf.nest.flatten(pack({output.name: output.name for output in outputs}))
-
-    def begin() -> Iterator[tuple[Any, ...]]:
-        return batches(lambda batch: tuple(batch.values[name] for name in names))
-
-    spec = pack({output.name: _signature(output, rows)[0] for output in outputs})
-    return dataset_of(begin, spec).prefetch(PREFETCH)
-
-
-def _ragged_elements(pipeline: Pipeline, batches: Begin, rows: int | None) -> tf.data.Dataset:
-    """The elements where arrays differ in size: these are handed over as one long array and row lengths."""
-    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
+    start, stop = pipeline.schedule.span(0)
+    loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
+    rows = None if pipeline.schedule.smaller or loses_rows else stop - start
+    specs = {output.name: _signature(output, rows) for output in outputs}
+    if not pipeline.outputs.ragged:
+        names = tf.nest.flatten(pack({name: name for name in specs}))
+        spec = pack({name: one for name, (one,) in specs.items()})
+        return dataset_of(lambda: batches(lambda batch: tuple(batch.values[name] for name in names)), spec).prefetch(
+            PREFETCH
+        )
 
     def arrays(batch: Batch) -> tuple[Any, ...]:
         return tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
 
-    def begin() -> Iterator[tuple[Any, ...]]:
-        return batches(arrays)
-
-    arrays_spec = tuple(spec for output in outputs for spec in _signature(output, rows))
-    dataset = dataset_of(begin, arrays_spec).map(lambda *tensors: pack(_tensors(outputs, list(tensors))))
-    return dataset.prefetch(PREFETCH)
-
-
-def _static_rows(pipeline: Pipeline) -> int | None:
-    """The number of samples in every batch on this host; None if it differs between batches."""
-    schedule = pipeline.schedule
-    if schedule.smaller:
-        return None
-    if not pipeline.options.training and pipeline.options.on_bad == "skip":
-        return None
-    start, stop = schedule.span(0)
-    return stop - start
+    spec = tuple(spec for of_output in specs.values() for spec in of_output)
+    dataset = dataset_of(lambda: batches(arrays), spec)
+    return dataset.map(lambda *tensors: pack(_tensors(outputs, list(tensors)))).prefetch(PREFETCH)
 
 
 # --- the eager iterator ----------------------------------------------------------------------------------------------------
@@ -318,21 +293,14 @@ def _ragged_rank(output: Output) -> int:
 
 
 def _arrays(output: Output, value: Any) -> list[Any]:
+    """The array, or arrays of different sizes as one long array and the row lengths of each of the ragged axes, int64."""
     if None not in output.shape:
         return [value]
-    return _flattened(value, _ragged_rank(output), _numpy_dtype(output), output.shape)
-
-
-def _numpy_dtype(output: Output) -> Any:
-    return np.dtype(object if output.dtype == "string" else output.dtype)
-
-
-def _flattened(arrays: Sequence[Any], depth: int, dtype: Any, shape: tuple[int | None, ...]) -> list[Any]:
-    """The arrays as one long array, and the row lengths of each of the `depth` ragged axes, int64."""
-    inner = tuple(size or 0 for size in shape[depth:])
-    flat = [np.asarray(array, dtype).reshape(-1, *inner) for array in arrays]
+    depth, dtype = _ragged_rank(output), np.dtype(object if output.dtype == "string" else output.dtype)
+    inner = tuple(size or 0 for size in output.shape[depth:])
+    flat = [np.asarray(array, dtype).reshape(-1, *inner) for array in value]
     lengths = [
-        np.concatenate([[], *(np.full(int(np.prod(array.shape[:axis])), array.shape[axis]) for array in arrays)])
+        np.concatenate([[], *(np.full(int(np.prod(array.shape[:axis])), array.shape[axis]) for array in value)])
         for axis in range(depth)
     ]
     return [np.concatenate([np.empty((0, *inner), dtype), *flat]), *(length.astype(np.int64) for length in lengths)]
