@@ -172,7 +172,7 @@ class LoaderPlan:
         """The flips and crops; None without any."""
         if self.at_load is None or not self.at_load.geometry or self.warping:
             return None
-        return Cuts(self.at_load, {output.name: output for output in self.read.outputs})
+        return self.at_load, {output.name: output for output in self.read.outputs}
 
     @cached_property
     def outputs(self) -> Outputs:

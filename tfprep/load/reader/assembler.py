@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
-from tfprep.load.reader.joined import open_reader, row_columns
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import ByteSpans, Reading, Rows, Stage, UnreadRow, field_names
+from tfprep.load.reader.rows import ByteSpans, Reading, Rows, Stage, UnreadRow, field_names, open_reader, row_columns
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
@@ -30,23 +28,13 @@ LISTED = 1_000
 ATTEMPTS = 100
 
 
-@dataclass(frozen=True)
-class BadRecord:
-    """One record that was left out: its file, its number there, the sample's key, and why."""
-
-    path: str
-    record: int
-    key: str
-    reason: str
-
-
 class BadRecords:
-    """The policy, and what was left out under it. Safe to use from any thread."""
+    """The policy, and the records that were left out under it. Safe to use from any thread."""
 
     def __init__(self, on_bad: OnBad) -> None:
         self.on_bad = on_bad
         self._lock = threading.Lock()
-        self._listed: list[BadRecord] = []
+        self._listed: list[dict[str, Any]] = []
         self._known: set[int] = set()
         self.rows_lost = 0
 
@@ -55,12 +43,9 @@ class BadRecords:
         """Return how many different records were bad."""
         return len(self._known)
 
-    @property
-    def listed(self) -> Sequence[BadRecord]:
-        return tuple(self._listed)
-
     def report(self) -> list[dict[str, Any]]:
-        return [asdict(bad) for bad in self.listed]
+        """Return the file of each record, its number there, the sample's key, and the reason."""
+        return [dict(bad) for bad in self._listed]
 
     def known(self, record: int) -> bool:
         return record in self._known
@@ -71,7 +56,8 @@ class BadRecords:
                 return
             self._known.add(record)
             if len(self._listed) < LISTED:
-                self._listed.append(BadRecord(error.path, error.record or 0, key, error.reason))
+                place = {"path": error.path, "record": error.record or 0}
+                self._listed.append({**place, "key": key, "reason": error.reason})
 
     def lost(self) -> None:
         with self._lock:
@@ -99,8 +85,8 @@ class BatchAssembler:
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
-        """`identities`: those of the table's files. `cold`: the page cache cannot hold all files, so the system is told in every
-        epoch what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see
+        """`identities`: those of the files. `cold`: the page cache cannot hold all files, so the system is told in every epoch
+        what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see
         `Files`."""
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         paths = plan.files if paths is None else paths
@@ -181,22 +167,17 @@ class BatchAssembler:
         columns = {
             "row": numbers, "position": indices.position, "form": self._plan.schedule.forms_at(indices.position),
             "record": records, "file": self._table.file_of(records), "verify": verify, "slot": -1,
-            **self._table.locate(records, self._places), **self._located_added(records),
+            **self._table.locate(records, self._places),
         }  # fmt: skip
+        for number, (added, first_file, spans) in enumerate(self._added, 1):  # the places beyond the first
+            found = added.locate(records, ["offset", "size", "payload_crc", *spans])
+            found["file"] = added.file_of(records) + first_file
+            columns |= {name if name in spans else f"{name} {number}": values for name, values in found.items()}
         table = np.zeros((len(self._columns), len(records)), np.int64)
         for number, name in enumerate(self._columns):
             if name in columns:
                 table[number] = columns[name]
         return Rows(table)
-
-    def _located_added(self, records: Numbers) -> dict[str, Numbers]:
-        """Return the columns of the places beyond the first, where added fields lie."""
-        columns: dict[str, Numbers] = {}
-        for number, (table, first_file, spans) in enumerate(self._added, 1):
-            found = table.locate(records, ["offset", "size", "payload_crc", *spans])
-            found["file"] = table.file_of(records) + first_file
-            columns |= {name if name in spans else f"{name} {number}": values for name, values in found.items()}
-        return columns
 
     def _prepared(self, batch: Batch, start: int, stop: int) -> Rows:
         """Return what is to be read for the rows [start, stop), and fill what is known of them: by the index, and cached text."""
@@ -277,10 +258,13 @@ class BatchAssembler:
         bad, sample = self._bad, int(batch.indices.row[row])
         if not bad.known(record):
             self._table.check_not_replaced(record)
-        error = self._error(reason, record, sample)
+        table, key = self._table, self._table.key(sample)
+        offset = int(table.locate(np.array([record]), ["offset"])["offset"][0])
+        path, number = str(table.files[int(table.file_of(record))]), table.number_in_file(record)
+        error = RecordError(f"{reason} (key {key!r})", path=path, record=number, offset=offset)
         if bad.on_bad == "raise":
             raise error
-        bad.note(record, self._table.key(sample), error)
+        bad.note(record, key, error)
         if row not in batch.attempts:
             bad.lost()
         if not self._plan.training:
@@ -297,16 +281,6 @@ class BatchAssembler:
         raise LoaderError(
             f"{ATTEMPTS} records in a row could not be read for place {position} of the run, the last one because: {reason}. "
             "report() names them; where files are damaged, build the dataset again"
-        )
-
-    def _error(self, reason: str, record: int, sample: int) -> RecordError:
-        """The error with the file, the record's number in it, and the sample's key."""
-        place = self._table.locate(np.array([record]), ["offset"])
-        return RecordError(
-            f"{reason} (key {self._table.key(sample)!r})",
-            path=str(self._table.files[int(self._table.file_of(record))]),
-            record=self._table.number_in_file(record),
-            offset=int(place["offset"][0]),
         )
 
 

@@ -82,7 +82,14 @@ class BatchMemory:
 
     def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
         """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
-        return {output.name: self._array(output.of_form(form), rows) for output in self._outputs}
+        arrays: dict[str, Any] = {}
+        for output in self._outputs:
+            one = output.of_form(form)
+            if one.name in self._pools and has_array(one):
+                arrays[one.name] = self._pools[one.name].lease((rows, *fixed_shape(one)), one.dtype)
+            else:
+                arrays[one.name] = empty_array(one, rows)
+        return arrays
 
     def finish(self, batch: Batch) -> None:
         """Move the small arrays of a full batch into memory of their own, which may be kept for long."""
@@ -93,11 +100,6 @@ class BatchMemory:
     def close(self) -> None:
         for pool in self._pools.values():
             pool.close()
-
-    def _array(self, output: Output, rows: int) -> Array | list[Any]:
-        if output.name in self._pools and has_array(output):
-            return self._pools[output.name].lease((rows, *fixed_shape(output)), output.dtype)
-        return empty_array(output, rows)
 
 
 def empty_array(output: Output, rows: int) -> Array | list[Any]:
@@ -127,7 +129,12 @@ class DecodedCache:
         self.record_bytes = _record_bytes(outputs)
         self.capacity = cached_records(outputs, records, budget)
         self._slots = np.full(records, FREE, np.int64)  # by record
-        self.rows: dict[str, Array] = {output.name: _rows(output, self.capacity, shared) for output in outputs}
+        self.rows: dict[str, Array] = {}
+        for output in outputs:
+            shape, text = (self.capacity, *fixed_shape(output)), output.dtype == "string"
+            # A lease is freed with the last array over it.
+            memory = None if text else Buffers(self.capacity * row_bytes(output), 0, shared)
+            self.rows[output.name] = memory.lease(shape, output.dtype) if memory else np.empty(shape, object)
         self._returned: list[int] = []  # slots that were reserved and not filled
         self._lock = threading.Lock()
         self._taken = 0
@@ -158,18 +165,17 @@ class DecodedCache:
         if not cached.all() and (self._taken < self.capacity or self._returned):
             with self._lock:
                 for number in np.flatnonzero(~cached).tolist():
-                    slots[number] = self._take(int(records[number]))
+                    record = int(records[number])
+                    slots[number] = -1
+                    if self._slots[record] != FREE or (self._taken == self.capacity and not self._returned):
+                        continue
+                    self._slots[record] = BEING_WRITTEN
+                    if self._returned:
+                        slots[number] = self._returned.pop()
+                    else:
+                        slots[number] = self._taken
+                        self._taken += 1
         return np.maximum(slots, -1), cached
-
-    def _take(self, record: int) -> int:
-        """A free slot for a record that has none; -1 where there is none."""
-        if self._slots[record] != FREE or (self._taken == self.capacity and not self._returned):
-            return -1
-        self._slots[record] = BEING_WRITTEN
-        if self._returned:
-            return self._returned.pop()
-        self._taken += 1
-        return self._taken - 1
 
     def commit(self, records: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
         """The rows of these records have been written."""
@@ -189,12 +195,3 @@ def _record_bytes(outputs: Sequence[Output]) -> int:
 def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:
     """Of so many records, how many a `DecodedCache` of these outputs holds within the budget, in bytes."""
     return min(records, budget // max(_record_bytes(outputs), 1))
-
-
-def _rows(output: Output, capacity: int, shared: SharedMemory | None) -> Array:
-    shape = (capacity, *fixed_shape(output))
-    if output.dtype == "string":
-        return np.empty(shape, object)
-    return Buffers(capacity * row_bytes(output), 0, shared).lease(
-        shape, output.dtype
-    )  # freed with the last array over it

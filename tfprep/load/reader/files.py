@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-import google_crc32c
 import numpy as np
 
 from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, StorageError
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.reader.thread_state import Scratch
-from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, OTHER_RECORD, footer_crc, masked
+from tfprep.records import Frame, check_frame
+from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 from tfprep.storage.local import FileIdentity, identity_of, regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
@@ -85,18 +84,13 @@ class Fetched:
             return np.empty(0, np.uint8)
         for part in self._ranges.get((file, frame), ()):
             if part.start <= start and stop <= part.stop:
-                content = self.content(part)
-                return content[start - part.start : stop - part.start]
+                if not self.fetch(part):  # another thread has begun to
+                    part.ready.wait()
+                if part.content is None:
+                    assert part.error is not None
+                    raise type(part.error)(str(part.error))  # a new one: many threads may raise it
+                return part.content[start - part.start : stop - part.start]
         return self.request(file, start, stop)
-
-    def content(self, part: ByteRange) -> Array:
-        """Return the bytes of a range: fetch them, or wait for the thread that does."""
-        if not self.fetch(part):
-            part.ready.wait()
-        if part.content is None:
-            assert part.error is not None
-            raise type(part.error)(str(part.error))  # a new one: many threads may raise it
-        return part.content
 
     def fetch(self, part: ByteRange) -> bool:
         """Fetch a range, unless another thread has begun to; return whether this thread did."""
@@ -121,7 +115,9 @@ class Fetched:
             StorageError: The store does not deliver them.
         """
         path = self._paths[file]
-        data, version = self._store(path).read_version(path.name, start, stop)
+        if path.parent not in self._stores:
+            self._stores[path.parent] = open_store(path.parent)
+        data, version = self._stores[path.parent].read_version(path.name, start, stop)
         content = np.frombuffer(data, np.uint8)
         with self._lock:
             if version and version != self._versions.setdefault(path, version):
@@ -130,12 +126,6 @@ class Fetched:
                 )
             self.requests, self.bytes = self.requests + 1, self.bytes + len(content)
         return content
-
-    def _store(self, path: Any) -> Store:
-        folder = path.parent
-        if folder not in self._stores:
-            self._stores[folder] = open_store(folder)
-        return self._stores[folder]
 
 
 OPEN_FILES = 256
@@ -302,7 +292,8 @@ def read_fields(
     scratch.reset(record.size)
     frame = _read(files, record, record.offset, record.size, scratch)
     if verify:
-        check_frame(files.paths[record.file], record, frame)
+        where = Frame(record.offset, record.size)
+        check_frame(cast(bytes, frame), files.paths[record.file], where, payload_crc=record.payload_crc)
     contents = {
         name: frame[offset - record.offset : offset - record.offset + size] for name, (offset, size) in places.items()
     }
@@ -328,22 +319,6 @@ def _read(files: Files, record: Record, offset: int, size: int, scratch: Scratch
     if got < size:
         raise _wrong(path, offset, f"cut short: the file holds {got} of {size} bytes")
     return content
-
-
-def check_frame(path: Path, record: Record, frame: Array) -> None:
-    """Compare both checksums of a frame; RecordError where one is wrong."""
-    length, length_crc = struct.unpack("<QI", frame[:HEADER_BYTES].tobytes())
-    if length_crc != masked(google_crc32c.value(frame[:8])):
-        reason = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
-        raise _wrong(path, record.offset, reason)
-    if length + FRAME_BYTES != record.size:
-        reason = f"the frame holds {length + FRAME_BYTES} bytes, the index says {record.size}"
-        raise _wrong(path, record.offset, reason)
-    stored_crc = footer_crc(frame[-FOOTER_BYTES:].tobytes())
-    if stored_crc != masked(google_crc32c.value(frame[HEADER_BYTES:-FOOTER_BYTES])):
-        raise _wrong(path, record.offset, "wrong checksum of the payload")
-    if stored_crc != record.payload_crc:
-        raise _wrong(path, record.offset, OTHER_RECORD)
 
 
 def _wrong(path: Path, offset: int, reason: str) -> RecordError:

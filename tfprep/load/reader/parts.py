@@ -150,7 +150,7 @@ class FieldPart:
         if isinstance(self.codec, Scalar):
             return self._numbers(content)
         if self.whole_example:
-            return self._from_example(content)
+            return self._from_example(decode_example(content.tobytes()))
         if self.fixed and not self.warped:
             pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype)
             cast(InPlace, self.codec).decode_into(content, self.spec, pixels)
@@ -160,11 +160,18 @@ class FieldPart:
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
         """Write a decoded value into its row, or its channels of it, cast and normalised."""
         if None in self.output.shape or self.output.dtype == "string":
-            values[self.output.name][row] = self._converted(value)
+            text = self.output.dtype == "string"
+            converted = value if text else np.array(normalised(self.output, value), self.output.dtype, order="C")
+            values[self.output.name][row] = converted
             return
         target = values[self.output.name][row : row + 1][0, ...]
         if self.output.padded:
-            self._pad(value, target)
+            if len(value) > len(target):
+                raise SampleError(
+                    f"'{self.field}' has {len(value)} rows, more than pad={{'{self.field}': {len(target)}}} takes"
+                )
+            target[: len(value)] = value
+            target[len(value) :] = PADDING
             return
         first, last = self.channels or (0, None)
         if self.channels is not None:
@@ -174,18 +181,11 @@ class FieldPart:
             raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
         write(self.output, value, target, first, last, part=self.channels is not None)
 
-    def _pad(self, value: Any, target: Array) -> None:
-        if len(value) > len(target):
-            raise SampleError(
-                f"'{self.field}' has {len(value)} rows, more than pad={{'{self.field}': {len(target)}}} takes"
-            )
-        target[: len(value)] = value
-        target[len(value) :] = PADDING
-
-    def _converted(self, value: Any) -> Any:
-        if self.output.dtype == "string":
-            return value
-        return np.array(normalised(self.output, value), self.output.dtype, order="C")
+    def _from_example(self, features: Mapping[str, Any]) -> Array:
+        if isinstance(self.codec, Columns):
+            return self.codec.decode(features, self.spec)
+        shape = tuple(int(size) for size in features[f"{self.field}/shape"])
+        return np.array(self.codec.decode(features[self.field][0], self.spec, shape))
 
     def _numbers(self, content: Array) -> Array:
         numbers = unpack(content, self.spec.dtype)
@@ -194,13 +194,6 @@ class FieldPart:
             return numbers.reshape(wanted)
         except ValueError:
             raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {wanted}") from None
-
-    def _from_example(self, payload: Array) -> Array:
-        features = decode_example(payload.tobytes())
-        if isinstance(self.codec, Columns):
-            return self.codec.decode(features, self.spec)
-        shape = tuple(int(size) for size in features[f"{self.field}/shape"])
-        return np.array(self.codec.decode(features[self.field][0], self.spec, shape))
 
 
 def field_parts(

@@ -206,11 +206,6 @@ class Reader:
         return min(self._prefetch, PREFETCH_FROM_MEMORY) if from_memory else self._prefetch
 
     @property
-    def step(self) -> int:
-        """The next step to be delivered."""
-        return self._wanted
-
-    @property
     def ended(self) -> bool:
         """Return whether it was stopped and none of its threads runs any more."""
         return self.stopped and not any(thread.is_alive() for thread in self._threads)
@@ -255,7 +250,9 @@ class Reader:
         if self._started or self._stopped is not None:
             return
         self._started = True
-        _close_at_exit(self)
+        if not _open_readers:
+            atexit.register(_close_all)
+        _open_readers.add(self)
         if self._ahead is not None:
             self._ahead.start()
         if self._pool is not None:
@@ -266,11 +263,8 @@ class Reader:
                 thread.start()
             except RuntimeError as error:
                 reason = f"reading thread {len(self._threads) + 1} of {len(self.states)} cannot be started ({error})"
-                self.stop(
-                    LoaderError(
-                        f"{reason}; use fewer `threads`, or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
-                    )
-                )
+                way_out = "use fewer `threads`, or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                self.stop(LoaderError(f"{reason}; {way_out}"))
                 return
             self._threads.append(thread)
 
@@ -280,27 +274,24 @@ class Reader:
             return batch
         began = time.monotonic()
         try:
-            return self._wait_until(began + self._timeout_s)
+            while True:
+                with self._lock:
+                    if self._stopped is not None:
+                        raise self._stopped
+                    batch = self._batches.get(self._wanted)
+                    if batch is not None and batch.done:
+                        return batch
+                    self._consumer_waits = True
+                left = began + self._timeout_s - time.monotonic()
+                if left <= 0:
+                    self.stop(StalledPipelineError(self._stall()))
+                with contextlib.suppress(Empty):
+                    self._ready.get(timeout=max(0.0, min(left, LONGEST_WAIT_S)))
         finally:
             waited = time.monotonic() - began
             self.counts.waits += 1
             self.counts.wait_s += waited
             self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited)
-
-    def _wait_until(self, end: float) -> Batch:
-        while True:
-            with self._lock:
-                if self._stopped is not None:
-                    raise self._stopped
-                batch = self._batches.get(self._wanted)
-                if batch is not None and batch.done:
-                    return batch
-                self._consumer_waits = True
-            left = end - time.monotonic()
-            if left <= 0:
-                self.stop(StalledPipelineError(self._stall()))
-            with contextlib.suppress(Empty):
-                self._ready.get(timeout=max(0.0, min(left, LONGEST_WAIT_S)))
 
     def _wake_consumer(self, batch: Batch) -> None:
         """Wake the consumer if it waits for this batch. Runs under the lock."""
@@ -351,29 +342,22 @@ class Reader:
                 except BaseException as caught:
                     error = caught
                 state.enter("waiting for work")
-                if self._filled(batch, stop - start, error):
-                    self._complete(batch)
+                with self._lock:
+                    batch.pending -= stop - start
+                    batch.error = batch.error or error
+                    ends = batch.pending == 0 or batch.error is not None
+                if ends and batch.error is None:
+                    try:
+                        self._finish(batch)
+                    except BaseException as caught:
+                        batch.error = caught
+                if ends:
+                    with self._lock:
+                        batch.done = True
+                        self._wake_consumer(batch)
                 del work, batch, error
         except BaseException as error:
             self.stop(error)
-
-    def _filled(self, batch: Batch, rows: int, error: BaseException | None = None) -> bool:
-        """Note that so many rows of the batch are filled, or why they are not; return whether it is now to be completed."""
-        with self._lock:
-            batch.pending -= rows
-            batch.error = batch.error or error
-            return batch.pending == 0 or batch.error is not None
-
-    def _complete(self, batch: Batch) -> None:
-        """Deliver a batch all of whose rows are filled, or the error of one that has one."""
-        if batch.error is None:
-            try:
-                self._finish(batch)
-            except BaseException as caught:
-                batch.error = caught
-        with self._lock:
-            batch.done = True
-            self._wake_consumer(batch)
 
     def _finish(self, batch: Batch) -> None:
         self.assembler.finish(batch)
@@ -385,19 +369,15 @@ class Reader:
             with self._lock:
                 if self._stopped is not None:
                     return None
-                if (batch := self._next_batch()) is not None:
-                    return self._chunk(batch)
+                while self._filling is None and not self._at_end(self._opened) and self._may_open():
+                    self._open()
+                if self._filling is not None:
+                    return self._chunk(self._filling)
                 if self._at_end(self._opened):
                     return None
                 state.enter("waiting for room" if not self._may_open() else "waiting for work")
                 self._idle += 1
             self._work.get()
-
-    def _next_batch(self) -> Batch | None:
-        """The batch that is being filled, or a new one; None without either. Runs under the lock."""
-        while self._filling is None and not self._at_end(self._opened) and self._may_open():
-            self._open()
-        return self._filling
 
     def _may_open(self) -> bool:
         return self._opened - self._wanted < self.prefetch
@@ -405,8 +385,11 @@ class Reader:
     def _open(self) -> None:
         """Begin the next batch. Runs under the lock: the plan of many steps at once makes it short."""
         step = self._opened
-        if step not in self._plans:
-            self._plan(step)
+        if step not in self._plans:  # the first batch is planned alone, so that it comes soon
+            many = 1 if step == self._wanted else max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+            steps = [number for number in range(step, step + many) if not self._at_end(number)]
+            planned = self._schedule.batch_indices(steps)
+            self._plans = dict(zip(steps, zip(planned, self.assembler.locate(planned), strict=True), strict=True))
         indices, located = self._plans.pop(step)
         rows = len(indices.row)
         form = int(located["form"][0]) if rows else self._schedule.form(step)
@@ -419,14 +402,6 @@ class Reader:
             self._wake_consumer(batch)
         else:
             self._filling, self._next_row = batch, 0
-
-    def _plan(self, step: int) -> None:
-        """Plan the first batch alone, so that it comes soon; then many at once."""
-        many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
-        stop = step + (1 if step == self._wanted else many)
-        steps = [number for number in range(step, stop) if not self._at_end(number)]
-        indices = self._schedule.batch_indices(steps)
-        self._plans = dict(zip(steps, zip(indices, self.assembler.locate(indices), strict=True), strict=True))
 
     def _chunk(self, batch: Batch) -> tuple[Batch, int, int]:
         """Take a part of the batch: of the first one small, so that all threads share its work and end at about the same time."""
@@ -449,20 +424,14 @@ class Reader:
 _open_readers: weakref.WeakSet[Reader] = weakref.WeakSet()
 
 
-def _close_at_exit(reader: Reader) -> None:
-    if not _open_readers:
-        atexit.register(_close_all)
-    _open_readers.add(reader)
-
-
-def _stop_in_forked_process() -> None:
+def _leave_all() -> None:
     """End the readers of the process that forked this one, whose threads are not here."""
     for reader in list(_open_readers):
         reader.leave()
     _open_readers.clear()
 
 
-os.register_at_fork(after_in_child=_stop_in_forked_process)
+os.register_at_fork(after_in_child=_leave_all)
 
 
 def _close_all() -> None:

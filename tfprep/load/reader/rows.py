@@ -7,19 +7,18 @@ by `tfprep.load.reader.assembler`, in the process that trains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.codecs import InPlace
 from tfprep.errors import RecordError, SampleError
-from tfprep.fields import Array, FieldSpec
+from tfprep.fields import Array
 from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import Output
 from tfprep.load.reader.files import Files, Record, mapped_bytes, read_at, read_fields
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
@@ -139,11 +138,6 @@ class Reading:
     at_load: AtLoad | None = None
     announce: bool = False
     added: Sequence[Sequence[FieldPart]] = ()
-
-    @property
-    def dtyped(self) -> list[Output | FieldSpec]:
-        """The outputs and the stored forms of all parts."""
-        return [one for parts in (self.parts, *self.added) for part in parts for one in (part.output, part.spec)]
 
 
 class ByteSpans(NamedTuple):
@@ -362,3 +356,78 @@ class RecordReader:
         contents = read_fields(self.files, frame, places, state.scratch, verify=verify, whole=self._whole)
         state.bytes += frame.size if verify or self._whole else sum(size for _, size in places.values())
         return contents
+
+
+# --- records in several places ---------------------------------------------------------------------------------------------
+
+PLACE = ("file", "offset", "size", "payload_crc")
+"""The columns that say where a record lies. Behind the spans of all fields, rows have them once more for each further place."""
+
+
+class JoinedReader:
+    """Reads each row in several places: the records of a dataset, and beside them those of fields that models added, in shards of
+    their own. Each place has a reader; their fields come one after the other, in the same order."""
+
+    def __init__(self, readers: Sequence[RecordReader | None], files: Files) -> None:
+        """`readers`: that of the records, None where nothing of them is wanted, then those of added fields."""
+        self._readers, self.files = readers, files
+        self.fields = [name for reader in readers if reader for name in reader.fields]
+        self._spans: list[slice] = []
+        first = len(COLUMNS)
+        for reader in readers:
+            last = first + 2 * len(reader.fields if reader else ())
+            self._spans.append(slice(first, last))
+            first = last
+        self._first_place = first
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
+        """Fill the rows of the arrays in `values`; return those that cannot be read in one of the places."""
+        unread: dict[int, UnreadRow] = {}
+        for number, reader in enumerate(self._readers):
+            if reader is None:
+                continue
+            mine = self._of(rows, number)
+            for one in reader.fill(values, mine, state):
+                where = f" ({self.files.paths[int(mine['file'][one.number])]}, added fields)" if number else ""
+                unread.setdefault(one.number, UnreadRow(one.number, f"{one.reason}{where}"))
+        return [unread[number] for number in sorted(unread)]
+
+    def byte_ranges(self, rows: Rows) -> ByteSpans:
+        """Return the bytes at URLs that reading these rows takes (see `RecordReader.byte_ranges`)."""
+        parts = [reader.byte_ranges(self._of(rows, n)) for n, reader in enumerate(self._readers) if reader]
+        joined = ByteSpans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        remote = self.files.remote[joined.file]
+        return ByteSpans(*(column[remote] for column in joined))
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+    def _of(self, rows: Rows, number: int) -> Rows:
+        """The rows as the reader of this number knows them."""
+        table: Numbers = np.concatenate([rows.table[: len(COLUMNS)], rows.table[self._spans[number]]])
+        if number:
+            first = self._first_place + len(PLACE) * (number - 1)
+            table[[COLUMNS.index(name) for name in PLACE]] = rows.table[first : first + len(PLACE)]
+        return Rows(table)
+
+
+AnyReader: TypeAlias = "RecordReader | JoinedReader"
+
+
+def open_reader(
+    reading: Reading, damaged: Callable[[int], None] | None = None, *, mapped: bool = False
+) -> RecordReader | JoinedReader:
+    """Return the reader of records, and of added fields where some are wanted; the arguments are those of `RecordReader`."""
+    files = Files(reading.paths, reading.identities, damaged=damaged)
+    if not reading.added:
+        return RecordReader(reading, files, mapped=mapped)
+    parts = [reading.parts, *reading.added]
+    readers = [RecordReader(replace(reading, parts=some), files, mapped=mapped) if some else None for some in parts]
+    return JoinedReader(readers, files)
+
+
+def row_columns(reader: AnyReader, places: int) -> tuple[str, ...]:
+    """Return the names of the columns of `Rows` for a reader: those of further places are named `file 1`, and so on."""
+    spans = [f"{name}_{what}" for name in reader.fields for what in ("offset", "size")]
+    return (*COLUMNS, *spans, *(f"{name} {number}" for number in range(1, places) for name in PLACE))

@@ -8,7 +8,6 @@ their windows are copied into the batch. Rasters that are only mirrored are deco
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,19 +32,15 @@ CV2_PIXEL_BYTES = 512
 """The largest pixel, in bytes, that OpenCV mirrors."""
 
 
-@dataclass(frozen=True)
-class Cuts:
-    """The flips and crops of a plan, and the outputs by name as they are before them."""
-
-    plan: AtLoad
-    read: Mapping[str, Output]
+Cuts: TypeAlias = tuple[AtLoad, Mapping[str, Output]]
+"""The flips and crops of a plan, and the outputs by name as they are before them."""
 
 
 class CutRows:
     """Fills rows that are flipped and cut. Called by many threads at once."""
 
     def __init__(self, inner: Stage, cuts: Cuts) -> None:
-        self._inner, self._plan, self._read = inner, cuts.plan, cuts.read
+        self._inner, (self._plan, self._read) = inner, cuts
         self._staged = set(self._plan.rasters) if self._plan.crop else set()
         size = self._read[self._plan.rasters[0]].shape[:2]
         self._known_size = None if None in size else size

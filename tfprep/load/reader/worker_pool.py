@@ -170,7 +170,9 @@ class WorkerPool:
         with self._changed:
             if self._stopping or self._thread is not None:
                 return
-            _close_at_exit(self)
+            if not _open_pools:
+                atexit.register(_close_all)
+            _open_pools.add(self)
             thread = threading.Thread(target=self._run, name="tfprep-workers", daemon=True)
             try:
                 thread.start()
@@ -239,7 +241,10 @@ class WorkerPool:
                     row["verify"][:] = 1
                     outcome, deaths = None, 0
                     while outcome is None:
-                        worker = worker or self._started_alone()
+                        if worker is None:
+                            worker = WorkerProcess(self.setup, self._environment, self.processes, 1)
+                            while not worker.is_ready and worker.take_messages():
+                                pass
                         has_started = worker.is_ready
                         outcome = worker.fill(0, self.job(values, row))
                         if outcome is not None:
@@ -290,12 +295,6 @@ class WorkerPool:
                     self._changed.notify_all()
                 self._selector.close()
 
-    def _started_alone(self) -> WorkerProcess:
-        worker = WorkerProcess(self.setup, self._environment, self.processes, 1)
-        while not worker.is_ready and worker.take_messages():
-            pass
-        return worker
-
     def _started(self, number: int) -> WorkerProcess:
         worker = WorkerProcess(self.setup, self._environment, number, self._links_each)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
@@ -328,12 +327,6 @@ def _show(text: str) -> None:
 
 
 _open_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-
-
-def _close_at_exit(pool: WorkerPool) -> None:
-    if not _open_pools:
-        atexit.register(_close_all)
-    _open_pools.add(pool)
 
 
 def _close_all() -> None:

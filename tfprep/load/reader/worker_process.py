@@ -21,9 +21,8 @@ from tfprep.child_process import NO_ITEM, Mark, Work, sendable_error
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
 from tfprep.load.reader.buffers import MappedMemory
-from tfprep.load.reader.joined import open_reader, row_columns
 from tfprep.load.reader.parts import Cast
-from tfprep.load.reader.rows import Reading, Rows, UnreadRow
+from tfprep.load.reader.rows import Reading, Rows, UnreadRow, open_reader, row_columns
 from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
 
@@ -72,7 +71,10 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    if "bfloat16" in {one.dtype for one in (*setup.outputs, *setup.reading.dtyped)}:
+    parts = [part for parts in (setup.reading.parts, *setup.reading.added) for part in parts]
+    if "bfloat16" in {
+        one.dtype for one in (*setup.outputs, *(one for part in parts for one in (part.output, part.spec)))
+    }:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
