@@ -202,24 +202,27 @@ class LoaderPlan:
         fields = [
             name for output in self._not_indexed(self.read.outputs) for name in output.fields if name in self.specs
         ]
-        groups = dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields)
-        return {"": self.table, **{group: self._added_table(group) for group in groups if group}}
+        tables = {"": self.table}
+        for group in dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields):
+            for part in self.table.parts if group else ():
+                there = part.dataset.manifest.groups[group].variants.get(part.split, 0)
+                if max(part.variants) >= there:
+                    raise LoaderError(
+                        f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and "
+                        f"variant {max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep add-fields for all "
+                        "variants"
+                    )
+            if group:
+                tables[group] = RecordTable(
+                    [replace(each, dataset=each.dataset.added(group)) for each in self.table.parts]
+                )
+        return tables
 
     @cached_property
     def parts_in(self) -> Mapping[str, Sequence[FieldPart]]:
         """The parts by the table in which their records lie."""
         group_of = self.sources[0].dataset.group_of
         return {group: [part for part in self.parts if group_of(part.field) == group] for group in self.tables}
-
-    def _added_table(self, group: str) -> RecordTable:
-        for part in self.table.parts:
-            there = part.dataset.manifest.groups[group].variants.get(part.split, 0)
-            if max(part.variants) >= there:
-                raise LoaderError(
-                    f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and variant "
-                    f"{max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep add-fields for all variants"
-                )
-        return RecordTable([replace(part, dataset=part.dataset.added(group)) for part in self.table.parts])
 
     @property
     def files(self) -> list[Path]:
@@ -244,16 +247,22 @@ class LoaderPlan:
             )
             check_buckets(options.bucket, buckets)
         numbers = [source.variants for source in sources]
+        groups: Numbers | None = None  # in order "global" each row takes its variant by itself
+        if order == "block":
+            groups = np.arange(table.samples) // options.block
+        elif order == "sequential":  # with its file
+            first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
+            groups = table.file_of(table.record(np.arange(table.samples), first_variant))
         schedule = BatchSchedule(
-            sampler=selection.sampler,
+            sampler=selection[0],
             order=EpochOrder(order, options.seed, options.block, options.window),
             variants=self.variants,
             batch_size=options.batch_size,
             remainder=options.remainder or "keep",
             hosts=options.host,
             epochs=None if self.training else 1,
-            rows=selection.rows,
-            groups=_groups(order, options.block, table),
+            rows=selection[1],
+            groups=groups,
             counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [each.samples for each in sources]),
             partners=self.at_load is not None and self.at_load.mixes_samples,
             since=self.at_load.since if self.at_load else (),
@@ -336,9 +345,14 @@ class LoaderPlan:
                 )
         if options.local is not None:
             obstacle = "shards arrive in the folder `local` while it runs"
+        row = sum(map(row_bytes, self.cached_outputs))
+        fits = (
+            not (self.read.ragged or self.warping) and table.records * row <= budget // 2
+        )  # batches leave at least half
+        all_cached = fits and (options.cache == "decoded" or (options.cache == "auto" and self.training))
         workers = plan_workers(
             options.workers, threads, parts=self._parts(casts), ops=(options.geometry, self.at_load, casts), files=table.files,
-            records=self._records_of_each_epoch(budget), budget=budget, needed=needed, other=obstacle,
+            records=0 if all_cached else self.schedule.size // options.host.count, budget=budget, needed=needed, other=obstacle,
         )  # fmt: skip
         working += workers.nbytes
         most = max(PREFETCH, most_prefetch(workers, self.batch_rows))
@@ -354,16 +368,6 @@ class LoaderPlan:
     def memory(self) -> MemoryPlan:
         """The memory that batches, decoding and the cache take."""
         return self._means[1]
-
-    def _records_of_each_epoch(self, budget: int) -> int:
-        """Return how many records this host reads in every epoch; 0 where all of them fit into the cache."""
-        row, choice = sum(map(row_bytes, self.cached_outputs)), self.options.cache
-        fits = (
-            not (self.read.ragged or self.warping) and self.table.records * row <= budget // 2
-        )  # batches leave at least half
-        if fits and (choice == "decoded" or (choice == "auto" and self.training)):
-            return 0
-        return self.schedule.size // self.options.host.count
 
     @cached_property
     def cache(self) -> CacheKind:
@@ -405,17 +409,6 @@ def plan_loader(
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
     _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
-
-
-def _groups(order: str, block: int, table: RecordTable) -> Numbers | None:
-    """The group with which each row takes its variant: its block, or its file; None where that is the row itself."""
-    if order == "global":
-        return None
-    if order == "block":
-        return np.arange(table.samples) // block
-    rows = np.arange(table.samples)
-    first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
-    return table.file_of(table.record(rows, first_variant))
 
 
 def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:

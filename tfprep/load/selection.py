@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,9 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 # --- what they are for ---------------------------------------------------------------------------------------------------
 
+Selection: TypeAlias = tuple[Sampler, Numbers | None]
+"""A sampler, and the row of each of its samples (None: the same number)."""
+
 EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
 """The first words of the names of splits that a model is evaluated on."""
 
@@ -142,14 +145,6 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Selection:
-    """A sampler, and the row of each of its samples (None: the same number)."""
-
-    sampler: Sampler
-    rows: Numbers | None
-
-
 def columns_of(options: LoaderOptions) -> set[str]:
     """The columns of the index that the options name."""
     columns = set() if options.where is None else column_names(options.where)
@@ -186,27 +181,28 @@ def select(
         _, counts = np.unique(values, return_counts=True)
         quotas = (-(-len(values) // len(counts)),) * len(counts)
         members = (order if rows is None else rows[order]).astype(np.int64)
-        return Selection(StratifiedSampler(tuple(counts.tolist()), quotas, options.seed), members)
+        return StratifiedSampler(tuple(counts.tolist()), quotas, options.seed), members
     if options.weights is not None:
         weights = _weights(table, rows, options.weights, class_names)
-        return Selection(WeightedSampler(weights, options.seed), rows)
+        return WeightedSampler(weights, options.seed), rows
     if shares is not None:
         # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
         numbers = np.arange(table.samples) if rows is None else rows
         part = np.searchsorted(table.first_row, numbers, "right") - 1
         sizes = tuple(int((part == number).sum()) for number in range(len(shares)))
         sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
-        return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
-    return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
+        return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64)
+    return UniformSampler(table.samples if rows is None else len(rows)), rows
 
 
 def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tuple[Selection, list[int]]:
     """The selection bucket by bucket, and the number of samples of each: by the height and width of variant 0."""
-    if not isinstance(selection.sampler, UniformSampler):
+    sampler, selected = selection
+    if not isinstance(sampler, UniformSampler):
         raise LoaderError(
             "bucket takes each sample once an epoch; a mix draws by shares: make a loader of each dataset"
         )
-    rows = np.arange(table.samples) if selection.rows is None else selection.rows
+    rows = np.arange(table.samples) if selected is None else selected
     height, width = (_values(table, rows, name).astype(np.uint64) for name in ("height", "width"))
     by_aspect = sorted(buckets.sizes, key=lambda size: Fraction(*size))
     rank = np.zeros(len(rows), np.int64)
@@ -215,7 +211,7 @@ def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tu
         rank += height**2 * np.uint64(wide * narrow) >= width**2 * np.uint64(low * high)
     nearest = np.array([buckets.sizes.index(size) for size in by_aspect])[rank]
     sizes = np.bincount(nearest, minlength=len(by_aspect)).tolist()
-    return Selection(selection.sampler, rows[np.argsort(nearest, kind="stable")].astype(np.int64)), sizes
+    return (sampler, rows[np.argsort(nearest, kind="stable")].astype(np.int64)), sizes
 
 
 def check_buckets(buckets: Buckets, order: BucketOrder) -> None:
@@ -232,7 +228,8 @@ def _apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers in proportion to the shares that add up to `total`, by the largest remainders."""
     if not shares or not all(np.isfinite(share) and share >= 0 for share in shares) or not sum(shares):
         raise LoaderError(f"the shares of a mix are numbers from 0 on, not all 0; got {list(shares)}")
-    shares = [share / max(shares) for share in shares] if not 1e-290 < sum(shares) < 1e290 else shares
+    if not 1e-290 < sum(shares) < 1e290:
+        shares = [share / max(shares) for share in shares]
     exact = [total * share / sum(shares) for share in shares]
     whole = [int(value) for value in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
