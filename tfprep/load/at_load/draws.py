@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array
-from tfprep.load.at_load.ops import Cut, CutMix, MixUp, Placed, RandomFlip
+from tfprep.load.at_load.ops import Cut, MixUp, Placed, RandomFlip
 from tfprep.load.at_load.plan import AtLoad
 from tfprep.load.order.permutation import Words, below, mix, subkey, words
 from tfprep.load.order.schedule import Numbers
@@ -163,32 +163,23 @@ def mixtures(plan: AtLoad, position: Numbers, height: int, width: int) -> Mixed:
     mixed = _unmixed(len(position))
     for number, (op, key) in enumerate(zip(plan.mixes, keys, strict=True)):
         does = (chosen == number) & happens(bits(key, position, 0), op.p if plan.training else 0.0)
-        chosen_mix = _weighed(op, key, position) if isinstance(op, MixUp) else _boxed(op, key, position, height, width)
-        mixed = _where(does, chosen_mix, mixed)
+        draw = betas(op.alpha, key, position)
+        if isinstance(op, MixUp):
+            weight = np.rint(draw * PARTS).astype(np.int64)
+            new = _unmixed(len(position))._replace(weight=weight, share=(weight / PARTS).astype(np.float32))
+        else:
+            top, bottom = _side(bits(key, position, 2), np.sqrt(1 - draw), height)
+            left, right = _side(bits(key, position, 3), np.sqrt(1 - draw), width)
+            share = (1.0 - (bottom - top) * (right - left) / (height * width)).astype(np.float32)
+            new = Mixed(np.full(len(position), PARTS), top, bottom, left, right, share)
+        columns: Any = zip(new, mixed, strict=True)
+        mixed = Mixed(*(np.where(does, one, other) for one, other in columns))
     return mixed
 
 
 def _unmixed(count: int) -> Mixed:
     nothing = np.zeros(count, np.int64)
     return Mixed(np.full(count, PARTS), nothing, nothing, nothing, nothing, np.ones(count, np.float32))
-
-
-def _where(does: npt.NDArray[np.bool_], new: Any, old: Any) -> Mixed:
-    return Mixed(*(np.where(does, one, other) for one, other in zip(new, old, strict=True)))
-
-
-def _weighed(op: MixUp, key: int, position: Numbers) -> Mixed:
-    weight = np.rint(betas(op.alpha, key, position) * PARTS).astype(np.int64)
-    return _unmixed(len(position))._replace(weight=weight, share=(weight / PARTS).astype(np.float32))
-
-
-def _boxed(op: CutMix, key: int, position: Numbers, height: int, width: int) -> Mixed:
-    ratio = np.sqrt(1 - betas(op.alpha, key, position))
-    top, bottom = _side(bits(key, position, 2), ratio, height)
-    left, right = _side(bits(key, position, 3), ratio, width)
-    area = (bottom - top) * (right - left)
-    share = (1.0 - area / (height * width)).astype(np.float32)
-    return Mixed(np.full(len(position), PARTS), top, bottom, left, right, share)
 
 
 def _side(draw: Words, ratio: npt.NDArray[np.float64], length: int) -> tuple[Numbers, Numbers]:

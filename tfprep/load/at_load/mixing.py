@@ -26,7 +26,11 @@ class Mixing:
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: mixed with their partners."""
         plan, position = self.plan, np.arange(*self._schedule.span(batch.step))  # of all rows but a partner behind them
-        self._one_hot(batch)
+        for name, count in plan.labels.items():  # class numbers [B] to float32 [B, classes]
+            labels = batch.values[name]
+            if (wrong := (labels < 0) | (labels >= count)).any():
+                raise LoaderError(not_a_class(name, int(labels[wrong][0]), count))
+            batch.values[name] = (labels[:, None] == np.arange(count)).astype(np.float32)
         if not plan.mixes_samples or not batch.rows:
             return
         height, width = batch.values[plan.rasters[0]].shape[1:3] if plan.rasters else (1, 1)
@@ -38,14 +42,6 @@ class Mixing:
             others = np.concatenate([batch.values[name][1:], own[:1]])[: len(own)]
             batch.values[name] = own * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
         batch.cut_to(len(position))
-
-    def _one_hot(self, batch: Batch) -> None:
-        """Class numbers [B] to float32 [B, classes]."""
-        for name, count in self.plan.labels.items():
-            wrong = (batch.values[name] < 0) | (batch.values[name] >= count)
-            if wrong.any():
-                raise LoaderError(not_a_class(name, int(batch.values[name][wrong][0]), count))
-            batch.values[name] = (batch.values[name][:, None] == np.arange(count)).astype(np.float32)
 
 
 def mix_rows(pixels: Array, mixed: Mixed) -> None:

@@ -249,7 +249,7 @@ class ColourJitter:
         for name in order if happens else ():
             factor = generator.uniform(*_factors(getattr(self, name)))
             if factor != 1:
-                image = _CHANGES[name](image, factor)
+                image = _changed(image, name, factor)
         return image
 
 
@@ -264,22 +264,15 @@ def _factors(amount: float | Range) -> Range:
     return (low, high) if isinstance(amount, tuple) else (max(0.0, low), high)
 
 
-def _brighter(image: ImageArray, factor: float) -> ImageArray:
-    return apply_curve(image, blend_curve(0, factor))
+def _changed(image: ImageArray, name: str, factor: float) -> ImageArray:
+    if name == "saturation":
+        matrix = np.eye(3) * factor + (1 - factor) * _LUMA
+        return np.asarray(cv2.transform(image, np.column_stack([matrix, np.full(3, _CUT)])), np.uint8)
+    level = 0 if name == "brightness" else int(float(np.dot(cv2.mean(image)[:3], _LUMA)) + 0.5)
+    return apply_curve(image, blend_curve(level, factor))
 
 
-def _contrasting(image: ImageArray, factor: float) -> ImageArray:
-    mean = float(np.dot(cv2.mean(image)[:3], _LUMA))
-    return apply_curve(image, blend_curve(int(mean + 0.5), factor))
-
-
-def _saturated(image: ImageArray, factor: float) -> ImageArray:
-    matrix = np.eye(3) * factor + (1 - factor) * _LUMA
-    return np.asarray(cv2.transform(image, np.column_stack([matrix, np.full(3, _CUT)])), np.uint8)
-
-
-_CHANGES = {"brightness": _brighter, "contrast": _contrasting, "saturation": _saturated}
-_ORDERS = list(permutations(_CHANGES))
+_ORDERS = list(permutations(("brightness", "contrast", "saturation")))
 
 
 @dataclass(frozen=True)

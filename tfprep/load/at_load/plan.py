@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, get_args
+from typing import Any, TypeAlias, get_args
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
@@ -103,17 +103,9 @@ class AtLoad:
 
     def filled(self, outputs: Outputs) -> Outputs:
         """The outputs after geometry and colour, before samples are mixed: labels are still numbers."""
-        if self.views:
-            return self._viewed(outputs)
-        return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
-
-    def delivered(self, outputs: Outputs) -> Outputs:
-        """The outputs after all ops."""
-        filled = self.filled(outputs)
-        return Outputs(tuple(self._one_hot(output) for output in filled.outputs), filled.structure)
-
-    def _viewed(self, outputs: Outputs) -> Outputs:
-        """The outputs with one for each view in place of those that geometry changes: {"global": (first, second), ...}."""
+        if not self.views:
+            return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
+        # One for each view in place of those that geometry changes: {"global": (first, second), ...}.
         made: list[Output] = []
         names: dict[str, dict[str, tuple[str, ...]]] = {}
         for output in outputs.outputs:
@@ -127,6 +119,19 @@ class AtLoad:
                 of_kind[kind] = (*of_kind.get(kind, ()), name)
         return Outputs(tuple(made), renamed(outputs.structure, names))
 
+    def delivered(self, outputs: Outputs) -> Outputs:
+        """The outputs after all ops."""
+        filled = self.filled(outputs)
+        return Outputs(
+            tuple(
+                replace(output, shape=(self.labels[output.name],), dtype="float32")
+                if output.name in self.labels
+                else output
+                for output in filled.outputs
+            ),
+            filled.structure,
+        )
+
     def _cut(self, output: Output) -> Output:
         if output.name not in self.rasters:
             drops = output.fields[0] in self.dropping and not output.padded
@@ -134,11 +139,6 @@ class AtLoad:
         shapes = [(*_size_after(form, output.shape[:2]), *output.shape[2:]) for form in self.forms]
         largest = max(shapes, key=lambda shape: prod(side or 0 for side in shape))
         return replace(output, shape=largest, shapes=tuple(shapes) if len(shapes) > 1 else ())
-
-    def _one_hot(self, output: Output) -> Output:
-        if output.name not in self.labels:
-            return output
-        return replace(output, shape=(self.labels[output.name],), dtype="float32")
 
 
 def _size_after(ops: Sequence[Placed], size: Sequence[int | None]) -> tuple[int | None, ...]:
@@ -269,9 +269,20 @@ def _planned(
             "at_load: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, by "
             "which boxes and points follow; leave these out of `fields`, or build both alike"
         )
-    plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, _dropping(rules, specs))
+    dropping: frozenset[str] = frozenset()
+    if rules is not None and rules["min_visible"]:
+        boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
+        dropping = frozenset(boxes).union(*rules["row_fields"].values())
+    plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, dropping)
     _check_fields([*ops, *(bucket.forms[:1] if bucket else ())], outputs, kinds, unfit)
-    _check_colour(plan, specs)
+    for op in colour:
+        name = type(op).__name__
+        if not images:
+            raise LoaderError(f"at_load: no image is loaded for {name} to work on")
+        for field in images:
+            spec = specs[field]
+            if not isinstance(op, RandomErasing) and (spec.dtype, spec.shape[2:]) != ("uint8", (3,)):
+                raise LoaderError(f"at_load: {name} takes RGB of 8 bits; '{field}' is {spec.dtype} {list(spec.shape)}")
     _check_sizes(plan, outputs)
     if warps:
         require_package("cv2", "at_load with ops that resize, colour, or move boxes and points")
@@ -325,29 +336,8 @@ def _rules(
     }  # fmt: skip
 
 
-def _dropping(rules: Mapping[str, Any] | None, specs: Mapping[str, FieldSpec]) -> frozenset[str]:
-    if rules is None or not rules["min_visible"]:
-        return frozenset()
-    boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
-    return frozenset(boxes).union(*rules["row_fields"].values())
-
-
-def _check_colour(plan: AtLoad, specs: Mapping[str, FieldSpec]) -> None:
-    for op in plan.colour:
-        name = type(op).__name__
-        if not plan.images:
-            raise LoaderError(f"at_load: no image is loaded for {name} to work on")
-        for field in plan.images:
-            spec = specs[field]
-            if not isinstance(op, RandomErasing) and (spec.dtype, spec.shape[2:]) != ("uint8", (3,)):
-                raise LoaderError(f"at_load: {name} takes RGB of 8 bits; '{field}' is {spec.dtype} {list(spec.shape)}")
-
-
-class Unfit(NamedTuple):
-    """Why the values of a field do not fit its image any more after an op of these types."""
-
-    ops: tuple[type, ...]
-    reason: str
+Unfit: TypeAlias = tuple[tuple[type, ...], str]
+"""Types of ops, and why the values of a field do not fit its image any more after them."""
 
 
 def unfit_fields(recipe: Mapping[str, Any]) -> dict[str, Unfit]:
@@ -377,16 +367,14 @@ def _described(options: Mapping[str, Any], code: Mapping[str, Any]) -> tuple[set
 
 def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
     if "tfprep.derive.InstanceOffsets" in types or ("tfprep.derive.Sobel" in types and options.get("of") == "both"):
-        return Unfit((RandomFlip, *_SCALES), "holds directions, which a flip or a resize of its pixels does not turn")
+        return (RandomFlip, *_SCALES), "holds directions, which a flip or a resize of its pixels does not turn"
     if "tfprep.derive.Heatmaps" in types and options.get("channels") != 1:
-        return Unfit((RandomFlip,), "has a channel for each point, and a flip exchanges left and right points")
+        return (RandomFlip,), "has a channel for each point, and a flip exchanges left and right points"
     if "tfprep.derive.ClickPoints" in types:
-        return Unfit(
-            (RandomFlip, RandomCrop, CenterCrop, *_SCALES, MixUp, CutMix),
-            "holds coordinates, which do not move with the pixels",
-        )
+        ops = (RandomFlip, RandomCrop, CenterCrop, *_SCALES, MixUp, CutMix)
+        return ops, "holds coordinates, which do not move with the pixels"
     if types & _LENGTHS:
-        return Unfit(_SCALES, "holds distances in pixels, which a resize of its pixels does not scale")
+        return _SCALES, "holds distances in pixels, which a resize of its pixels does not scale"
     return None
 
 
@@ -410,9 +398,9 @@ def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping
         raise LoaderError(
             f"{type(encodings[0]).__name__} takes labels of one class; '{output.name}' has shape {output.shape}: leave it out"
         )
-    counts = {op.classes for op in encodings if op.classes is not None} | (
-        {len(classes[output.fields[0]])} if output.fields[0] in classes else set()
-    )
+    counts = {op.classes for op in encodings if op.classes is not None}
+    if output.fields[0] in classes:
+        counts.add(len(classes[output.fields[0]]))
     if len(counts) != 1:
         raise LoaderError(
             f"how many classes '{output.name}' has is {'not known' if not counts else f'said differently: {sorted(counts)}'}; "
@@ -424,9 +412,8 @@ def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping
 def _check_fields(
     ops: Sequence[AtLoadOp | Covering], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
 ) -> None:
-    if any(isinstance(op, OneHotLabels) for op in ops) and not any(
-        "label" in of_output for of_output in kinds.values()
-    ):
+    has_label = any("label" in of_output for of_output in kinds.values())
+    if not has_label and any(isinstance(op, OneHotLabels) for op in ops):
         raise LoaderError("at_load: no label is loaded for OneHotLabels to work on; name it in `fields` or `targets`")
     for op in ops:
         for output in outputs.outputs:
@@ -446,8 +433,9 @@ def _why_not(op: AtLoadOp | Covering, output: Output, kinds: set[Kind], unfit: M
     if isinstance(op, MixUp) and "mask" in kinds:
         return f"cannot mix the class numbers of '{output.name}'; use CutMix, or leave it out of `fields`"
     for field in output.fields:
-        if field in unfit and isinstance(op, unfit[field].ops):
-            return f"cannot be applied: '{field}' {unfit[field].reason}; {way_out}"
+        types, reason = unfit.get(field, ((), ""))
+        if isinstance(op, types):
+            return f"cannot be applied: '{field}' {reason}; {way_out}"
     return ""
 
 

@@ -173,9 +173,8 @@ class BatchSchedule:
     def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
         """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
         positions = [self.positions(step) for step in steps]
-        whole = self.at(np.concatenate(positions))
+        row, variant, position = self.at(np.concatenate(positions))
         ends = np.cumsum([len(each) for each in positions]).tolist()
-        row, variant, position = whole
         return [
             BatchIndices(row[start:end], variant[start:end], position[start:end])
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
@@ -184,7 +183,10 @@ class BatchSchedule:
     def at(self, position: Numbers) -> BatchIndices:
         """The batch indices at these positions of the run."""
         epoch, inside = np.divmod(position, self.cycle)
-        item = self._items(inside, epoch)
+        if self.buckets is None:
+            item = self.order.items(inside, epoch, self.size)
+        else:
+            item = self._in_bucket(*self.buckets.items(inside, epoch))
         if self.times > 1:
             samples = words(self.sampler.size)
             sample, _ = self.sampler.samples(item % samples, words(epoch))
@@ -217,12 +219,6 @@ class BatchSchedule:
     def form(self, step: int) -> int:
         """The form of a step's batch."""
         return int(self.forms_at(np.array([self.global_span(step)[0]]))[0])
-
-    def _items(self, inside: Numbers, epoch: Numbers) -> Words:
-        if self.buckets is None:
-            return self.order.items(inside, epoch, self.size)
-        bucket, item = self.buckets.items(inside, epoch)
-        return self._in_bucket(bucket, item)
 
     def _in_bucket(self, bucket: Any, item: Any) -> Words:
         """The number of an item: all items are samples of variant 0, bucket by bucket, then those of variant 1, and so on."""

@@ -39,6 +39,8 @@ NO_CLASS_NAMES = (
     '{"FEATURE": {"classes": [...]}}'
 )
 
+_USUAL = ("key", "label", "shard", "height", "width")
+"""The columns that an expression of `pyarrow.compute` may name."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -82,7 +84,10 @@ def rows_where(
         expression = _Translator(where, tuple(class_names)).translate(tree)
         columns = {name: column(name) for name in _names(tree)}
     else:
-        expression, columns = where, _usual_columns(column)
+        expression, columns = where, {}
+        for name in _USUAL:  # as far as the index has them
+            with contextlib.suppress(LoaderError):
+                columns[name] = column(name)
     try:
         table = pa.table({"#": np.arange(samples), **columns})
         return np.asarray(table.filter(expression).column("#").to_numpy(), np.int64)
@@ -94,16 +99,7 @@ def column_names(where: Where) -> set[str]:
     """The columns that an expression names; of an expression of `pyarrow.compute` those that its text mentions."""
     if isinstance(where, str):
         return set(_names(_tree(where)))
-    return {name for name in ("key", "label", "shard", "height", "width") if name in str(where)}
-
-
-def _usual_columns(column: Callable[[str], pa.ChunkedArray]) -> dict[str, pa.ChunkedArray]:
-    """The columns that an expression of `pyarrow.compute` may name, as far as the index has them."""
-    columns = {}
-    for name in ("key", "label", "shard", "height", "width"):
-        with contextlib.suppress(LoaderError):
-            columns[name] = column(name)
-    return columns
+    return {name for name in _USUAL if name in str(where)}
 
 
 def _tree(text: str) -> ast.expr:
@@ -120,17 +116,12 @@ def _tree(text: str) -> ast.expr:
         reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         example = "\"label in ('cat', 'owl') and height >= 224\""
         raise LoaderError(f"where={_shown(text)} is no expression ({reason}); write it as in {example}") from None
-    if _depth(tree) > MOST_DEPTH:
+    level: list[ast.AST] = [tree]
+    for _ in range(MOST_DEPTH):  # level by level: without recursion
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
         raise LoaderError(f"where={_shown(text)} is nested more than {MOST_DEPTH} levels deep; use `in` for a list")
     return tree
-
-
-def _depth(tree: ast.AST) -> int:
-    """Return how many levels the tree has, counted level by level: without recursion."""
-    level, depth = [tree], 0
-    while level:
-        level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
-    return depth
 
 
 def _names(tree: ast.expr) -> list[str]:

@@ -224,8 +224,10 @@ def note_delivery(values: Mapping[str, Any]) -> None:
 
 
 def _before_fork() -> None:
-    leases = [lease for lease in _snapshot_of_leases() if lease.delivered]
-    copied = None
+    leases, copied = None, None
+    while leases is None:
+        with contextlib.suppress(RuntimeError):  # another thread has leased memory meanwhile
+            leases = [lease for lease in list(_shared_leases) if lease.delivered]
     if leases:
         try:
             copied = mmap.mmap(-1, 1)  # both processes see it; a pipe would take descriptors, of which none may be left
@@ -254,12 +256,6 @@ def _after_fork_in_parent() -> None:
     finally:
         if not copied[0]:
             _retired.extend(leases)
-
-
-def _snapshot_of_leases() -> list[_Lease]:
-    while True:
-        with contextlib.suppress(RuntimeError):  # another thread has leased memory meanwhile
-            return list(_shared_leases)
 
 
 def _make_private(memory: Array) -> None:

@@ -112,7 +112,10 @@ class Warping:
     ) -> dict[str, Any]:
         if view is None:
             return warp_sample(sample, self._kinds, transform, size=size)
-        self._check_sizes(sample, size, reduced)
+        allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
+        sizes = {np.shape(sample[name])[:2] for name in self._rasters}
+        if not sizes <= allowed:
+            raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
         warped = warp_sample(
             sample, self._kinds, transform, size=size, reduced=reduced, windowed=True, **(view.rules or {})
         )
@@ -121,9 +124,3 @@ class Warping:
                 act: Any = op
                 warped[name] = act(warped[name], numbers.anew())
         return warped
-
-    def _check_sizes(self, sample: Mapping[str, Any], size: Size, reduced: int) -> None:
-        allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
-        sizes = {np.shape(sample[name])[:2] for name in self._rasters}
-        if not sizes <= allowed:
-            raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")

@@ -74,7 +74,9 @@ def dataset_of(begin: Callable[[], Iterator[Arrays]], spec: Any) -> tf.data.Data
 
 def _iterator_numbers(begin: Callable[[], Iterator[Arrays]]) -> tf.data.Dataset:
     """A dataset of one element, the number of a new Python iterator, which lives as long as TensorFlow's iterator."""
-    start, same, end = _functions()
+    start, same, end = functions = _number_functions()
+    for function in functions:
+        function.add_to_graph()  # the one that is being built, if any
     variant = tf.raw_ops.GeneratorDataset(
         init_func_other_args=[_registered(begin)],
         next_func_other_args=[],
@@ -133,16 +135,10 @@ def _traced(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
         return tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
 
 
-def _functions() -> list[Any]:
-    """The functions that begin an iterator, return its number and end it, added to the graph that is being built, if any."""
-    functions = _number_functions()
-    for function in functions:
-        function.add_to_graph()
-    return functions
-
-
 @functools.cache
 def _number_functions() -> list[Any]:
+    """The functions that begin an iterator, return its number and end it."""
+
     def start(page: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(_begin, [page], tf.int64), ())
 
