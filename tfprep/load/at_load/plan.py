@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
@@ -336,8 +336,11 @@ def _rules(
     }  # fmt: skip
 
 
-Unfit: TypeAlias = tuple[tuple[type, ...], str]
-"""Types of ops, and why the values of a field do not fit its image any more after them."""
+class Unfit(NamedTuple):
+    """Why the values of a field do not fit its image any more after an op of these types."""
+
+    ops: tuple[type, ...]
+    reason: str
 
 
 def unfit_fields(recipe: Mapping[str, Any]) -> dict[str, Unfit]:
@@ -367,14 +370,14 @@ def _described(options: Mapping[str, Any], code: Mapping[str, Any]) -> tuple[set
 
 def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
     if "tfprep.derive.InstanceOffsets" in types or ("tfprep.derive.Sobel" in types and options.get("of") == "both"):
-        return (RandomFlip, *_SCALES), "holds directions, which a flip or a resize of its pixels does not turn"
+        return Unfit((RandomFlip, *_SCALES), "holds directions, which a flip or a resize of its pixels does not turn")
     if "tfprep.derive.Heatmaps" in types and options.get("channels") != 1:
-        return (RandomFlip,), "has a channel for each point, and a flip exchanges left and right points"
+        return Unfit((RandomFlip,), "has a channel for each point, and a flip exchanges left and right points")
     if "tfprep.derive.ClickPoints" in types:
         ops = (RandomFlip, RandomCrop, CenterCrop, *_SCALES, MixUp, CutMix)
-        return ops, "holds coordinates, which do not move with the pixels"
+        return Unfit(ops, "holds coordinates, which do not move with the pixels")
     if types & _LENGTHS:
-        return _SCALES, "holds distances in pixels, which a resize of its pixels does not scale"
+        return Unfit(_SCALES, "holds distances in pixels, which a resize of its pixels does not scale")
     return None
 
 
