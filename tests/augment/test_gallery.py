@@ -1,33 +1,26 @@
 """The gallery has a cell for each public op and derived input, and can be drawn."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tfprep import augment, derive
+from tfprep.python_file import import_file
 
 DRAW = Path(__file__).parents[2] / "docs" / "gallery" / "draw.py"
 
 
 @pytest.fixture(scope="module")
 def gallery():
-    spec = importlib.util.spec_from_file_location("gallery_draw", DRAW)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def types_in(table):
-    found = set()
-    for entry in table.values():
-        for op in entry if isinstance(entry, (list, tuple)) else [entry]:
-            found.add(type(op).__name__)
-    return found
+    return import_file(DRAW, "gallery_draw")
 
 
 def test_every_public_name_has_a_cell(gallery):
+    def types_in(table):
+        entries = (entry if isinstance(entry, (list, tuple)) else [entry] for entry in table.values())
+        return {type(op).__name__ for entry in entries for op in entry}
+
     protocols = {"ColourOp", "GeometryOp", "Transform", "Derived"}
     assert set(augment.__all__) - protocols <= types_in(gallery.GEOMETRY) | types_in(gallery.COLOUR)
     assert set(derive.__all__) - protocols <= types_in(gallery.DERIVED)
@@ -41,8 +34,5 @@ def test_all_cells_but_the_first_differ_from_the_image(gallery):
             assert picture.shape[2] == 3
         assert all(other.shape != first.shape or (other != first).any() for other in others)
     assert all(picture.max() > picture.min() for picture in gallery.derived().values())
-
-
-def test_the_picture_files_exist():
     for name in ("geometry.jpg", "colour.jpg", "derived.jpg"):
         assert (DRAW.parent / name).stat().st_size > 50_000

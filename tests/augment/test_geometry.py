@@ -24,12 +24,6 @@ from tfprep.augment.transform import Transform, identity
 from tfprep.augment.warp import warp_sample
 
 
-def window(transform):
-    """Top, left, height and width of the source window of an axis-aligned transform."""
-    (x0, y0), (x1, y1) = transform.pull(np.array([[0, 0], transform.size[::-1]], float))
-    return y0, x0, y1 - y0, x1 - x0
-
-
 @pytest.mark.parametrize(
     ("op", "size", "expected"),
     [
@@ -53,19 +47,11 @@ def test_sizes(op, size, expected):
         assert op(size, generator).size == expected
 
 
-# torchvision.transforms.functional.center_crop: round((image - crop) / 2), padding (crop - image) // 2 first.
-@pytest.mark.parametrize(
-    ("length", "crop", "start"), [(10, 4, 3), (11, 4, 4), (9, 4, 2), (4, 4, 0), (4, 7, -1), (4, 8, -2), (4, 9, -2)]
-)
-def test_center_crop_equals_torchvision(length, crop, start):
-    assert window(CenterCrop(crop, crop)((length, length), None))[:2] == (start, start)
-
-
-@pytest.mark.parametrize(("size", "expected"), [((10, 400), (0, 194, 10, 13)), ((400, 10), (194, 0, 13, 10))])
-def test_random_resized_crop_falls_back_to_the_centre(size, expected):
+@pytest.mark.parametrize(("size", "window"), [((10, 400), [[194, 0], [207, 10]]), ((400, 10), [[0, 194], [10, 207]])])
+def test_random_resized_crop_falls_back_to_the_centre(size, window):
     """No window with 8 % of the area of a strip has an allowed aspect ratio: torchvision takes the central one."""
     drawn = RandomResizedCrop(32, 32, scale=(0.9, 1))(size, np.random.default_rng(0))
-    np.testing.assert_allclose(window(drawn), expected, atol=1)
+    np.testing.assert_allclose(drawn.pull(np.array([[0, 0], [32.0, 32]])), window, atol=1)
 
 
 @pytest.mark.parametrize("op", [Crop(8, 8), RandomResizedCrop(8, 8), Flip(), Rotate(), Scale()])
@@ -98,21 +84,12 @@ def draws(seed=0):
 
 
 @pytest.mark.parametrize("op", ALL, ids=repr)
-def test_equal_generators_give_equal_transforms(op):
-    points = draws().uniform(20, 100, (9, 2))
-    first, again, other = (op(SIZE, draws(seed)).push(points) for seed in (1, 1, 4))
-    np.testing.assert_array_equal(first, again)
-    if not isinstance(op, Flip):
-        assert (first != other).any()
-
-
-@pytest.mark.parametrize("op", ALL, ids=repr)
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.precise_warps
-def test_pull_undoes_push(op, seed):
-    points = draws(seed).uniform([30, 30], [130, 90], (200, 2))
-    transform = op(SIZE, draws(seed)).then(Perspective(0.2)(SIZE, draws(seed + 9)))
-    np.testing.assert_allclose(transform.pull(transform.push(points)), points, atol=0.01)
+def test_pull_undoes_push(op):
+    for seed in range(4):
+        points = draws(seed).uniform([30, 30], [130, 90], (200, 2))
+        transform = op(SIZE, draws(seed)).then(Perspective(0.2)(SIZE, draws(seed + 9)))
+        np.testing.assert_allclose(transform.pull(transform.push(points)), points, atol=0.01)
 
 
 @settings(max_examples=25)
@@ -140,9 +117,6 @@ def test_points_beyond_the_horizon_are_not_shown():
     behind = warp_sample({"p": np.array([[80, 60, 1]], np.float32)}, {"p": "points"}, back)["p"]
     assert np.isnan(behind[0, :2]).all()
     assert behind[0, 2] == 0
-
-
-# --- dense ----------------------------------------------------------------------------------------------------------
 
 
 def test_points_of_a_folded_image_go_where_they_are_seen():
@@ -175,21 +149,6 @@ def test_grid_distortion_keeps_the_edge_and_never_folds():
         source = transform.pull(grid)
         right, down = np.diff(source, axis=1)[:-1], np.diff(source, axis=0)[:, :-1]
         assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
-
-
-def test_boxes_are_refitted_around_bent_sides():
-    box = np.array([[40, 30, 120, 90]], np.float32)
-    for seed in range(8):
-        transform = Elastic(400, 14)(SIZE, draws(seed))
-        inside = np.zeros(SIZE, np.uint8)
-        inside[30:90, 40:120] = 1
-        out = warp_sample({"m": inside, "b": box}, {"m": "mask", "b": "boxes"}, transform)
-        rows, columns = np.nonzero(out["m"])
-        seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-        assert np.abs(out["b"][0] - seen).max() <= 2
-
-
-# --- boxes dropped --------------------------------------------------------------------------------------------------
 
 
 def test_resize_after_a_bend_is_antialiased():
