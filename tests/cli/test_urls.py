@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.storage.server import copied_to_memory
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.storage.store import open_store
@@ -12,11 +13,8 @@ pytest.importorskip("obstore")
 
 
 @pytest.fixture
-def url(photos, tmp_path):
-    url = f"memory://{tmp_path.name}/photos"
-    for path in photos.path.iterdir():
-        open_store(url).write(path.name, path)
-    return url
+def url(photos):
+    return copied_to_memory(photos.path)
 
 
 @pytest.fixture

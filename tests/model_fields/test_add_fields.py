@@ -23,7 +23,7 @@ import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
 from tests.model_fields.conftest import Site, killed_at_store, objects_of_fields
-from tests.storage.server import S3
+from tests.storage.server import S3, copied_to_memory
 from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
 from tfprep.builder.at_store import clean, store_locked
@@ -470,7 +470,7 @@ def test_imported_tfrecords_get_fields_beside_their_index(plain: Site, tmp_path:
 
 
 def test_a_dataset_at_a_store_gets_them_there(plain: Site) -> None:
-    url = in_memory(plain)
+    url = copied_to_memory(plain.out)
     add_fields(url, plain.fields)
     for batch in tfprep.open(url).numpy_loader("train", 6, seed=1):
         check_batch(batch)
@@ -846,18 +846,9 @@ def left(place: Any) -> tuple[set[str], set[str]]:
     return tuple({info.name.partition("/")[0] for info in infos} for infos in (found.unreferenced, found.unfinished))
 
 
-def in_memory(site: Site) -> str:
-    """The dataset copied to a store in the memory of this process."""
-    url = f"memory://{site.root.parent.name}/{site.out.name}"
-    for path in site.out.iterdir():
-        if path.is_file():
-            open_store(url).write(path.name, path)
-    return url
-
-
 @pytest.mark.parametrize("at", ["store", "local"])
 def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at: str) -> None:
-    place = in_memory(plain) if at == "store" else plain.out
+    place = copied_to_memory(plain.out) if at == "store" else plain.out
     store = open_store(place)
     plain.define()
     add_fields(place, plain.fields)
@@ -896,7 +887,7 @@ def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at:
 
 
 def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain: Site) -> None:
-    url = in_memory(plain)
+    url = copied_to_memory(plain.out)
     add_fields(url, plain.fields, part=(0, 2))
     assert len(left(url)[1]) == 1
     assert remove_fields(url, "score") == []

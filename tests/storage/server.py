@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from tests.waiting import wait_until
+from tfprep.storage.store import open_store
 
 STARTED_S = 60.0
 _numbers = itertools.count()
@@ -205,6 +206,15 @@ class S3:
             if path.is_file():
                 self.put(f"{url}/{path.name}", path.read_bytes())
         return url
+
+
+def copied_to_memory(folder: Path) -> str:
+    """Copy the files of a folder to a new URL of a store in the memory of this process."""
+    url = f"memory://bucket-{next(_numbers)}/{folder.name}"
+    for path in folder.iterdir():
+        if path.is_file():
+            open_store(url).write(path.name, path)
+    return url
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import sys
-import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.storage.server import copied_to_memory
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, MissingDependencyError, StorageError
@@ -20,20 +20,12 @@ from tfprep.storage.urls import folder_at, is_remote, listed_sizes, scheme_of
 pytest.importorskip("obstore")
 
 
-def copied(photos):
-    folder = f"memory://{uuid.uuid4().hex}"
-    store = open_store(folder)
-    for path in photos.path.iterdir():
-        store.write(path.name, path)
-    return folder
-
-
 @pytest.fixture(params=["memory", "s3"])
 def url(photos, request):
     """The dataset of `photos`, copied to a URL."""
-    if request.param == "memory":
-        return copied(photos)
-    return request.getfixturevalue("s3").copy(photos.path)
+    return (
+        copied_to_memory(photos.path) if request.param == "memory" else request.getfixturevalue("s3").copy(photos.path)
+    )
 
 
 def test_samples_equal_those_of_the_folder(photos, url):
