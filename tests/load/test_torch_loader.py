@@ -10,83 +10,11 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.load.batches import batches, check_same, keys
 from tfprep.errors import LoaderError
 from tfprep.load.at_load.ops import CutMix, MixUp, RandomCrop, RandomFlip
 
 torch = pytest.importorskip("torch")
-torch_loader = pytest.importorskip("tfprep.load.torch_loader")
-
-
-@pytest.fixture
-def data(photos):
-    return tfprep.open(photos.path)
-
-
-def same(tensors, arrays):
-    assert tensors.keys() == arrays.keys()
-    for name, array in arrays.items():
-        if array.dtype == object:
-            assert tensors[name] == array.tolist()
-        else:
-            assert np.array_equal(tensors[name].numpy(), array)
-
-
-@pytest.mark.parametrize("options", [{}, {"training": False}, {"hosts": (1, 2)}, {"start_step": 12}])
-def test_the_batches_of_the_numpy_loader(data, options):
-    loader = data.torch_loader("train", 8, seed=3, **options)
-    assert isinstance(loader, torch.utils.data.IterableDataset)
-    for tensors, arrays in zip(loader, data.numpy_loader("train", 8, seed=3, **options), strict=False):
-        same(tensors, arrays)
-        if loader.stats["batches"] >= 10:
-            break
-
-
-def test_a_data_loader_around_it_changes_nothing(data):
-    fields = ["key", "image", "label"]
-    loader = data.torch_loader("val", 3, training=False, fields=fields)
-    batches = list(torch.utils.data.DataLoader(loader, batch_size=None))
-    expected = list(data.numpy_loader("val", 3, training=False, fields=fields))
-    assert len(batches) == len(expected) == len(loader) == 4
-    for tensors, arrays in zip(batches, expected, strict=True):
-        same(tensors, arrays)
-
-
-def test_workers_of_a_data_loader_are_refused_with_the_way_out(data):
-    loader = data.torch_loader("val", 3, training=False, fields=["key"])
-    with pytest.raises(LoaderError, match=r"num_workers=0.*random_access"):
-        next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)))
-
-
-def test_each_pass_of_a_data_loader_is_the_next_epoch(data):
-    batches = torch.utils.data.DataLoader(data.torch_loader("train", 8, seed=3, fields=["key"]), batch_size=None)
-    expected = data.numpy_loader("train", 8, seed=3, fields=["key"])
-    assert len(batches) == len(expected) == 6
-    for _ in range(3):
-        assert [batch["key"] for batch in batches] == [batch["key"].tolist() for batch in expected]
-
-
-def test_bfloat16(data):
-    options = {"inputs": "image", "dtype": "bfloat16", "training": False}
-    tensor = next(iter(data.torch_loader("val", 4, **options)))
-    assert tensor.dtype == torch.bfloat16
-    exact = next(iter(data.numpy_loader("val", 4, **options)))
-    assert np.array_equal(tensor.float().numpy(), exact.astype(np.float32))
-
-
-def test_state_is_shared_with_the_other_loaders(data):
-    loader = data.torch_loader("train", 8, seed=3)
-    assert data.numpy_loader("train", 8, seed=3).step_of(loader.state_at(7)) == 7
-    assert pickle.loads(pickle.dumps(loader)).step_of(loader.state_at(7)) == 7
-    assert loader.steps_per_epoch == 50 // 8
-
-
-def test_ranks(data, monkeypatch):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
-    keys = next(iter(data.torch_loader("train", 8, seed=3, fields=["key"])))["key"]
-    whole = next(iter(data.numpy_loader("train", 8, seed=3, fields=["key"])))["key"]
-    assert keys == whole[2:4].tolist()
 
 
 AT_LOAD = {
@@ -96,24 +24,52 @@ AT_LOAD = {
 }
 
 
-@pytest.mark.parametrize("rank", [None, 0, 1])
-def test_at_load_with_ranks(data, monkeypatch, rank):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"training": False}, {"hosts": (1, 2)}, {"start_step": 12}, AT_LOAD, {"fields": ["key", "image", "label"]}],
+)
+def test_the_batches_of_the_numpy_loader(data, options):
+    """Also through a data loader around it, each pass of which is the next epoch."""
+    loader = data.torch_loader("train", 8, seed=3, **options)
+    assert isinstance(loader, torch.utils.data.IterableDataset)
+    assert loader.steps_per_epoch == len(data.numpy_loader("train", 8, seed=3, **options))
+    expected = batches(data, 10, **options)
+    check_same(expected, list(islice(loader.repeat() if options.get("training", True) else loader, 10)))
+    around = torch.utils.data.DataLoader(data.torch_loader("train", 8, seed=3, **options), batch_size=None)
+    passes = data.numpy_loader("train", 8, seed=3, **options)
+    assert len(around) == len(passes)
+    for _ in range(2):
+        check_same(list(passes), [tuple(batch) if isinstance(batch, list) else batch for batch in around])
+
+
+def test_workers_of_a_data_loader_are_refused_with_the_way_out(data):
+    loader = data.torch_loader("val", 3, training=False, fields=["key"])
+    with pytest.raises(LoaderError, match=r"num_workers=0.*random_access"):
+        next(iter(torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2)))
+
+
+def test_bfloat16(data):
+    options = {"inputs": "image", "dtype": "bfloat16"}
+    (tensor,), (exact,) = (batches(data, 1, "val", kind, **options) for kind in ("torch_loader", "numpy_loader"))
+    assert tensor.dtype == torch.bfloat16
+    assert np.array_equal(tensor.float().numpy(), exact.astype(np.float32))
+
+
+def test_state_is_shared_with_the_other_loaders(data):
+    loader = data.torch_loader("train", 8, seed=3)
+    assert data.numpy_loader("train", 8, seed=3).step_of(loader.state_at(7)) == 7
+    assert pickle.loads(pickle.dumps(loader)).step_of(loader.state_at(7)) == 7
+
+
+@pytest.mark.parametrize("options", [{"fields": ["key"]}, AT_LOAD])
+@pytest.mark.parametrize(("rank", "ranks"), [(1, 4), (0, 2), (1, 2)])
+def test_ranks(data, monkeypatch, options, rank, ranks):
     """Partners of MixUp and CutMix may belong to another rank."""
-    options = {"seed": 5, "start_step": 3, **AT_LOAD}
-    if rank is not None:
-        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    batches = data.torch_loader("train", 8, **options)
-    expected = data.numpy_loader("train", 8, **options)  # The batch of one host.
-    part = slice(0, 8) if rank is None else slice(4 * rank, 4 * rank + 4)
-    for (x, y), (whole, targets) in islice(zip(batches, expected, strict=False), 9):
-        assert x.shape[1:] == (20, 24, 6)
-        assert np.array_equal(x.numpy(), whole[part])
-        assert y.keys() == targets.keys()
-        for name, value in targets.items():
-            assert np.array_equal(y[name].numpy(), value[part]), name
-    assert targets["label"].shape == (8, 3)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: ranks)
+    given = batches(data, 9, kind="torch_loader", start_step=3, **options)
+    check_same(batches(data, 9, start_step=3, hosts=(rank, ranks), **options), given)
 
 
 RANK = """
@@ -159,25 +115,23 @@ BLOCKS, BALANCED = {"order": "block", "block": 4, "window": 3}, {"balance": "lab
 )
 def test_a_batch_sampler_gives_the_order_of_the_loaders(data, workers, method, options):
     samples = data.random_access("train", variant="all", fields=FIELDS)
-    batches = torch.utils.data.DataLoader(
+    loader = torch.utils.data.DataLoader(
         samples, batch_sampler=data.batch_sampler("train", 8, seed=3, **options), num_workers=workers,
         multiprocessing_context=method,
     )  # fmt: skip
     expected = data.numpy_loader("train", 8, seed=3, fields=FIELDS, **options)
-    assert len(batches) == len(expected) == 6
+    assert len(loader) == len(expected) == 6
     for _ in range(3):
-        for tensors, arrays in zip(batches, expected, strict=True):
-            same(tensors, arrays)
+        check_same(list(expected), list(loader))
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_batch_sampler_gives_each_rank_its_part(data, rank):
     samples = data.random_access("train", variant="all", fields=["key"])
-    batches = torch.utils.data.DataLoader(samples, batch_sampler=data.batch_sampler("train", 8, hosts=(rank, 3)))
+    loader = torch.utils.data.DataLoader(samples, batch_sampler=data.batch_sampler("train", 8, hosts=(rank, 3)))
     whole = data.numpy_loader("train", 8, fields=["key"])
-    for tensors, arrays in zip(batches, whole, strict=True):
-        first, last = 8 * rank // 3, 8 * (rank + 1) // 3
-        assert tensors["key"] == arrays["key"][first:last].tolist()
+    part = slice(8 * rank // 3, 8 * (rank + 1) // 3)
+    assert keys(loader) == [each[part] for each in keys(whole)]
 
 
 @pytest.mark.filterwarnings(
@@ -193,15 +147,12 @@ def test_a_stateful_data_loader_resumes_exactly(data, workers, taken, whole):
         samples, batches = data.random_access("train", variant="all", fields=["key"]), data.batch_sampler("train", 8)
         return stateful.StatefulDataLoader(samples, batch_sampler=batches, num_workers=workers)
 
-    def keys(batches, count=100):
-        return [batch["key"] for batch in islice(batches, count)]
-
-    expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, fields=["key"]).repeat(3)]
+    expected = keys(data.numpy_loader("train", 8, fields=["key"]).repeat(3))
     first, seen = loader(), []
     while taken - len(seen) >= (6 if whole else 7):
         seen += keys(first)
     if taken > len(seen) or not taken:
-        seen += keys(iter(first), taken - len(seen))
+        seen += keys(islice(iter(first), taken - len(seen)))
     state = json.loads(json.dumps(first.state_dict()))
     resumed = loader()
     resumed.load_state_dict(state)
@@ -218,14 +169,14 @@ def test_a_stateful_data_loader_around_the_loader(data, taken):
     def make():
         return stateful.StatefulDataLoader(data.torch_loader("train", 8, seed=4, fields=["key"]), batch_size=None)
 
-    expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, seed=4, fields=["key"]).repeat(4)]
+    expected = keys(data.numpy_loader("train", 8, seed=4, fields=["key"]).repeat(4))
     first, seen = make(), []
     while taken - len(seen) >= 6:
-        seen += [batch["key"] for batch in first]
+        seen += keys(first)
     if taken > len(seen):
-        seen += [batch["key"] for batch in islice(iter(first), taken - len(seen))]
+        seen += keys(islice(iter(first), taken - len(seen)))
     resumed = make()
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     while len(seen) < 18:
-        seen += [batch["key"] for batch in resumed]
+        seen += keys(resumed)
     assert seen == expected[: len(seen)]
