@@ -69,6 +69,9 @@ CHANGES = [
     (recipe("Distance(mask", "SignedDistance(mask"), RECIPE + "derive['distance']: Distance -> SignedDistance", 6),
     (recipe('"train": 2', '"train": 3'), "4 of 6 shards: the recipe changed: variants: 2 -> 3", 4),
     (recipe('fill={"mask": 2}', 'fill={"mask": 1}'), RECIPE, 6),
+    (recipe('"train": 2', '"train": 1'), None, 4),
+    (recipe('"train": 4, "val": 2', '"train": 3, "val": 1'), None, 4),
+    (recipe(', "label": codecs.Scalar()', ""), None, 6),
     (recipe("FACTOR = 2.0", "FACTOR = 3.0"), RECIPE + "constant FACTOR: 2.0 -> 3.0", 6),
     (recipe("LEAST = 1", "LEAST = 5"), RECIPE + "class Lift: LEAST: 1 -> 5", 6),
     (recipe("image[:, :, 0]", "image[:, :, 1]"), RECIPE + "function scaled changed", 6),
@@ -104,7 +107,7 @@ def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_
         }
     assert digests(full.out) == full.from_nothing()
     assert (digests(full.out) != before) == (due != NOTHING)
-    assert full.due() == NOTHING
+    assert full.due().startswith("nothing to build: ")
 
 
 def test_dry_run_of_nothing_built_writes_nothing(full):
@@ -152,23 +155,6 @@ def test_an_edited_row_of_a_table_builds_its_shard(site):
     assert site.build().built_shards == 1
     assert digests(site.out) == site.from_nothing()
     assert {sample["name"]: sample["age"] for sample in open_dataset(site.out).samples("train")}["n3"] == 99
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('name="tiny"', 'name="other"'),
-        ('"train": 4, "val": 2', '"train": 3, "val": 1'),
-        ('"train": 2', '"train": 1'),
-        (', "label": codecs.Scalar()', ""),
-        ("seed=3", "seed=4"),
-    ],
-)
-def test_files_that_no_longer_belong_to_the_dataset_are_deleted(full, old, new):
-    full.build()
-    full.change_recipe(old, new)
-    full.build(replace=True)
-    assert digests(full.out) == full.from_nothing()
 
 
 def _other_data(site):

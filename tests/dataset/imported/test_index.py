@@ -195,9 +195,8 @@ def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
     content, modified = path.read_bytes(), path.stat().st_mtime_ns
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(path, ns=(modified, modified))
-    with pytest.raises(
-        DatasetError, match=r"record 6 at byte.*0\.tfrecord#7"
-    ):  # the key counts all records of the file
+    # The key counts all records of the file.
+    with pytest.raises(DatasetError, match=r"record 6 at byte.*0\.tfrecord#7"):
         list(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, on_bad="raise", fields=["n"]))
     path.write_bytes(content)
     (line,) = rejects_of(report)
@@ -237,12 +236,7 @@ REFUSED = [
     (b"", "", {"shards": "b*"}, "names no file"),
     (b"", "", {"out": "s3://bucket/index"}, "is written to a local folder, not to s3://bucket/index"),
     (b"", "", {"split": None}, "Name it with --split"),
-    (
-        b"",
-        "",
-        {"split": None, "shards": ""},
-        "no directory of TensorFlow Datasets; name the shards of one split with a patt",
-    ),
+    (b"", "", {"split": None, "shards": ""}, "no directory of TensorFlow Datasets; name the shards of one split with"),
 ]
 
 
@@ -314,11 +308,7 @@ def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
     for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9"):
         write(tmp_path / name, numbers(1))
     missing = ["x-00000-of-00004", "x-00002-of-00004"]
-    for pattern, expected in (
-        ("?-*", missing),
-        ("y-*", []),
-        ("x-00001-of-00004", [*missing, "x-00003-of-00004"]),
-    ):
+    for pattern, expected in (("?-*", missing), ("y-*", []), ("x-00001-of-*", [*missing, "x-00003-of-00004"])):
         assert sorted(index_tfrecords(tmp_path / pattern, "train", tmp_path / "out").missing) == expected
     status_of("index", tmp_path / "x*", "--split", "train", "--out", tmp_path / "out")
     assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in capsys.readouterr().out
@@ -376,11 +366,10 @@ def test_a_change_that_sampling_misses_is_found_when_the_record_is_read(tmp_path
     payloads = [serialized({"label": number, "text": b"x" * 20}) for number in range(200)]
     index(tmp_path, payloads)
     payloads[100] = serialized({"label": 100, "text": b"y" * 20})
-    path = write(tmp_path / "0.tfrecord", payloads)
+    write(tmp_path / "0.tfrecord", payloads)
     with pytest.raises(DatasetError, match="not the record that the index describes"):
         read_all(tmp_path)
     assert [fault.offset is not None for fault in verify(tmp_path)] == [True]
-    assert path.exists()
 
 
 def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_folders(tmp_path):
