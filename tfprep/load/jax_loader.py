@@ -46,7 +46,14 @@ class JaxLoader(NumpyLoader):
         super().__init__(pipeline)
         self._sharding, self._ahead = sharding, ahead
         self._on_the_way = _OnTheWay()  # shared with what repeat() returns
-        self._check()
+        for output in self.pipeline.outputs.outputs:
+            if None in output.shape:
+                raise LoaderError(
+                    f"the samples of {output.name!r} differ in shape, {output.shape}, and JAX takes arrays of one shape; give "
+                    "the loader geometry=[augment.Resize(...)], or crop in the recipe"
+                )
+        if sharding is not None:
+            self._check_sharding()
 
     def __iter__(self) -> Iterator[Any]:
         pack = self.pipeline.outputs.pack
@@ -85,16 +92,8 @@ class JaxLoader(NumpyLoader):
             return jax.make_array_from_process_local_data(self._sharding, value)
         return jax.device_put(value, self._sharding)
 
-    def _check(self) -> None:
+    def _check_sharding(self) -> None:
         """Refuse what JAX would fail on with the first batch, or with the last one."""
-        for output in self.pipeline.outputs.outputs:
-            if None in output.shape:
-                raise LoaderError(
-                    f"the samples of {output.name!r} differ in shape, {output.shape}, and JAX takes arrays of one shape; give "
-                    "the loader geometry=[augment.Resize(...)], or crop in the recipe"
-                )
-        if self._sharding is None:
-            return
         schedule = self.pipeline.schedule
         check_equal_parts(schedule)
         output = next(one for one in self.pipeline.outputs.outputs if one.dtype != "string")

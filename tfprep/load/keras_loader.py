@@ -49,10 +49,21 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 f"{keras.__version__}: pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or "
                 "jax_loader() on JAX"
             )
-        super().__init__(_of_this_process(pipeline))
-        _check_elements(self.pipeline)
-        if keras.backend.backend() == "jax":
-            check_equal_parts(self.pipeline.schedule)
+        options, backend, hosts = pipeline.options, keras.backend.backend(), None
+        if backend == "jax":
+            check_distribution("keras_loader()", options)
+            hosts = jax_hosts()
+        elif backend == "torch":
+            from tfprep.load.torch_loader import torch_hosts
+
+            hosts = torch_hosts()
+        if options.hosts is None and hosts is not None:
+            pipeline = pipeline.with_options(replace(options, hosts=hosts))
+        super().__init__(pipeline)
+        if backend != "tensorflow":
+            _check_elements(pipeline, backend)
+        if backend == "jax":
+            check_equal_parts(pipeline.schedule)
         self.clock: WaitClock | None = None
 
     # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
@@ -149,28 +160,8 @@ _DROPPED = {
 """Arguments of `fit` and `evaluate` that Keras passes on to adapters of its own alone, and what to use instead."""
 
 
-def _of_this_process(pipeline: Pipeline) -> Pipeline:
-    """The pipeline of this process's part of every batch, where the backend knows of several processes."""
-    options, backend = pipeline.options, keras.backend.backend()
-    if backend == "jax":
-        check_distribution("keras_loader()", options)
-    if options.hosts is not None:
-        return pipeline
-    hosts = None
-    if backend == "jax":
-        hosts = jax_hosts()
-    elif backend == "torch":
-        from tfprep.load.torch_loader import torch_hosts
-
-        hosts = torch_hosts()
-    return pipeline if hosts is None else pipeline.with_options(replace(options, hosts=hosts))
-
-
-def _check_elements(pipeline: Pipeline) -> None:
+def _check_elements(pipeline: Pipeline, backend: str) -> None:
     """Refuse what JAX and PyTorch have no arrays for."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        return
     for output in pipeline.outputs.outputs:
         if output.dtype == "string":
             raise LoaderError(

@@ -137,7 +137,10 @@ def resolve(
         return Outputs(tuple(outputs.values()), x)
     structure: Structure = (x, _chosen(specs, targets, "targets", outputs))
     if sample_weight is not None:
-        outputs[WEIGHT] = _weight(specs, sample_weight)
+        spec = _spec(specs, sample_weight) if isinstance(sample_weight, str) else None
+        if spec is None or spec.dtype == "string" or spec.kind in ("boxes", "points"):
+            raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {sample_weight!r}")
+        outputs[WEIGHT] = _single(specs, WEIGHT, sample_weight)
         structure = (*structure, WEIGHT)
     return Outputs(tuple(outputs.values()), structure)
 
@@ -160,23 +163,26 @@ def pad_outputs(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[s
     return Outputs(tuple(padded), outputs.structure)
 
 
-def _weight(specs: Mapping[str, FieldSpec], name: str) -> Output:
-    """The output of the sample weights: a number for each sample, or a map with one for each pixel."""
-    if (
-        not isinstance(name, str)
-        or _spec(specs, name).dtype == "string"
-        or _spec(specs, name).kind in ("boxes", "points")
-    ):
-        raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {name!r}")
-    return _single(specs, WEIGHT, name)
-
-
 def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outputs: dict[str, Output]) -> Structure:
     if isinstance(choice, Mapping):
         return {name: _chosen(specs, part, f"{path}/{name}", outputs) for name, part in choice.items()}
     names = names_of(choice)
-    output = _single(specs, path, names[0]) if len(names) == 1 else _stack(specs, path, names)
-    outputs[path] = output
+    if len(names) == 1:
+        outputs[path] = _single(specs, path, names[0])
+        return path
+    parts = {name: _spec(specs, name) for name in names}
+    for name, spec in parts.items():
+        if spec.kind not in RASTER_KINDS:
+            raise LoaderError(
+                f"only images, masks and maps can be stacked; '{name}' is a {spec.kind}: use a dict instead"
+            )
+    sizes = {spec.shape[:2] for spec in parts.values()}
+    if len(sizes) > 1:
+        shapes = ", ".join(f"'{name}' is {spec.shape}" for name, spec in parts.items())
+        raise LoaderError(f"fields of one height and width can be stacked; {shapes}")
+    channels = sum(channels_of(spec) for spec in parts.values())
+    dtype = np.result_type(*(spec.dtype for spec in parts.values()))
+    outputs[path] = Output(path, names, (*sizes.pop(), channels), dtype.name)
     return path
 
 
@@ -198,22 +204,6 @@ def _spec(specs: Mapping[str, FieldSpec], name: str) -> FieldSpec:
 def _single(specs: Mapping[str, FieldSpec], path: str, name: str) -> Output:
     spec = _spec(specs, name)
     return Output(path, (name,), spec.shape, spec.dtype)
-
-
-def _stack(specs: Mapping[str, FieldSpec], path: str, names: tuple[str, ...]) -> Output:
-    parts = {name: _spec(specs, name) for name in names}
-    for name, spec in parts.items():
-        if spec.kind not in RASTER_KINDS:
-            raise LoaderError(
-                f"only images, masks and maps can be stacked; '{name}' is a {spec.kind}: use a dict instead"
-            )
-    sizes = {spec.shape[:2] for spec in parts.values()}
-    if len(sizes) > 1:
-        shapes = ", ".join(f"'{name}' is {spec.shape}" for name, spec in parts.items())
-        raise LoaderError(f"fields of one height and width can be stacked; {shapes}")
-    channels = sum(channels_of(spec) for spec in parts.values())
-    dtype = np.result_type(*(spec.dtype for spec in parts.values()))
-    return Output(path, names, (*sizes.pop(), channels), dtype.name)
 
 
 def channels_of(spec: FieldSpec) -> int:

@@ -232,7 +232,7 @@ class BatchSampler:
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options and the position: another process reads the index anew."""
         step = self._next if self._latest is None else self._latest.step
-        return _sampler_at, (self._plan.sources, self._plan.options, step)
+        return BatchSampler, (self._plan.sources, self._plan.options), {"_next": step}
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return the batches of the next epoch, or after `load_state_dict` those that are left of one."""
@@ -329,9 +329,3 @@ class _Pass(Iterator[list[int]]):
         """Continue where this state was taken (see `BatchSampler.load_state_dict`)."""
         self._sampler.load_state_dict(state)
         self._steps, self._drawn, self._is_restored = None, [], True
-
-
-def _sampler_at(sources: Sequence[SplitRows], options: LoaderOptions, step: int) -> BatchSampler:
-    sampler = BatchSampler(sources, options)
-    sampler._next = step
-    return sampler

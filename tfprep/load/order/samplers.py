@@ -148,17 +148,12 @@ class WeightedSampler:
         sample = np.searchsorted(self.ends, item * unit + offset, "right")
         begin = np.where(sample > 0, self.ends[sample - 1], np.uint64(0))
         first_item = (begin + unit - np.uint64(1) - offset) // unit
-        passes = self._drawn_before(begin, self.ends[sample], epoch) + item - first_item
-        return sample.astype(np.uint64), passes
-
-    def _drawn_before(self, begin: Words, end: Words, epoch: Words) -> Words:
-        """Return how often the sample with the counts [begin, end) was drawn in the epochs before this one.
-
-        An epoch with this offset draws ceil((end - offset) / unit) - ceil((begin - offset) / unit) of it. Summed over
-        epochs, the offset's own wraps cancel, and what is left are sums of floor((a k + b) / unit).
-        """
+        # An epoch with this offset draws ceil((end - offset) / unit) - ceil((begin - offset) / unit) of the sample with the
+        # counts [begin, end). Summed over epochs, the offset's own wraps cancel, and what is left are sums of
+        # floor((a k + b) / unit).
         shift = np.uint64(UNIT - 1 - self.start)
-        return floor_sums(epoch, UNIT, UNIT - STEP, end + shift) - floor_sums(epoch, UNIT, UNIT - STEP, begin + shift)
+        before, until = (floor_sums(epoch, UNIT, UNIT - STEP, at + shift) for at in (begin, self.ends[sample]))
+        return sample.astype(np.uint64), until - before + item - first_item
 
     def substitute(self, sample: Words, draw: Words) -> Words:
         """Any sample, in proportion to the weights."""
@@ -241,30 +236,18 @@ def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int
     if names < count:
         raise LoaderError(f"{names} groups cannot be split into {count} folds")
     classes, stratum = _numbered([0] * len(groups) if strata is None else strata)
+    shuffled = np.argsort(mix(subkey(seed_key(seed, "folds"), np.arange(names))), kind="stable")
+    fold = np.empty(names, np.int64)
     if names == len(groups):
-        return _in_turn(stratum, count, seed)
-    return _greedy(member, names, stratum, classes, count, seed)
-
-
-def _in_turn(stratum: Numbers, count: int, seed: int) -> Numbers:
-    """Assigns single samples to the folds in turn, class after class, each in random order. Sizes differ by at most one."""
-    shuffled = np.argsort(mix(subkey(seed_key(seed, "folds"), np.arange(len(stratum)))), kind="stable")
-    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
-    fold = np.empty(len(stratum), np.int64)
-    fold[order] = np.arange(len(stratum)) % count
-    return fold
-
-
-def _greedy(member: Numbers, groups: int, stratum: Numbers, classes: int, count: int, seed: int) -> Numbers:
-    """Assigns groups, the largest first, each to the fold where classes and sizes stay most even."""
-    counts = np.zeros((groups, classes))
+        # Single samples in turn, class after class, each in random order: sizes differ by at most one.
+        fold[shuffled[np.argsort(stratum[shuffled], kind="stable")]] = np.arange(names) % count
+        return fold
+    # Groups, the largest first, each to the fold where classes and sizes stay most even.
+    counts = np.zeros((names, classes))
     np.add.at(counts, (member, stratum), 1)
     share = counts / np.maximum(counts.sum(axis=0), 1)  # each class counts the same, however rare
-    shuffled = np.argsort(mix(subkey(seed_key(seed, "folds"), words(np.arange(groups)))), kind="stable")
-    order = shuffled[np.argsort(-counts.sum(axis=1)[shuffled], kind="stable")]
     filled, sizes = np.zeros((count, classes)), np.zeros(count)
-    fold = np.empty(groups, np.int64)
-    for group in order:
+    for group in shuffled[np.argsort(-counts.sum(axis=1)[shuffled], kind="stable")]:
         after = ((filled + share[group]) ** 2 - filled**2).sum(axis=1)
         best = min(range(count), key=lambda at: (round(float(after[at]), 12), sizes[at]))
         fold[group] = best

@@ -7,7 +7,8 @@ their windows are copied into the batch. Rasters that are only mirrored are deco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,7 +50,12 @@ class CutRows:
         """See `Stage`."""
         views = windows(self._plan, rows["position"], *self._known_size).rows if self._known_size else None
         unread: list[UnreadRow] = []
-        for first, last in _runs(rows["row"].tolist()):
+        # Consecutive rows, `STAGED_ROWS` at most.
+        breaks, numbers = [0], rows["row"].tolist()
+        for number in range(1, len(numbers)):
+            if number - breaks[-1] == STAGED_ROWS or numbers[number] != numbers[number - 1] + 1:
+                breaks.append(number)
+        for first, last in itertools.pairwise([*breaks, len(numbers)] if numbers else []):
             failed = self._fill(values, rows.take(slice(first, last)), views and views[first:last], state)
             unread += [UnreadRow(first + failure.number, failure.reason) for failure in failed]
         return unread
@@ -106,15 +112,6 @@ class CutRows:
         elif flips:
             scratch = state.array(source.shape, source.dtype.name, "mirrored")
             target[row] = mirrored(source, flip_y, flip_x, out=scratch)
-
-
-def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of numbers whose rows are consecutive, of `STAGED_ROWS` at most."""
-    first = 0
-    for number in range(1, len(rows) + 1):
-        if number == len(rows) or number - first == STAGED_ROWS or rows[number] != rows[number - 1] + 1:
-            yield first, number
-            first = number
 
 
 def mirrored(part: Array, flip_y: bool, flip_x: bool, out: Array | None = None) -> Array:
