@@ -179,9 +179,9 @@ def select(
         values = _values(table, rows, options.balance)
         order = np.argsort(values, kind="stable")
         _, counts = np.unique(values, return_counts=True)
-        quotas = (-(-len(values) // len(counts)),) * len(counts)
+        sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))
         members = (order if rows is None else rows[order]).astype(np.int64)
-        return StratifiedSampler(tuple(counts.tolist()), quotas, options.seed), members
+        return StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members
     if options.weights is not None:
         weights = _weights(table, rows, options.weights, class_names)
         return WeightedSampler(weights, options.seed), rows

@@ -268,8 +268,10 @@ def _changed(image: ImageArray, name: str, factor: float) -> ImageArray:
     if name == "saturation":
         matrix = np.eye(3) * factor + (1 - factor) * _LUMA
         return np.asarray(cv2.transform(image, np.column_stack([matrix, np.full(3, _CUT)])), np.uint8)
-    level = 0 if name == "brightness" else int(float(np.dot(cv2.mean(image)[:3], _LUMA)) + 0.5)
-    return apply_curve(image, blend_curve(level, factor))
+    if name == "brightness":
+        return apply_curve(image, blend_curve(0, factor))
+    mean = float(np.dot(cv2.mean(image)[:3], _LUMA))
+    return apply_curve(image, blend_curve(int(mean + 0.5), factor))
 
 
 _ORDERS = list(permutations(("brightness", "contrast", "saturation")))
