@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfprep.codecs import Raw
-from tfprep.dataset import Dataset
+from tfprep.dataset import Dataset, SplitInfo
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import LoaderError
 from tfprep.fields import stored_name
@@ -64,19 +64,22 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
         places.append(data.added(group))
         places[-1].check_files(split, used)
     records = _records(places, split, used, options, each_once=variants.choice != "all")
-    buffer = shuffle_buffer or 0
-    if buffer == "auto":
-        files = [file for files in info.files for file in files]
-        record_bytes = sum(file.bytes for file in files) / max(sum(file.records for file in files), 1)
-        fits = budget_bytes(options.memory_budget) * BUFFER_SHARE / max(record_bytes, 1)
-        buffer = int(min(info.samples * info.variants, max(fits, options.batch_size)))
-    if options.training and buffer > 1:
+    if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
     samples = records.map(_parser(data, places, outputs), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     join = samples.ragged_batch if outputs.ragged else samples.batch
     full = info.samples >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
     return join(options.batch_size, drop_remainder=drop).prefetch(tf.data.AUTOTUNE)
+
+
+def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptions) -> int:
+    if shuffle_buffer != "auto":
+        return int(shuffle_buffer or 0)
+    files = [file for files in info.files for file in files]
+    record_bytes = sum(file.bytes for file in files) / max(sum(file.records for file in files), 1)
+    fits = budget_bytes(options.memory_budget) * BUFFER_SHARE / max(record_bytes, 1)
+    return int(min(info.samples * info.variants, max(fits, options.batch_size)))
 
 
 def _records(
