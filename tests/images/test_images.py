@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -117,11 +118,6 @@ def test_decoding_equals_pillow_bit_for_bit(name):
     assert (decoded.dtype, decoded.flags.c_contiguous) == (np.uint8, True)
     np.testing.assert_array_equal(decoded, by_pillow(data))
     assert images.image_size(data) == decoded.shape[:2]
-
-
-def test_files_that_pillow_cannot_read_are_refused_with_the_reason():
-    decoded = decoded_or_refused(YCBCR)
-    assert pillow_reads(YCBCR) or "truncated" in decoded
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -239,9 +235,6 @@ def test_the_fourth_channel_of_a_tiff(alpha):
     np.testing.assert_allclose(decoded, expected, atol=2.6)
 
 
-# --- masks and maps ---------------------------------------------------------------------------------------------------
-
-
 def small_png(levels, bits):
     """A gray PNG of 1, 2 or 4 bits, which Pillow cannot write."""
     height, width = levels.shape
@@ -307,9 +300,6 @@ def _lying(data):
     return header.ljust(127) + b"\n" + data[128:]
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("MPO",)])
 def test_a_file_cut_at_any_byte_is_refused_or_has_all_its_pixels(name):
     data = FORMATS[name]
@@ -373,24 +363,30 @@ def test_the_limit_counts_channels_and_bits(channels, bits, side):
 PNG_REST = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")) + FORMATS["PNG"][-12:]
 
 MEMORY = """
-import resource, sys
+import re, sys
 from tfprep import images
-data = open(sys.argv[1], "rb").read()
-images.decode_pixels(open(sys.argv[2], "rb").read())
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-size = images.decode_pixels(data).nbytes
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024) / size)
+def peak():  # of this program alone: the peak of getrusage is inherited from the process that started it
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+images.decode_pixels(open(sys.argv[1], "rb").read())
+for name in sys.argv[2:]:
+    data = open(name, "rb").read()
+    before = peak()
+    size = images.decode_pixels(data).nbytes
+    print((peak() - before) / size)
 """
 
 
-@pytest.mark.parametrize(("dtype", "channels", "most"), [("uint16", 4, 3.5), ("uint16", 3, 3.5), ("uint8", 4, 3.5)])
-def test_decoding_needs_little_more_than_the_pixels(tmp_path, dtype, channels, most):
-    """Memory in units of the result: the decoder's array, the result, and some megabytes."""
-    for name, side in (("large", 3000), ("small", 30)):
-        (tmp_path / name).write_bytes(cv2.imencode(".png", np.full((side, side, channels), 99, dtype))[1].tobytes())
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "large"), str(tmp_path / "small")]
-    share = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert float(share) < most
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc")
+def test_decoding_needs_little_more_than_the_pixels(tmp_path):
+    """Memory in units of the result: the decoder's array, the result, and some megabytes. Each is larger than the last."""
+    names = []
+    for dtype, channels, side in (("uint8", 4, 30), ("uint8", 4, 2000), ("uint16", 3, 3000)):
+        names.append(str(tmp_path / f"{len(names)}.png"))
+        pixels = cv2.imencode(".png", np.full((side, side, channels), 99, dtype))[1]
+        Path(names[-1]).write_bytes(pixels.tobytes())
+    shares = subprocess.run([sys.executable, "-c", MEMORY, *names], capture_output=True, text=True, check=True).stdout
+    assert all(float(share) < 3.5 for share in shares.split())
+    assert float(shares.split()[0]) > 0.9
 
 
 def test_a_text_bomb_in_a_png():
@@ -535,9 +531,6 @@ def test_a_png_with_a_wrong_checksum_is_not_kept_as_it_is():
         tf.io.decode_png(broken)
 
 
-# --- DCT-domain downscaling -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(("factor", "expected"), [(1, (60, 88)), (2, (30, 44)), (4, (15, 22)), (8, (8, 11))])
 def test_a_reduced_jpeg_has_the_pixels_of_its_average(factor, expected, orientation):
@@ -555,6 +548,3 @@ def test_a_reduced_jpeg_has_the_pixels_of_its_average(factor, expected, orientat
         assert np.abs(inner - averages).mean() < 2
     else:
         np.testing.assert_array_equal(decoded, whole)
-
-
-# --- encoding ---------------------------------------------------------------------------------------------------------

@@ -39,9 +39,8 @@ def test_a_picture_is_near_its_hash_in_imagehash():
     assert np.mean(distances) < 2
 
 
-@pytest.mark.parametrize("size", [(600, 800), (1500, 1100)])
-def test_bytes_of_a_file_have_nearly_the_hash_of_their_pixels(size):
-    pixels = photo(np.random.default_rng(2), *size)
+def test_bytes_of_a_file_have_nearly_the_hash_of_their_pixels():
+    pixels = photo(np.random.default_rng(2), 600, 800)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=95)
     assert distance(perceptual_hash(file.getvalue()), perceptual_hash(pixels)) <= 2
