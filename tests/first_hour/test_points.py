@@ -103,27 +103,15 @@ STORE = '{"image": codecs.Jpeg(95), "label": codecs.Scalar()}'
         ('derive={"clicks": derive.Clicks(mask="mask", target=8)}', STORE, "mask"),
     ],
 )
-def test_a_mistake_in_a_recipe_is_found_when_it_is_loaded(tmp_path, option, store, expected):
+def test_a_mistake_in_a_recipe_is_found_when_it_is_loaded(tmp_path, capfd, option, store, expected):
     """With the file, the line, and what was expected; nothing is built."""
     (tmp_path / "recipe.py").write_text(RECIPE.replace("{OPTION}", option).replace("{STORE}", store))
     (tmp_path / "photos" / "cat").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "photos" / "cat" / "1.png")
-    errors = tmp_path / "errors.txt"
-    with errors.open("w") as file, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stderr", file)
-        with pytest.raises(SystemExit) as ended:
-            main(
-                [
-                    "build",
-                    str(tmp_path / "recipe.py"),
-                    "--data",
-                    str(tmp_path / "photos"),
-                    "--out",
-                    str(tmp_path / "out"),
-                ]
-            )
+    with pytest.raises(SystemExit) as ended:
+        main(["build", f"{tmp_path}/recipe.py", "--data", f"{tmp_path}/photos", "--out", f"{tmp_path}/out"])
     assert ended.value.code
-    message = errors.read_text()
+    message = capfd.readouterr().err
     assert expected in message
     assert "Traceback" not in message
     assert len(message) < 1500
