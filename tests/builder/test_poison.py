@@ -280,7 +280,13 @@ def test_a_file_that_hangs_when_its_content_is_compared(full):
     full.build()
     os.utime(full.data / "train/cat/000.jpg", (1, 1))
     hang.touch()
-    assert full.build(workers=1, item_timeout_s=TIMEOUT_S).rejects == 1
+    crashes = []
+
+    def count(event):
+        crashes.extend([event.text] if event.name == "crash" else [])
+        assert len(crashes) <= 2, "once in its shard, once alone"
+
+    assert full.build(workers=1, item_timeout_s=TIMEOUT_S, on_event=count).rejects == 1
     (reject,) = full.rejects()
     assert (reject["key"], reject["error"]) == (f"{KEY}.jpg", f"no end after {TIMEOUT_S} s; its process was killed")
 
