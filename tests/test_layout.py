@@ -163,11 +163,11 @@ def test_a_build_worker_has_no_arrow():
     assert done.stdout.strip() == "[]"
 
 
-def test_help_imports_next_to_nothing():
-    """`tfprep --help` answers at once: not even NumPy is needed."""
-    code = (
-        "import sys; sys.argv = ['tfprep', '--help']\nimport tfprep.cli as c\ntry: c.main()\nexcept SystemExit: pass\n"
-    )
+@pytest.mark.parametrize("command", [[], ["build"], ["info"], ["stats"], ["verify"]])
+def test_help_imports_next_to_nothing(command):
+    """Help comes at once, and a build starts its workers before it imports NumPy itself."""
+    code = f"import sys; sys.argv = {['tfprep', *command, '--help']}\nimport tfprep.cli as c\n"
+    code += "try: c.main()\nexcept SystemExit: pass\n"
     code += "print('numpy' in sys.modules, 'pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False False")

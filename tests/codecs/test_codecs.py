@@ -2,6 +2,7 @@
 
 import io
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ def test_a_shape_that_differs_is_read_back_from_the_record():
     assert np.array_equal(Raw().tf_decode(parsed, "x", spec).numpy(), value)
     assert np.array_equal(Raw().decode(features[""], spec, (3, 5)), value)
     assert np.array_equal(Raw().decode(features[""], FieldSpec("map", (None, 5), "float32")), value)
+
+
+def test_a_subclass_is_described_as_the_codec_that_reads_it():
+    @dataclass(frozen=True)
+    class Noted(Jpeg):
+        note: str = "ours"
+
+    assert Noted(90).describe() == Jpeg(90).describe() == {"codec": "jpeg", "quality": 90, "subsampling": "420"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])

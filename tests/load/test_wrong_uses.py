@@ -62,6 +62,7 @@ WRONG = [
     ({"threads": 10**30}, "threads is a whole number from 0 to 4,096"),
     ({"prefetch": 10**30}, f"prefetch={10**30} takes"),
     ({"balance": "caption"}, "no column 'caption'; it has key, shard, label"),
+    ({"balance": True}, "no column 'True'; it has key, shard, label"),
     ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
     ({"weights": "label"}, "a dict by class, or one number a sample of the split (50), not 'label'"),
     ({"weights": {"cat": 1, "dog": 1, "owl": 1}, "balance": "label"}, "both say how often a sample comes; choose one"),

@@ -35,7 +35,7 @@ def machine(tf: Any, monkeypatch: Any) -> Any:
 CASES: dict[str, tuple[dict[str, Any], tuple[str, bool, list[list[int]]], str]] = {
     "growth": ({"growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows as needed); allocator bfc"),
     "limit": ({"visible": [1], "memory_limit_mb": 4096}, ("1", False, [[4096]]), "GPU:1 (up to 4,096 MB); allocator bfc"),
-    "order": ({"visible": [1, 0], "growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows"),
+    "order": ({"visible": map(int, "10"), "growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows"),
     "none_visible": ({"visible": []}, ("", False, []), "no GPU"),
     "nothing": ({}, ("0,1", False, []), "GPU:0 (all of it), GPU:1 (all of it); allocator bfc"),
     "allocator": ({"allocator": "cuda_malloc_async"}, ("0,1", False, []), "GPU:1 (grows as needed); allocator cuda_malloc_async"),

@@ -170,8 +170,10 @@ def _axis(slope: float, shift: float, size: int, length: int) -> Axis | None:
     if scale > 1:
         return _linear(scale, shift, size, length, flip)
     out_from, out_to = max(0, _round(shift)), min(length, _round(size * scale + shift))
-    from_, to = max(0, _round((out_from - shift) / scale)), min(size, _round((out_to - shift) / scale))
-    if out_from >= out_to or to <= from_:
+    from_ = to = 0
+    if out_from < out_to:  # never, where the scale is 0
+        from_, to = max(0, _round((out_from - shift) / scale)), min(size, _round((out_to - shift) / scale))
+    if to <= from_:
         return None
     out_to = min(out_to, out_from + to - from_)
     scale = (out_to - out_from) / (to - from_)

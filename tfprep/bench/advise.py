@@ -26,7 +26,7 @@ from tfprep.bench.rounds import Budget, Candidate, Rounds, compare, measure
 from tfprep.bench.stages import records
 from tfprep.bench.trial import Built, RawSamples, Sampling, Strategy, Work, strategies, work_of, written
 from tfprep.codecs import Jpeg
-from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SampleError, SourceError, TfprepError
+from tfprep.errors import BuildError, DatasetError, LoaderError, RecipeError, SampleError, SourceError
 from tfprep.limits import memory_limit, usable_cpus
 from tfprep.recipe import Recipe
 
@@ -193,28 +193,37 @@ def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
 def _tried(
     wanted: Sequence[Strategy], sampling: Sampling, split: str, tell: Callable[[str], None]
 ) -> tuple[list[Built], list[Candidate], dict[str, str]]:
-    """Build a sample by each strategy and load a batch; return those that work, their loaders, and the errors of the others."""
+    """Build a sample by each strategy and load a batch; return those that work, their loaders, and the errors of the others.
+
+    All are built before one is loaded: TensorFlow and its threads would count as time of the later builds.
+    """
     built: list[Built] = []
+    readable: list[Built] = []
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
-    failing: tuple[type[TfprepError], str] = (RecipeError, "built")
     for number, strategy in enumerate(wanted):
         tell(f"building a sample: {strategy.name}")
         try:
-            item = sampling.build(strategy, f"strategy{number}")
-            failing = LoaderError, "loaded"
-            options: dict[str, Any] = {"cache": False, "geometry": strategy.load_geometry}
-            candidate = loader_candidate(item.data, split, 32, name=strategy.name, **options)
-            measure(candidate, Budget(1, 0.0, 0.0, 1))
-        except (BuildError, RecipeError, DatasetError, LoaderError) as error:
+            built.append(sampling.build(strategy, f"strategy{number}"))
+        except (BuildError, RecipeError, DatasetError) as error:
             left_out[strategy.name] = str(error).splitlines()[0]
-        else:
-            built.append(item)
-            candidates.append(candidate)
     if not built:
-        error_type, done = failing
-        raise error_type(f"no strategy can be {done}: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
-    return built, candidates, left_out
+        raise RecipeError(f"no strategy can be built: {'; '.join(f'{name}: {why}' for name, why in left_out.items())}")
+    for item in built:
+        name = item.strategy.name
+        options: dict[str, Any] = {"cache": False, "geometry": item.strategy.load_geometry}
+        try:
+            candidate = loader_candidate(item.data, split, 32, name=name, **options)
+            measure(candidate, Budget(1, 0.0, 0.0, 1))
+        except (LoaderError, DatasetError) as error:
+            left_out[name] = str(error).splitlines()[0]
+        else:
+            readable.append(item)
+            candidates.append(candidate)
+    if not readable:
+        why = "; ".join(f"{item.strategy.name}: {left_out[item.strategy.name]}" for item in built)
+        raise LoaderError(f"no strategy can be loaded: {why}")
+    return readable, candidates, left_out
 
 
 def _predict(item: Built, rounds: Rounds, counts: Counter[str], work: Work) -> Prediction:

@@ -7,7 +7,6 @@ import mmap
 import os
 import platform
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +33,12 @@ class Machine:
 
 def this_machine(folder: Path) -> Machine:
     """This machine, with the file system of `folder`."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError):
+    try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
         processor = names[0] if names else platform.machine()
+    except OSError:
+        processor = platform.processor() or platform.machine()
     return Machine(processor, usable_cpus(), memory_limit(), file_system(folder), platform.python_version())
 
 

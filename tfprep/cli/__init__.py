@@ -38,7 +38,8 @@ COMMANDS = {
     "demo": "Make data, build it, draw it and train on it.",
 }
 _MODULES = {
-    "build": ("build", "add-fields", "remove-fields", "init"),
+    "build": ("build", "add-fields", "remove-fields"),
+    "init": ("init",),
     "files": ("index", "verify", "repair", "clean", "export"),
     "content": ("info", "check", "stats", "diff", "show"),
     "measure": ("bench", "advise", "doctor", "completion", "demo"),

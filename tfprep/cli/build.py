@@ -1,9 +1,8 @@
-"""The commands that compute: `tfprep init`, `build`, `add-fields` and `remove-fields`."""
+"""The commands that compute: `tfprep build`, `add-fields` and `remove-fields`. Workers start before NumPy is imported here."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tfprep.cli import text
-from tfprep.cli.options import FILE, OLD_FOLDER, PATH, POSITIVE, json_option, option, quiet_option, share
-from tfprep.errors import BuildError, TfprepError
-from tfprep.sources.detection import LAYOUTS, Layout
+from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, option, quiet_option, share
+from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, NodeProgress, Part, PartSummary, WorkerProgress
@@ -352,46 +350,3 @@ def remove_fields_command(dataset: str, name: str, as_json: bool) -> None:
     given_up = f"gave up the shards of {name} that were computed and not published; tfprep clean removes their files"
     line = f"{dataset}: {'removed ' + ', '.join(removed) if removed else given_up}"
     text.print_result(as_json, {"removed": removed}, [line])
-
-
-_SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
-
-
-@click.command("init")
-@click.argument("folder", type=OLD_FOLDER)
-@option("--out", type=FILE, default="recipe.py", help="Recipe file to write.")
-@option("--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is refused.")
-@option("--force", is_flag=True, help="Overwrite an existing recipe.")
-def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None:
-    """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
-    from tfprep.recipe.template import dataset_name, recipe_text, recognised
-
-    if out.exists() and not force:
-        raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
-    found = recognised(folder, layout)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(recipe_text(found, folder, out), encoding="utf-8")
-    for line in found.lines():
-        text.echo(f"  {line}")
-    picture = out.with_name(f"{out.stem}-preview.png")
-    text.echo(f"  {_draw_samples(out, folder, picture)}")
-    text.echo(f"Wrote {out}. Next: tfprep build {out} --out out/{dataset_name(folder)}")
-
-
-def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
-    """Build a few samples with the recipe and draw three of them. Return what the picture is, or why there is none."""
-    picture.unlink(missing_ok=True)
-    try:
-        import tfprep
-        from tfprep.builder import BuildOptions
-        from tfprep.dataset.sheet import contact_sheet
-
-        with tempfile.TemporaryDirectory() as temporary:
-            options = BuildOptions(workers=0, limit=_SAMPLES_BUILT)
-            # Its warnings would count within these few samples; the build itself counts in all.
-            built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options, on_event=lambda event: None)
-            split = max(built.splits, key=lambda name: built.splits[name]["samples"])
-            contact_sheet(tfprep.open(built.out), split, samples=_SAMPLES_DRAWN, panel_px=256).save(picture)
-    except TfprepError as error:
-        return f"unsure: no picture of samples could be drawn: {error}"
-    return f"{picture} shows {_SAMPLES_DRAWN} samples as this recipe builds them"

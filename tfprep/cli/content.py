@@ -12,7 +12,6 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.options import FILE, OLD_FOLDER, PATH, json_option, option
-from tfprep.fields import RASTER_KINDS
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
@@ -63,6 +62,8 @@ def info_command(folder: str, as_json: bool) -> None:
 
 def mixed_sizes(manifest: Manifest) -> str:
     """Which images differ in size, and the lines that make them equal; "" if none does."""
+    from tfprep.fields import RASTER_KINDS
+
     names = [
         name for name, info in manifest.fields.items() if info.spec.kind in RASTER_KINDS and None in info.spec.shape[:2]
     ]

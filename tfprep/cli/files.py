@@ -193,11 +193,11 @@ def repair_command(folder: str, recipe: Path | None, data: Path | None, workers:
             "builds the shards that are missing"
         )
     summary = repair(Path(folder), recipe, data, workers=workers, tell=lambda line: text.echo(line, err=True))
-    text.print_result(as_json, asdict(summary), _repair_lines(folder, summary))
+    text.print_result(as_json, asdict(summary), _repair_lines(Path(folder), summary))
     return 1 if summary.lost else 0
 
 
-def _repair_lines(folder: str, summary: RepairSummary) -> Iterator[str]:
+def _repair_lines(folder: Path, summary: RepairSummary) -> Iterator[str]:
     if not summary.faults:
         yield f"{folder}: no fault found"
     if summary.mended:

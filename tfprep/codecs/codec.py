@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -66,8 +67,9 @@ class Described:
     """Codecs that their name and their options describe."""
 
     def describe(self) -> dict[str, Any]:
-        """Return plain JSON, as in `Codec`."""
-        return {"codec": codec_name(type(self)), **vars(self)}
+        """Return plain JSON, as in `Codec`. A subclass of a user's is described as the codec that reads what it stores."""
+        ours = next(one for one in type(self).__mro__ if one.__module__.startswith("tfprep.codecs."))
+        return {"codec": codec_name(ours), **{one.name: getattr(self, one.name) for one in fields(ours)}}
 
 
 class OneBytes(Described):

@@ -1,4 +1,4 @@
-"""Exports of a dataset to other formats, one file each; samples are streamed, keys are kept."""
+"""Exports of a dataset to other formats; samples are streamed, keys are kept."""
 
 from tfprep.export.export import ExportSummary, export
 

@@ -236,7 +236,7 @@ class _LeakSearch:
         near = self._near_splits()
         others = near.copy()
         others[np.arange(len(prints)), prints.split] = False
-        # Return which split gives way: train to all others, and the others to test. Of two samples, that of the lower rank goes.
+        # Train gives way to all other splits, and these to test: of two samples, that of the lower rank goes.
         order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
         ranks = np.array([order.index(name) for name in prints.splits])
         highest = np.where(near, ranks, -1).max(axis=1, initial=-1)

@@ -52,12 +52,12 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         options, backend, hosts = pipeline.options, keras.backend.backend(), None
         if backend == "jax":
             check_distribution("keras_loader()", options)
-            hosts = jax_hosts()
-        elif backend == "torch":
+            hosts = jax_hosts() if options.hosts is None else None  # the call initialises the devices
+        elif backend == "torch" and options.hosts is None:
             from tfprep.load.torch_loader import torch_hosts
 
             hosts = torch_hosts()
-        if options.hosts is None and hosts is not None:
+        if hosts is not None:
             pipeline = pipeline.with_options(replace(options, hosts=hosts))
         super().__init__(pipeline)
         if backend != "tensorflow":

@@ -315,9 +315,11 @@ class _Pass(Iterator[list[int]]):
             size = self._sampler._plan.options.batch_size
             steps = range(first, min(stop, first + max(1, AHEAD // size)))
             rows, samples = self._sampler._rows, self._sampler._samples
+            drawn = []
             for indices in reversed(self._sampler._schedule.batch_indices(steps)):
                 number = indices.row if rows is None else np.searchsorted(rows, indices.row)
-                self._drawn.append((indices.variant * samples + number).tolist())
+                drawn.append((indices.variant * samples + number).tolist())
+            self._drawn = drawn  # at once: Ctrl-C may come at any line
         self._steps = first + 1, stop
         return self._drawn.pop()
 

@@ -176,7 +176,7 @@ def select(
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
-        values = _values(table, rows, options.balance)
+        values = _values(table, rows, str(options.balance))
         order = np.argsort(values, kind="stable")
         _, counts = np.unique(values, return_counts=True)
         sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))

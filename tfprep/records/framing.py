@@ -14,7 +14,7 @@ import functools
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -29,6 +29,10 @@ FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 OTHER_RECORD = "this is not the record that the index describes; the shard and the index come from different builds"
 
 
+Content = TypeVar("Content", bytes, Array)
+"""Bytes of a file, of Python or uint8 [N]."""
+
+
 class Frame(NamedTuple):
     """The position of a record in its file, in bytes: `offset` of the length field, and `size` of the whole frame."""
 
@@ -36,7 +40,7 @@ class Frame(NamedTuple):
     size: int
 
 
-def masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes | Array) -> int:
     """Return the masked CRC-32C of the data, as a frame stores it."""
     return masked(google_crc32c.value(data))
 
@@ -52,9 +56,9 @@ def frame(payload: bytes) -> bytes:
     return b"".join((length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))))
 
 
-def footer_crc(framed: bytes | memoryview) -> int:
+def footer_crc(framed: bytes | memoryview | Array) -> int:
     """Return the masked CRC-32C of the payload, which is the last four bytes of the frame."""
-    return int(struct.unpack("<I", framed[-FOOTER_BYTES:])[0])
+    return int.from_bytes(framed[-FOOTER_BYTES:], "little")
 
 
 class RecordWriter:
@@ -113,8 +117,8 @@ def read_record(
 
 
 def check_frame(
-    data: bytes, path: Path, where: Frame, number: int | None = None, *, payload_crc: int | None = None
-) -> bytes:
+    data: Content, path: Path, where: Frame, number: int | None = None, *, payload_crc: int | None = None
+) -> Content:
     """Compare a frame with its own checksums and with the index, and return its payload.
 
     Args:
@@ -137,22 +141,22 @@ def check_frame(
     return payload
 
 
-def _payload_size(header: bytes, path: Path, number: int | None, offset: int) -> int:
+def _payload_size(header: Content, path: Path, number: int | None, offset: int) -> int:
     if len(header) < HEADER_BYTES:
         reason = f"cut short: {len(header)} of {HEADER_BYTES} header bytes"
         raise RecordError(reason, path=str(path), record=number, offset=offset)
-    if struct.unpack("<I", header[8:])[0] != masked_crc(header[:8]):
+    if int.from_bytes(header[8:], "little") != masked_crc(header[:8]):
         reason = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
         raise RecordError(reason, path=str(path), record=number, offset=offset)
-    return int(struct.unpack("<Q", header[:8])[0])
+    return int.from_bytes(header[:8], "little")
 
 
-def _check_body(body: bytes, size: int, path: Path, number: int | None, offset: int) -> bytes:
+def _check_body(body: Content, size: int, path: Path, number: int | None, offset: int) -> Content:
     if len(body) < size + FOOTER_BYTES:
         reason = f"cut short: {len(body)} of {size + FOOTER_BYTES} bytes behind the header"
         raise RecordError(reason, path=str(path), record=number, offset=offset)
     payload = body[:size]
-    if struct.unpack("<I", body[size : size + FOOTER_BYTES])[0] != masked_crc(payload):
+    if int.from_bytes(body[size : size + FOOTER_BYTES], "little") != masked_crc(payload):
         raise RecordError("wrong checksum of the payload", path=str(path), record=number, offset=offset)
     return payload
 

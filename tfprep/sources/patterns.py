@@ -294,10 +294,10 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         except OSError as error:
             raise SourceError(f"{root / folder}/: cannot list this folder: {error.strerror}") from error
         tally.update({SPECIAL: names.others} if names.others else {})
-        yield folder, _shown(root, folder, names.files, tally)
+        files, inner = (_shown(root, folder, found, tally) for found in (names.files, names.folders))
+        yield folder, files
         start = f"{folder}/" if folder else ""
-        inner = reversed(_shown(root, folder, names.folders, tally))
-        pending += [(start + one, (*above, identity)) for one in inner]
+        pending += [(start + one, (*above, identity)) for one in reversed(inner)]
 
 
 def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:

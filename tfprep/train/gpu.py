@@ -85,8 +85,8 @@ def configure_gpu(
     require_backend("configure_gpu", "tensorflow")
     if isinstance(visible, int):
         raise TrainError(f"visible is a list of GPU numbers, got {visible!r}; [{visible}] for this one alone")
-    asked = None if visible is None else tuple(visible), growth, memory_limit_mb, fraction, allocator
-    # The allocator of the argument, or that of the environment; and whether it takes memory as it is needed.
+    visible = None if visible is None else tuple(visible)
+    asked = visible, growth, memory_limit_mb, fraction, allocator
     pool = allocator or os.environ.get(_ALLOCATOR) or "bfc"
     _check(*asked, pool)
     with _allocator_in_place(allocator):

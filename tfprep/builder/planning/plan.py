@@ -276,7 +276,7 @@ def _opencv_version() -> str:
     """Return `cv2.__version__`, without the 40 ms of an import where PyPI's wheel says it, with a number of its own behind it."""
     if "cv2" not in sys.modules and (spec := find_spec("cv2")) is not None and spec.origin:
         with suppress(OSError):
-            text = Path(spec.origin).with_name("version.py").read_text()
+            text = Path(spec.origin).with_name("version.py").read_text("utf-8")
             if "rolling = False" in text and (wheel := re.match(r'opencv_version = "(\d+\.\d+\.\d+)\.\d+"\n', text)):
                 return wheel[1]
     return cv2.__version__

@@ -69,7 +69,10 @@ class FeatureSummary:
             dict(sorted((Counter(self.kinds) + Counter(other.kinds)).items())),
             _range(self.counts, other.counts),
             _range(self.sizes, other.sizes),
-            dict(sorted((Counter(self.images) + Counter(other.images)).items())),
+            {
+                name: self.images.get(name, 0) + other.images.get(name, 0)
+                for name in sorted({*self.images, *other.images})
+            },
             _range(self.heights, other.heights),
             _range(self.widths, other.widths),
             self.utf8 and other.utf8,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -293,7 +293,7 @@ def read_fields(
     frame = _read(files, record, record.offset, record.size, scratch)
     if verify:
         where = Frame(record.offset, record.size)
-        check_frame(cast(bytes, frame), files.paths[record.file], where, payload_crc=record.payload_crc)
+        check_frame(frame, files.paths[record.file], where, payload_crc=record.payload_crc)
     contents = {
         name: frame[offset - record.offset : offset - record.offset + size] for name, (offset, size) in places.items()
     }

@@ -172,10 +172,10 @@ class ObjectTable(AnnotatedSource):
                 return None
             one["box"] = values
         if self.runs is not None:
-            text = cells[self.runs]
-            if text is None or str(text).strip() in _NO_RUNS or _empty(text):
+            text = str(cells[self.runs])
+            if text.strip() in _NO_RUNS or _empty(cells[self.runs]):
                 return None
-            words = str(text).replace(",", " ").strip("[] ").split()
+            words = text.replace(",", " ").strip("[] ").split()
             if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
                 rule = f"{where}: run lengths are pairs of whole numbers, as in '1 3 10 5'"
                 raise WrongAnnotation(f"{rule}; got {text!r:.60}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -236,9 +236,8 @@ def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
 def voc(tree: Inventory) -> Found:
     """Yield the sources of XML files for single images."""
     for images, files in annotation_patterns(tree, ".xml"):
-        contents = _contents(tree, files, ".xml")
-        fitting = sum(b"<annotation" in data and b"<annotations" not in data for data in contents)
-        if not fitting or fitting < 0.5 * len(contents):
+        seen = [b"<annotation" in data and b"<annotations" not in data for data in _contents(tree, files, ".xml")]
+        if not any(seen) or sum(seen) < 0.5 * len(seen):
             continue
         source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
         doubts: tuple[str, ...] = ()
@@ -258,12 +257,13 @@ def voc(tree: Inventory) -> Found:
 def labelme(tree: Inventory) -> Found:
     """Yield the sources of LabelMe's JSON files."""
     for images, files in annotation_patterns(tree, ".json"):
-        contents, fitting = _contents(tree, files, ".json"), 0
-        for data in contents:
+        count = fitting = 0
+        for data in _contents(tree, files, ".json"):
+            count += 1
             with suppress(ValueError, RecursionError):
                 content = json.loads(data)
                 fitting += isinstance(content, dict) and isinstance(content.get("shapes"), Sequence)
-        if fitting and fitting >= 0.9 * len(contents):
+        if fitting and fitting >= 0.9 * count:
             splits = None if "{split}" in images else FRACTIONS
             source = LabelMe(images, files, fields=("boxes", "box_labels", "instances"), splits=splits)
             yield LayoutGuess("labelme", source, f"LabelMe: {images} with {files}")
@@ -271,12 +271,12 @@ def labelme(tree: Inventory) -> Found:
 
 def _contents(
     tree: Inventory, pattern: str, suffix: str, most: int = -1, without: re.Pattern[str] | None = None
-) -> list[bytes]:
-    """Return the beginnings of the first files of a pattern; nothing for one that cannot be read."""
-    compiled, contents = compile_pattern(pattern, "detect"), []
+) -> Iterator[bytes]:
+    """Yield the beginnings of the first files of a pattern; nothing for one that cannot be read."""
+    compiled = compile_pattern(pattern, "detect")
     for path in [path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]:
         if without is None or not without.fullmatch(path.rpartition("/")[2]):
-            contents.append(b"")
+            content = b""
             with suppress(OSError), open_raw(tree.root / path) as file:
-                contents[-1] = file.read(most)
-    return contents
+                content = file.read(most)
+            yield content

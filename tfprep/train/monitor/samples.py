@@ -105,7 +105,7 @@ class Sample:
     def since(self, before: Sample | None) -> Sample:
         """Return what has passed since an earlier sample in place of every total; `time` is then the seconds between the two.
 
-        Without an earlier one, totals count from the start of the process, and those of the whole machine are 0.
+        Without an earlier one, totals count from the start of the process; `time` and the counts of `machine` are 0.
         """
         of_machine = ("cpu_s", "cpu_wait_s", "cpu_others_s", "swapped_in", "swapped_out")
         if before is None:
