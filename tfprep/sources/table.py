@@ -51,7 +51,8 @@ class Table:
             `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`. `**/{id}.jpg`
             is the image of this name in any folder.
         label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them. A row where it is
-            empty is a reject. Or a column for each class, which holds 1 or 0: one class if each row has one, else a list.
+            empty is a reject. Or a column for each class, which holds 1 or 0: one class if each row has one, else a list; the
+            classes are called like the columns, without spaces at the ends.
         separator: What divides the classes in a cell of `label`, such as " " or "|": each row has a list of them.
         fields: Further fields with kind and column: `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`. Files
             (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
@@ -84,7 +85,8 @@ class Table:
 
     def __post_init__(self) -> None:
         if isinstance(self.label, list | tuple):
-            object.__setattr__(self, "label", check_classes(self.label, "Table: label"))
+            check_classes([one.strip() if isinstance(one, str) else one for one in self.label], "Table: label")
+            object.__setattr__(self, "label", tuple(self.label))
         if self.separator is not None and not (isinstance(self.separator, str) and isinstance(self.label, str)):
             raise RecipeError(f"Table: separator is text between the classes of one column; got {self.separator!r}")
         for option in ("image", "label", "key"):
@@ -189,7 +191,7 @@ class _Rows:
         """Find what only whole columns say: class names, scalars that are whole numbers, and labels of one class a row."""
         labels = [name for name, (kind, _) in self.values.items() if kind == "label" and name not in options.classes]
         flags = self.values["label"][1] if isinstance(options.label, tuple) else ()
-        declared: dict[str, tuple[str, ...]] = {"label": flags} if flags else {}
+        declared: dict[str, tuple[str, ...]] = {"label": tuple(map(str.strip, flags))} if flags else {}
         for name in [name for name in labels if name not in declared]:
             column = self.values[name][1][0]
             of_files = {path: declared_classes(root / path, column) for path, _ in tables}
@@ -269,5 +271,5 @@ class _Rows:
         flags = [read_cell(row.cells, column, flag_cell) for column in columns]
         if None in flags:
             return None
-        found = [numbers[column] for column, flag in zip(columns, flags, strict=True) if flag]
+        found = [numbers[column.strip()] for column, flag in zip(columns, flags, strict=True) if flag]
         return found[0] if self._single else found

@@ -357,7 +357,8 @@ def test_damaged_dicom_is_no_traceback(tmp_path):
     pydicom = pytest.importorskip("pydicom")
     (tmp_path / "raw").mkdir()
     shutil.copy(pydicom.data.get_testdata_file("badVR.dcm"), tmp_path / "raw/bad.dcm")
-    assert any("not a whole DICOM file" in line and "1A" in line for line in detect(tmp_path / "raw").lines())
+    with pytest.raises(SourceError, match=r"none of the samples .* bad.dcm: not a whole DICOM file.*1A"):
+        detect(tmp_path / "raw")
 
 
 def test_dicom_of_rgb_needs_its_own_reader_too(tmp_path):

@@ -78,6 +78,13 @@ def class_folders_of_splits(root):
     return class_folders(root, "Train/cat", "Train/dog", "Test/cat", "Test/dog", split_at=0)
 
 
+def files_without_a_suffix(root):
+    """As in Stanford Dogs."""
+    truth = class_folders(root, "Images/cat", "Images/dog")
+    beside(root, [path for path in truth if "cat" in path], "Annotation/cat/{}", voc_xml())
+    return truth
+
+
 def class_folders_in_a_wrapper(root):
     return class_folders(root, "data/train/cat", "data/train/dog", "data/valid/cat", split_at=1)
 
@@ -195,6 +202,32 @@ def coco_of_other_images(root):
     pictures(root, *numbered("images"))
     write(root, "labels.json", coco_json(["elsewhere/1.jpg", "elsewhere/2.jpg"]))
     return "no folder holds the images that it lists, such as elsewhere/1.jpg"
+
+
+def coco_of_classes(root):
+    """As in iNaturalist: an annotation is the class of an image."""
+    paths = pictures(root, *numbered("images"))
+    content = coco_json([*map(name, paths)])
+    write(root, "train.json", content | {"annotations": [{"id": n, "image_id": n, "category_id": 7} for n in range(4)]})
+    return {path: ("train", ["cat"]) for path in paths}
+
+
+def coco_of_boxes_without_a_size(root):
+    content = coco_json([*map(name, pictures(root, *numbered("images")))])
+    for one in content["annotations"]:
+        one["bbox"] = [1, 2]
+    write(root, "labels.json", content)
+    return "none of the samples that were opened can be read, such as .*annotation .*a bbox is x, y, width and height"
+
+
+def coco_of_lvis(root):
+    """Images have no file_name, but the URL of COCO's image."""
+    paths = pictures(root, *numbered("train2017", 2), *numbered("val2017", 2))
+    content = coco_json(paths)
+    for one in content["images"]:
+        one["coco_url"] = f"http://images.cocodataset.org/{one.pop('file_name')}"
+    write(root, "lvis_v1_train.json", content)
+    return objects(paths, "train")
 
 
 def coco_of_splits_in_one_file(root):
@@ -432,6 +465,14 @@ def table_of_kaggle(root):
     return a_and_b(paths)
 
 
+def table_of_kaggle_with_a_test(root):
+    paths = pictures(root, *numbered("images", 6))
+    rows = [(stem(p), *(int(k == n % 2) for k in range(2))) for n, p in enumerate(paths[:4])]
+    csv_file(root, "train.csv", "image_id,a,b", rows)
+    csv_file(root, "test.csv", "image_id", [(stem(p),) for p in paths[4:]])
+    return a_and_b(paths[:4], "train")
+
+
 def hugging_face(root: Path, file: str, columns: list[str], row: Callable[[str, str], str]) -> Truth:
     """Two splits, each with a table of the names and labels of its images."""
     truth: Truth = {}
@@ -515,6 +556,21 @@ def table_of_several_classes(root):
     return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
 
 
+def tables_of_roboflow(root):
+    """The names of columns begin with a space."""
+    truth: Truth = {}
+    for split in ("train", "valid"):
+        paths = pictures(root, *numbered(split))
+        csv_file(
+            root,
+            f"{split}/_classes.csv",
+            "filename, a, b",
+            [(name(p), f" {1 - n % 2}", f" {n % 2}") for n, p in enumerate(paths)],
+        )
+        truth |= a_and_b(paths, split)
+    return truth
+
+
 def table_of_attributes(root):
     paths = pictures(root, *numbered("images"))
     csv_file(root, "attributes.csv", "image_id,Bald,Male", [(name(p), 1, (-1) ** n) for n, p in enumerate(paths)])
@@ -586,6 +642,17 @@ def table_of_lists_as_text(root):
     return "the cells of 'annotations' are lists as text"
 
 
+def table_of_several_columns(root):
+    rows = [
+        (1000 + n, "Men", "Shirts") for n, _ in enumerate(pictures(root, *(f"images/{1000 + n}.jpg" for n in range(4))))
+    ]
+    csv_file(root, "styles.csv", "id,gender,articleType", rows)
+    return (
+        r"styles.csv names an image in each row.*\(gender, articleType\).*"
+        r"Table\('styles.csv', 'images/\{id\}.jpg', label='gender'\).*--as images"
+    )
+
+
 def table_of_boxes_that_fit_no_image(root):
     rows = [(p, "cat", 100, 100, 200, 200) for p in pictures(root, *numbered("images"))]
     csv_file(root, "boxes.csv", "image,label,xmin,ymin,xmax,ymax", rows)
@@ -610,7 +677,7 @@ def create_ml(root):
 
 def json_of_another_tool(root):
     write(root, "labels.json", {name(path): "cat" for path in pictures(root, *numbered("images"))})
-    return "labels.json names images, and tfprep does not read their format.*--as images"
+    return "labels.json name images, and tfprep does not read their format.*--as images"
 
 
 def text_files_of_another_tool(root):
@@ -621,7 +688,7 @@ def text_files_of_another_tool(root):
 
 def list_of_classes(root):
     write(root, "train.txt", "".join(f"{path} {n % 2}\n" for n, path in enumerate(pictures(root, *numbered("images")))))
-    return "train.txt names images, and tfprep does not read"
+    return "train.txt name images, and tfprep does not read"
 
 
 FILES = {
@@ -758,6 +825,34 @@ def folds(root):
     return "fold1/ is called like a part of the data, not like a class"
 
 
+def masks_of_mapillary(root):
+    """Instances lie beside the masks, and a second version of the masks deeper in the tree."""
+    images = pictures(root, *numbered("training/images"))
+    for folder in ("v1.2/instances", "v2.0/labels"):
+        masks(root, images, lambda path, folder=folder: f"training/{folder}/{stem(path)}.png", 0, 7)
+    return masks(root, images, lambda path: f"training/v1.2/labels/{stem(path)}.png", 0, 1)
+
+
+def masks_of_bdd100k(root):
+    """Pictures of the masks lie beside them."""
+    images = pictures(root, *numbered("images/10k/train"))
+    masks(root, images, lambda path: f"labels/sem_seg/colormaps/train/{stem(path)}.png", 2, 7)
+    return masks(root, images, lambda path: f"labels/sem_seg/masks/train/{stem(path)}.png", 2, 0, 1)
+
+
+def masks_of_kitti(root):
+    images = pictures(root, *numbered("training/image_2"), *numbered("testing/image_2"))
+    for folder in ("semantic", "instance"):
+        masks(root, images[:4], lambda path, folder=folder: f"training/{folder}/{stem(path)}.png", 1, 7)
+    return "image_2/ and instance/ and semantic/ are called like folders of images and masks"
+
+
+def versions_of_class_folders(root):
+    """As in PlantVillage."""
+    class_folders(root, "color/rot", "color/rust", "gray/rot", "gray/rust")
+    return r"each of the folders color, gray has the folders rot, rust: .*sources.Folder\('color/\{label\}/\*\*'\).*--as images"
+
+
 def depth_beside_images(root):
     pictures(root, *numbered("rgb", suffix=".png"))
     pictures(root, *(f"depth/rgb{n:02}.png" for n in range(4)))
@@ -783,7 +878,7 @@ def one_folder_below_each_split(root):
 def kitti(root):
     content = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n"
     beside(root, pictures(root, *numbered("training/image_2")), "training/label_2/{}.txt", content)
-    return "training/label_2/training_image_200.txt are called like images.*the format of KITTI; convert them to COCO"
+    return "training/label_2/training_image_200.txt are called like images.*the format of KITTI; convert boxes to COCO"
 
 
 def boxes_and_trimaps(root):
@@ -800,10 +895,13 @@ SAID = {
     a_split_of_files_alone: "test/ holds 2 .jpg files that this recipe does not read",
     split_folders_beside_another: "this recipe does not read extra/1.jpg",
     coco_in_latin_1: "read as Latin-1",
+    coco_of_classes: "the annotations have no boxes: box_labels are the classes of an image",
     coco_with_one_name_twice: "class 'cat' is that of several categories: 0, 7",
     yolo_with_a_missing_val: "val is 'images/val', which is not below this folder",
     yolo_like_coco128: "val names the images of train, which are in train alone",
     yolo_with_gaps_in_names: "names has no 1",
+    masks_of_mapillary: "training/v2.0/labels/ holds 4 .png files that this recipe does not read",
+    masks_of_bdd100k: "labels/sem_seg/colormaps/train/ holds 4 .png files that this recipe does not read",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
     two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
     coco_beside_a_list_without_annotations: "this recipe does not read annotations/image_info_test.json",
@@ -811,6 +909,8 @@ SAID = {
     imagenet_with_its_devkit: "this recipe does not read ILSVRC2012_devkit_t12/data/meta.mat",
     masks_of_some_splits: "test has no masks, and is left out",
     table_of_kaggle: "this recipe does not read sample_submission.csv",
+    table_of_kaggle_with_a_test: "this recipe does not read test.csv",
+    files_without_a_suffix: "Annotation/cat/ holds 4 files without a suffix that this recipe does not read",
     table_of_boxes_in_pixels: "this recipe does not read the columns width, height",
     table_with_images_without_boxes: "this recipe does not read class_info.csv",
     table_with_decimal_commas: "the boxes are taken for rel_xyxy of xmin, ymin, xmax, ymax",
@@ -842,6 +942,8 @@ def found_in(found: Detected, root: Path) -> Truth:
             boxes = decoders["boxes"].decode(raw, (HEIGHT, WIDTH)).tolist()
             labels = raw["box_labels"] if "boxes" in raw else decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))
             value = list(zip([listing.classes["box_labels"][n] for n in labels], boxes, strict=True))
+        elif "box_labels" in decoders:
+            value = [listing.classes["box_labels"][n] for n in decoders["box_labels"].decode(raw, (HEIGHT, WIDTH))]
         truth[entry.files[0] if parse_reference(entry.files[0]).bytes is None else entry.key] = (entry.split, value)
     return truth
 

@@ -58,9 +58,10 @@ class Coco(AnnotatedSource):
 
     Attributes:
         annotations: The file, relative to the root, or a pattern with `{split}`: `annotations/instances_{split}.json`.
-        images: Where an image lies: `{file_name}` is that of the annotations, `{split}` that of the pattern.
+        images: Where an image lies: `{file_name}` is that of the annotations (in LVIS the end of `coco_url`, such as
+            `train2017/000000391895.jpg`), `{split}` that of the pattern.
         fields: What to make of the objects (`tfprep.sources.annotations.objects` lists the fields). `points` need a file of key
-            points, `text` one of captions.
+            points, `text` one of captions. `box_labels` alone need no boxes: they are then the classes of an image.
         crowds: "void" draws regions of crowds as `void` in masks, without boxes. "skip" leaves them out. "keep" takes them for
             objects.
         unannotated: "keep", "skip" or "reject" images without annotations.
@@ -103,7 +104,7 @@ class Coco(AnnotatedSource):
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
         for image, found, holes, file in files.images(tally):
-            path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
+            path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
             part = self._objects(image, found, files, tally)
             yield Entry(key_of(path), holes["split"], (path,), (part,)), None
 
@@ -139,7 +140,7 @@ class Coco(AnnotatedSource):
         made: dict[str, Any] = {"id": name, "label": label}
         if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
             made |= _shape(one["segmentation"], name)  # the box is that around the polygons
-        else:
+        elif "bbox" in one or self.fields != ("box_labels",):
             made["box"] = box_corners(one.get("bbox"), name)
         if crowd:
             made |= {"void": True} if self.crowds == "void" else {"flags": {"crowd": 1}}
@@ -289,9 +290,15 @@ class CocoFiles:
         return self._numbers.get(name)
 
 
-def image_file_name(value: Any) -> Any:
-    """Return the `file_name` of an image with slashes: tools on Windows write backslashes."""
-    return value.replace("\\", "/") if isinstance(value, str) else value
+def image_file_name(image: Mapping[str, Any]) -> Any:
+    """Return the `file_name` of an image with slashes: tools on Windows write backslashes.
+
+    Images of LVIS have none, but `coco_url`, whose last folder and name are those of COCO's images.
+    """
+    name, url = image.get("file_name"), image.get("coco_url")
+    if name is None and isinstance(url, str):
+        return "/".join(url.split("/")[-2:])
+    return name.replace("\\", "/") if isinstance(name, str) else name
 
 
 def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: dict[str, int]) -> tuple[Array, Array]:

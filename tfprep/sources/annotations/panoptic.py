@@ -96,7 +96,7 @@ class CocoPanoptic(AnnotatedSource):
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template, segments = Template.parse(self.images), Template.parse(self.segments)
         for image, found, holes, file in files.images(tally):
-            path = image_path(template, {**holes, "file_name": image_file_name(image.get("file_name"))}, file)
+            path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
             name = found[0].get("file_name") if found else path.rpartition("/")[2].rpartition(".")[0] + ".png"
             png = image_path(segments, {**holes, "file_name": name}, file)
             part = self._objects(image, found, files)

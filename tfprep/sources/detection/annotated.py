@@ -126,7 +126,7 @@ def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layou
         raise SourceError(f"{file.path}: no image has an annotation")
     template = _image_template(tree, pattern, path, file)
     if template is None:
-        named = [str(image.get("file_name")) for image, _ in islice(file.images(), 3)]
+        named = [str(image_file_name(image)) for image, _ in islice(file.images(), 3)]
         raise SourceError(f"{file.path}: no folder holds the images that it lists, such as {', '.join(named)}")
     compiled = compile_pattern(pattern, "detect")
     unread = [
@@ -135,7 +135,7 @@ def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layou
     options: dict[str, Any] = {}
     if "{split}" not in pattern:
         filled = Template.parse(template)
-        names = (image_file_name(image.get("file_name")) or "" for image, _ in file.images())
+        names = (image_file_name(image) or "" for image, _ in file.images())
         options["splits"] = splits_of_paths(filled.fill(lambda _, name=name: name) for name in names) or FRACTIONS  # type: ignore[misc]
     elif unread:
         options["splits"] = tuple((compiled.match_path(one) or {}).get("split", "") for one in files)
@@ -151,7 +151,10 @@ def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layou
         segments = f"{said.replace(found[-1], '{split}') if found else said}/{{file_name}}"
         source = CocoPanoptic(pattern, template, segments, **options)
     else:
-        fields = ["boxes", "box_labels"]
+        placed = "bbox" in first or bool(first.get("segmentation"))
+        fields = ["boxes", "box_labels"] if placed else ["box_labels"]
+        if not placed and "caption" not in first:  # as in iNaturalist
+            doubts.append("the annotations have no boxes: box_labels are the classes of an image")
         fields += ["instances"] if first.get("segmentation") else []
         fields += ["points"] if first.get("keypoints") else []
         source = Coco(pattern, template, fields=("text",) if "caption" in first else tuple(fields), **options)
@@ -162,7 +165,7 @@ def _image_template(tree: Inventory, pattern: str, path: str, file: CocoFile) ->
     """Return the path of the images of a file: below the folder with the most of the first ones, with `{split}` for the split."""
     split = (compile_pattern(pattern, "detect").match_path(path) or {}).get("split", "")
     first = islice(file.images(), NAMES_KEPT)
-    names = [name for image, _ in first if (name := image_file_name(image.get("file_name")))]
+    names = [name for image, _ in first if (name := image_file_name(image))]
     parent = path.rpartition("/")[0]
     above = {folder[:place] for folder in tree.images for place in (0, *(m.start() for m in re.finditer("/", folder)))}
     ranked = sorted({parent, *tree.images, *above}, key=lambda one: (split not in one, one != parent, len(one), one))

@@ -31,7 +31,7 @@ from tfprep.sources.detection.annotated import coco, labelme, other_tools, prese
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
 from tfprep.sources.detection.inventory import Inventory, path_hash, suffix_of
 from tfprep.sources.detection.pairs import folders, pairs
-from tfprep.sources.detection.tables import tables
+from tfprep.sources.detection.tables import about_tables, tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern, literal
@@ -283,7 +283,7 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
             continue
         if refused and layout is None and found.kind in WITHOUT_ANNOTATIONS:
             break
-        if found.kind == "images" and layout is None and (said := tree.about_images()):
+        if found.kind == "images" and layout is None and (said := about_tables(tree) or tree.about_images()):
             refused.append(Refusal("annotations", SourceError(said)))
             break
         try:
@@ -346,6 +346,8 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
             )
     if facts.small:
         doubts = (*doubts, facts.small)
+    if len(facts.problems) == min(SAMPLES, sum(facts.splits.values())):
+        raise SourceError(f"{tree.root}: none of the samples that were opened can be read, such as {facts.problems[0]}")
     if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions | str):
         doubts = (*doubts, f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another")
     return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, _annotation_files(source))))

@@ -21,12 +21,10 @@ NAMES_KEPT = 64
 ANNOTATIONS = frozenset((
     *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".txt", ".csv", ".tsv", ".yaml", ".yml", ".parquet", ".arrow"),
     *(".names", ".data", ".mat", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".xls", ".xlsx", ".svg"),
-    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz", ".mdb"),
+    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz", ".mdb", ""),
 ))  # fmt: skip
-"""The suffixes of files that may hold labels, boxes, masks or further samples."""
-_SAMPLES = re.compile(
-    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte|data_batch_\d+|test_batch|meta", re.IGNORECASE
-)
+"""The suffixes of files that may hold labels, boxes, masks or further samples. Stanford Dogs' boxes have none."""
+_SAMPLES = re.compile(r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte", re.IGNORECASE)
 """Names of files that hold many samples each, and have no suffix of their own."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
@@ -106,10 +104,11 @@ class Inventory:
                     lines = [line.strip() for line in self.text(path).splitlines()][:_MOST_LINES]
                     known = (name for name, form in _LINES.items() if any(map(form.fullmatch, lines)))
                     form = next((f"the format of {name}" for name in known), "their format")
-                    what = "are called like images" if named is of_images else "names images"
+                    what = "are called like images" if named is of_images else "name images"
                     return (
-                        f"{self.root}: files such as {path} {what}, and tfprep does not read {form}; convert "
-                        "them to COCO (the package labelformat reads many formats)"
+                        f"{self.root}: files such as {path} {what}, and tfprep does not read {form}; "
+                        "convert boxes to COCO (the package labelformat reads many formats), and labels to a CSV file with a row "
+                        "for each image"
                     )
         return ""
 
@@ -158,7 +157,8 @@ class Inventory:
             ]
             for suffix, count in sorted(Counter(map(suffix_of, left)).items()):
                 first = next(path for path in left if suffix_of(path) == suffix)
-                several = f"{folder or '.'}/ holds {count} {suffix or 'other'} files that this recipe does not read"
+                kind = f"{suffix} files" if suffix else "files without a suffix"
+                several = f"{folder or '.'}/ holds {count} {kind} that this recipe does not read"
                 lines.append(several if count > 1 else f"this recipe does not read {first}")
         more = len(lines) - _MOST_LINES
         return [

@@ -26,7 +26,7 @@ SPLIT_WORD = re.compile(
     rf"(?<![A-Za-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![A-Za-z])", re.IGNORECASE
 )
 _MASK_WORDS = (
-    r"(?:(?:masks?|trimaps?|ann(?:ot(?:ation)?)?s?|labels?|seg(?:mentation)?s?|gt|ground[_ ]?truth|targets?)"
+    r"(?:(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|gt|ground[_ ]?truth|targets?)"
     r"(?:_?(?:dir|ids?|png))?"
     r"|segmentation_?(?:class|object)(?:png)?)"
 )
@@ -41,6 +41,8 @@ IMAGE_WORD = re.compile(
 _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
+_COLOURED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
+"""Folders with pictures of masks."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -160,15 +162,18 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
     masks = [one for one in names if any(map(_MASK_END.search, one.split("/")))]
-    found: dict[tuple[int, int, str], list[tuple[str, str]]] = {}
+    found: dict[tuple[int, str, str], list[tuple[str, str]]] = {}
     for mask in masks:
-        endings = {image: _mask_ending(names, image, mask) for image in names if image not in masks}
+        others = (one for one in names if one not in masks and not any(map(_NO_IMAGE.fullmatch, one.split("/"))))
+        endings = {image: _mask_ending(names, image, mask) for image in others}
         fitting = [image for image, ending in endings.items() if ending is not None]
-        if fitting and not _suffixes(names[mask]) <= _LOSSY:
+        drawn = any(map(_COLOURED.fullmatch, mask.split("/")))
+        if fitting and not drawn and not _suffixes(names[mask]) <= _LOSSY:
             image = min(
                 fitting, key=lambda one: (not _near(one, mask), -len(set(one.split("/")) & set(mask.split("/"))))
             )
-            found.setdefault((image.count("/"), mask.count("/"), endings[image] or ""), []).append((image, mask))
+            own = "/".join(part for part in mask.split("/") if part not in image.split("/"))  # v1.2/labels, v2.0/labels
+            found.setdefault((image.count("/"), own, endings[image] or ""), []).append((image, mask))
     for (_, _, ending), pairs in found.items():
         image, mask = _joint_folders(pairs)
         image_file, mask_file = _file_patterns(names, pairs, ending)
@@ -182,9 +187,8 @@ def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         part, mask_part = image.split("/")[place], mask.split("/")[place]
         if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)) or _suffixes(names[mask]) <= _LOSSY:
             continue
-        if (_MASK_END.search(part) and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(
-            names, image, mask
-        ) is None:
+        beside = _MASK_END.search(part) or _NO_IMAGE.fullmatch(part)  # as colour maps and instances beside labels
+        if (beside and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(names, image, mask) is None:
             continue
         by_split = part.lower() in SPLIT_NAMES and mask_part.startswith(part)
         by_name = literal(part), literal(mask_part)
@@ -290,7 +294,13 @@ def pairs(tree: Inventory) -> Found:
     names = tree.names
     by_names = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
     for image, mask in [patterns for patterns, _ in by_names.most_common()] or _elsewhere(names):
-        source, doubts = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS), list[str]()
+        doubts = list[str]()
+        try:
+            source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
+        except RecipeError as error:
+            rule = f"{tree.root}: {mask} seem to be the masks of {image}, which tfprep does not read so ({error})"
+            yield Refusal("masks", SourceError(rule))
+            continue
         if "{split}" in image:
             named = {part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES}
             paths = [below(folder, name) for folder, files in names.items() for name in files]
@@ -426,6 +436,13 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
         rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
         way_out = "write the recipe by hand, or rename the folders to train, val and the like"
         return Refusal("folders", SourceError(f"{rule}; {way_out}"))
+    within = [{f[len(start) :].split("/")[0] for f in tree.images if f.startswith(start)} for start in starts]
+    if guess.layout == "class folders" and len(inside) > 1 and all(of_one == inside for of_one in within):
+        few, inner = (", ".join(sorted(of_kind)[:3]) for of_kind in (names, inside))
+        rule = f"{tree.root}: each of the folders {few} has the folders {inner}: which of them are the classes?"
+        one, all_of_them = f"{prefix}{literal(min(names))}/{{label}}/**", f"{prefix}*/{{label}}/**"
+        way_out = f"write the recipe by hand: sources.Folder({one!r}), or {all_of_them!r} for the images of all"
+        return Refusal("folders", SourceError(f"{rule} {way_out[0].upper()}{way_out[1:]}"))
     doubts = list(guess.doubts)
     one, other = [plain(f"{prefix}{name}") for name in sorted(names)[:2]] if len(names) == 2 else ("", "")
     stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
@@ -439,7 +456,9 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
 
 
 _NO_IMAGE = re.compile(
-    rf"{MASK_WORD.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?|[hl]r", re.IGNORECASE
+    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?"
+    "|[hl]r",
+    re.IGNORECASE,
 )
 """Folders of what belongs to images, pixel by pixel: also those of super-resolution (HR, LR)."""
 _OF_SPLIT = re.compile(r"(?:train|test|val|valid)(?:[ _-]?[A-Z0-9])|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)

@@ -95,6 +95,21 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     yield from sorted(found, key=lambda guess: not isinstance(guess.source, ObjectTable))
 
 
+def about_tables(tree: Inventory) -> str:
+    """Say which table names the images in one of several columns, and how to read it; "" if there is none."""
+    for path in tree.files(*TABLE_SUFFIXES):
+        with suppress(SourceError):
+            seen = _Seen(tree, path)
+            column, image = seen.image() if seen.paths else ("", "")
+            if others := [name for name in seen.columns if name not in seen.paths and name] if column else []:
+                said = ", ".join(others[:8]) + ", …" * (len(others) > 8)
+                return (
+                    f"{seen.where} names an image in each row, and none of its columns ({said}) is called like a class; write "
+                    f"the recipe by hand, with the column to train on: sources.Table({path!r}, {image!r}, label={others[0]!r})"
+                )
+    return ""
+
+
 class _Seen:
     """A table as its first rows show it. SourceError if it seems to name images and cannot be read.
 
@@ -277,7 +292,8 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
     by_split = _with_split(image, split_of[seen.path])
     label, boxes = seen.named(_LABELS), _box_columns(seen)[0]
-    needed = {*CellPath.parse(image, True).columns, *([label] if label else []), *boxes}
+    labels = [label] if label else _flag_columns(seen) or ()
+    needed = {*CellPath.parse(image, True).columns, *labels, *boxes}
     alike = [path for path, one in looked.items() if needed <= set(one.columns)]
     best: tuple[str, list[str]] = (image, [seen.path])
     for template in (image, by_split):
@@ -364,7 +380,7 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
         flags = any(said <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
         if column not in seen.paths and said and flags:
             found.append(column)
-    return tuple(found) if len(found) > 1 and all(column == column.strip() for column in found) else None
+    return tuple(found) if len(found) > 1 else None
 
 
 def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
