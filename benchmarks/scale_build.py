@@ -161,10 +161,11 @@ def _context(folder: Path, wait_s: float) -> Iterator[Any]:
     """Hold the lock of a build, and yield what its workers are given."""
     from tfprep.builder.layout import Layout, locked
     from tfprep.builder.shards.shard import BuildContext
+    from tfprep.sources import Listing
 
     layout = Layout(folder)
     with locked(layout):
-        yield BuildContext(b"", str(wait_s), layout, str(folder), {}, (), (), {}, {}, "train", "scale")
+        yield BuildContext(b"", str(wait_s), layout, str(folder), Listing({}, (), (), iter(())), {}, "train", "scale")
 
 
 def _peak_mb() -> float:

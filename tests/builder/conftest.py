@@ -201,12 +201,6 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, {resource.RLIM_INFINITY}))
 """
 """Code for `Site.driver` after which a write fails as on a full disk."""
-NO_PRIVILEGES = """
-import ctypes, os
-if os.getuid() == 0:  # root reads and writes everything by its capabilities: give them all up (capset, version 3, two words)
-    header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert ctypes.CDLL(None, use_errno=True).capset(header, none) == 0
-"""
 
 
 @pytest.fixture(autouse=True)

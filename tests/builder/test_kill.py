@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ import psutil
 import pytest
 
 from tests.builder.conftest import check_whole, digests, run
-from tests.waiting import wait_until
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
@@ -23,12 +21,12 @@ from tfprep.errors import DatasetReplacedError
 MORE = int(os.environ.get("TFPREP_TEST_KILLS", "1"))  # The nightly run kills ten times as often, and at every step.
 STRIDE = 1 if MORE > 1 else 7
 """Only each seventh rename, link or removal of a build is one at which it is killed, but in the nightly run."""
-KILLS = {"parent": 2 * MORE, "worker": 4 * MORE, "all": 2 * MORE}
+KILLS = {"parent": 2 * MORE, "worker": 4 * MORE}
 
 
 def start(site):
     with site.out.with_name("said").open("a") as said:
-        return subprocess.Popen(site.driver(2), stdout=said, stderr=said, start_new_session=True)
+        return subprocess.Popen(site.driver(2), stdout=said, stderr=said)
 
 
 def workers_of(process):
@@ -50,7 +48,7 @@ def kill(process, victim, rng):
     if victim == "worker":
         rng.choice(workers).kill()
         return True
-    os.killpg(process.pid, signal.SIGKILL) if victim == "all" else process.kill()
+    process.kill()
     process.wait()
     assert gone(workers), "workers end with their parent"
     return True
@@ -86,12 +84,12 @@ def test_kill_at_random_moments(full, victim):
 COUNTED = f"""
 import os, sys
 from pathlib import Path
-import cv2, tfprep.builder.run, tfprep.builder.shards.shard
+import cv2, tfprep.builder.report, tfprep.builder.shards.shard
 from tfprep.builder import BuildOptions, build, publish
 
 steps, die_at, stride = 0, 0, {STRIDE}
 cv2.setNumThreads(0)
-tfprep.builder.run.write_report = lambda *arguments: ""
+tfprep.builder.report.write_report = lambda *arguments: ""
 os.fsync = lambda descriptor: None  # what a killed process wrote stays: dying before a sync leaves what dying after it does
 """
 COUNTED += """
@@ -240,25 +238,3 @@ def read_all(data):
         for variant in range(info.variants)
         for position, sample in enumerate(data.samples(split, variant))
     }
-
-
-# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-
-def test_kill_by_ctrl_c_leaves_no_process_and_continues(full):
-    full.fill(train=60, val=12).slow()
-    expected = full.from_nothing()
-    process = start(full)
-    wait_until(
-        lambda: len(workers_of(process)) >= 2 and list(full.out.glob(".tfprep/receipts/*-0000[0-9].json")), process
-    )
-    found = workers_of(process)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(20) != 0
-    assert "KeyboardInterrupt" in full.out.with_name("said").read_text()
-    assert gone(found)
-    assert not (full.out / "tfprep.json").exists()
-    assert "failed: stopped; the same command continues" in full.log()
-    summary = full.build(workers=2)
-    assert 0 < summary.built_samples < 72
-    assert digests(full.out) == expected

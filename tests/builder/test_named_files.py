@@ -13,7 +13,7 @@ from tests.builder.conftest import digests
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
-from tfprep.errors import BuildError, RecipeError
+from tfprep.errors import RecipeError
 from tfprep.recipe.file import load_recipe
 
 BODY = """
@@ -52,17 +52,6 @@ def test_a_changed_file_builds_everything_anew(lifting, workers):
     assert lifts(lifting.out) == {2}
     lifting.build(lifting.out.with_name("fresh"))
     assert digests(lifting.out) == digests(lifting.out.with_name("fresh"))
-
-
-def test_parts_with_other_files_refuse(lifting):
-    lifting.part(0, 2)
-    lift(lifting, 2)
-    with pytest.raises(BuildError, match=r"another recipe: files\['weights/lift.npy'\] changed"):
-        lifting.part(1, 2)
-    lift(lifting, 1)
-    lifting.part(1, 2)
-    lifting.finish()
-    assert lifts(lifting.out) == {1}
 
 
 def test_the_name_is_the_same_wherever_the_recipe_is(lifting, tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.builder.conftest import check_whole, digests, run
+from tests.builder.conftest import check_whole, digests
 from tests.waiting import wait_until
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError
@@ -305,36 +305,3 @@ def test_warnings_of_native_decoders_and_of_functions_go_to_the_log_by_sample(fu
     assert capfd.readouterr().err == ""
     assert re.search(r"output: train/cat/000\.jpg: libpng warning: tEXt: CRC error", full.log())
     assert re.search(r"output: \w+/\w+/\d+\.jpg: .*RuntimeWarning: invalid value encountered in divide", full.log())
-
-
-MEMORY = Path("/sys/fs/cgroup/memory")
-
-
-@pytest.fixture
-def small_memory():
-    """A memory cgroup of 600 MB, in which the kernel kills processes that grow beyond it. Needs root and version 1 or 2."""
-    version_2 = Path("/sys/fs/cgroup/cgroup.controllers")
-    root, limit = (version_2.parent, "memory.max") if version_2.exists() else (MEMORY, "memory.limit_in_bytes")
-    group = root / f"tfprep-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(600 << 20))
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-    yield group
-    group.rmdir()
-
-
-def test_a_sample_that_needs_too_much_memory_is_rejected_by_name(full, small_memory):
-    """The kernel's out-of-memory killer ends the worker and not the build."""
-    poison(full, "HOG = [np.ones(1 << 25, np.uint8) for _ in range(1000)]")
-    join = f'echo $$ > {small_memory}/cgroup.procs && exec "$@"'
-    done = run(["sh", "-c", join, "sh", *full.driver(1)])
-    assert done.returncode == 0, done.stderr
-    counters = small_memory / ("memory.events" if (small_memory / "memory.events").exists() else "memory.oom_control")
-    kills = dict(line.split() for line in counters.read_text().splitlines())
-    assert kills["oom_kill"] == "3", "once in its shard, twice alone: SIGKILL may come from outside as well"
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "process")
-    assert reject["error"] == "its process was killed by SIGKILL (out of memory?)"
-    assert check_whole(full.out).split("train").samples == 23

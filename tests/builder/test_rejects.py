@@ -1,18 +1,14 @@
-"""Every bad input is rejected by name, with its stage, and affects no other; readable input is converted correctly."""
+"""Every bad input is rejected by name, with its stage, and affects no other. `tests/images` has the faults of each format."""
 
 import io
 import os
-import struct
-import zlib
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.builder.conftest import NO_PRIVILEGES, check_whole, digests, run
-from tfprep.dataset import open_dataset
+from tests.builder.conftest import check_whole, digests
 from tfprep.errors import BuildError, TooManyRejectsError
 
 GOOD = 30
@@ -28,26 +24,9 @@ def noise(form: str) -> bytes:
     return saved(Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 28, 3), np.uint8)), form)
 
 
-def frames(form: str) -> bytes:
+def frames() -> bytes:
     images = [Image.new("RGB", (28, 24), colour) for colour in ("red", "green", "blue")]
-    return saved(images[0], form, save_all=True, append_images=images[1:])
-
-
-def bomb() -> bytes:
-    """A PNG header of 60,000 x 60,000 pixels."""
-
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
-
-
-def jpeg_bomb() -> bytes:
-    data = bytearray(noise("JPEG"))
-    place = data.index(b"\xff\xc0") + 5
-    data[place : place + 4] = b"\xff\x00\xff\x00"
-    return bytes(data)
+    return saved(images[0], "TIFF", save_all=True, append_images=images[1:])
 
 
 IMAGE, MASK = ".jpg", ".mask.png"
@@ -83,29 +62,18 @@ def level(number: int):
 
 LINES = [
     "raise ValueError('no luck')",
-    "return np.full((16, 20), np.nan, np.float32)",
-    "return 5",
-    "return np.zeros((3, 3))",
     "raise SystemExit('stop')",
     "return np.ones((1 << 60,), np.uint8)",
     "raise ValueError('x' * 5000)",
-    "return np.full((16, 20), None)",
 ]
 NO_FILE = "cannot read the file: No such file or directory"
 BAD = [
     (content(b""), "decode", "image", "the file is empty (0 bytes)", IMAGE),
     (content(b"this is no image"), "decode", "image", "not an image: no known format begins with the bytes b'this is '", IMAGE),
-    (content(noise("JPEG")[:50]), "decode", "image", "not a", IMAGE),
     (content(noise("JPEG")[:-60]), "decode", "image", "not a whole", IMAGE),
     (content(noise("PNG")[:900]), "decode", "image", "not a whole image: ", IMAGE),
-    (content(frames("GIF")), "decode", "image", "GIF holds 3 frames, expected one image", IMAGE),
-    (content(frames("PNG")), "decode", "image", "PNG holds 3 frames, expected one image", IMAGE),
-    (content(frames("WEBP")), "decode", "image", "WEBP holds 3 frames, expected one image", IMAGE),
-    (content(frames("TIFF")), "decode", "image",
+    (content(frames()), "decode", "image",
      "TIFF holds 3 frames, expected one image; choose one with sources.Pixels(p", IMAGE),
-    (content(bomb()), "decode", "image", "Image size (3600000000 pixels) exceeds limit of 178956970 pixels", IMAGE),
-    (content(jpeg_bomb()), "decode", "image", "65280 x 65280 pixels are more than the limit of 178,956,970", IMAGE),
-    (content(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), "decode", "image", "not an image: no known format", IMAGE),
     (content(saved(Image.fromarray(np.zeros((24, 28), np.float32)), "TIFF")), "decode", "image",
      "an image of 32-bit floats", IMAGE),
     (gone(MASK), "read", "mask", NO_FILE, MASK),
@@ -118,13 +86,9 @@ BAD = [
     (mask_of(24, 28, 3), "decode", "mask", "a mask has one channel of class numbers, this one is RGB (3 channels)", None),
     (content(b"class 1 everywhere", MASK), "decode", "mask", "not an image", None),
     (level(0), "derive", "made", "ValueError: no luck", None),
-    (level(1), "derive", "made", "it gave NaN or infinity", None),
-    (level(2), "derive", "made", "expected a NumPy array, got int", None),
-    (level(3), "derive", "made", "expected an array of height and width (16, 20), got", None),
-    (level(4), "derive", "made", "SystemExit: stop", None),
-    (level(5), "derive", "made", "MemoryError: ", None),
-    (level(6), "derive", "made", "ValueError: " + "x" * 988 + "... (5012 characters)", None),
-    (level(7), "derive", "made", "expected a map, numbers [H, W] or [H, W, C], got object", None),
+    (level(1), "derive", "made", "SystemExit: stop", None),
+    (level(2), "derive", "made", "MemoryError: ", None),
+    (level(3), "derive", "made", "ValueError: " + "x" * 988 + "... (5012 characters)", None),
 ]  # fmt: skip
 """What happens to a sample; stage, field and reason of the reject, and the file that it names if the test compares it."""
 
@@ -154,44 +118,11 @@ def test_bad_samples_are_named(full):
         assert reject["file"] == (f"{name}{file}" if file else reject["file"])
 
 
-def test_unreadable_permissions_are_named(full):
-    full.add("train/cat/bad", 1).chmod(0)
-    done = run(full.driver(0, NO_PRIVILEGES))
-    assert done.returncode == 0, done.stderr
-    (reject,) = full.rejects()
-    assert (reject["stage"], reject["error"]) == ("read", "cannot read the file: Permission denied")
-
-
-def test_a_file_that_does_not_fit_into_memory_is_named(full, monkeypatch):
-    real = os.open
-
-    def refused(path, flags, *rest, **options):
-        if str(path).endswith("train/cat/000.jpg"):
-            raise MemoryError
-        return real(path, flags, *rest, **options)
-
-    monkeypatch.setattr(os, "open", refused)
-    assert full.build().rejects == 1
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["stage"]) == ("train/cat/000.jpg", "read")
-    assert reject["error"] == "its files do not fit into memory"
-
-
 def test_rejects_are_utf8_for_any_file_name(full):
     (full.data / "train/cat" / os.fsdecode(b"bad\xff.jpg")).write_bytes(b"")
     assert full.build().rejects == 1
     (reject,) = full.rejects()
     assert (reject["key"], reject["file"]) == ("train/cat/bad\\xff.jpg", "train/cat/bad\\xff.mask.png")
-
-
-def test_a_colour_function_that_changes_the_shape(full):
-    full.define("def smaller(image, generator):\n    return image[:5]\n")
-    full.change_recipe("colour=[", "colour=[smaller, ")
-    summary = full.build(max_bad=1)
-    assert (summary.samples, summary.rejects) == (6, 24)  # Validation has no augmented variants.
-    assert {(reject["stage"], reject["field"], reject["error"]) for reject in full.rejects()} == {
-        ("colour", "colour/smaller/0", "a colour op returns uint8 (16, 20, 3), this one returned uint8 (5, 20, 3)")
-    }
 
 
 def test_samples_of_another_form_are_rejected_in_every_shard(full):
@@ -244,50 +175,3 @@ def test_more_rejects_than_allowed_publish_nothing(full):
     assert digests(full.out) == before, "the list of the dataset that stays is not touched"
     check_whole(full.out)
     assert full.build(max_bad=0.1).rejects == 3
-
-
-def test_a_build_with_only_rejects_raises(site):
-    site.change_recipe(', "val": 2', "")
-    for number in range(3):
-        site.add(f"train/cat/{number}", number).write_bytes(b"")
-    with pytest.raises(TooManyRejectsError, match=r"3 of 3 samples were rejected"):
-        site.build()
-
-
-def test_all_readable_formats_are_converted(site):
-    """Several formats with the same suffix: each as Pillow converts it, stored without loss."""
-    site.recipe.write_text(
-        "from tfprep import Recipe, codecs, sources\n"
-        'RECIPE = Recipe("all", sources.Folder("*"), {"image": codecs.Png()})'
-    )
-    rng = np.random.default_rng(0)
-    rgb = Image.fromarray(rng.integers(0, 256, (24, 28, 3), np.uint8))
-    gray16 = rng.integers(0, 65536, (24, 28)).astype(np.uint16)
-    files = {
-        "gray.png": rgb.convert("L"), "palette.png": rgb.convert("P"), "alpha.png": rgb.convert("RGBA"),
-        "bits.png": rgb.convert("1"), "gray16.png": Image.fromarray(gray16), "bmp.bmp": rgb, "gif.gif": rgb.convert("P"),
-        "tiff.tiff": rgb, "cmyk.tiff": rgb.convert("CMYK"), "ppm.ppm": rgb, "cmyk.jpg": rgb.convert("CMYK"),
-        "transparent.png": Image.fromarray(np.dstack([np.asarray(rgb), np.asarray(rgb)[:, :, :1]])),
-    }  # fmt: skip
-    for name, image in files.items():
-        image.save(site.data / name)
-    rgb.save(site.data / "webp.webp", lossless=True)
-    cv2.imwrite(str(site.data / "deep.png"), np.asarray(rgb)[:, :, ::-1].astype(np.uint16) * 257)
-    assert site.build().rejects == 3
-    reasons = {reject["key"]: reject["error"] for reject in site.rejects()}
-    assert "the image has transparent pixels, which 8-bit RGB cannot hold" in reasons.pop("transparent.png")
-    assert all("16 bits a channel, of which 8 would be lost" in reason for reason in reasons.values())
-    data = open_dataset(site.out)
-    keys = data.index("train")["key"].to_pylist()
-    stored = dict(zip(keys, (sample["image"] for sample in data.samples("train")), strict=True))
-    assert len(stored) == 11
-    for name, pixels in stored.items():
-        with Image.open(site.data / name) as image:
-            expected = np.asarray(image.convert("RGB"))
-        np.testing.assert_array_equal(pixels, expected, err_msg=name)
-
-
-def test_a_module_that_is_missing_ends_the_build_and_is_no_fault_of_the_samples(full):
-    full.derive("f", "import not_there")
-    with pytest.raises(BuildError, match=r"derive of 'f': ModuleNotFoundError: No module named 'not_there'"):
-        full.build()

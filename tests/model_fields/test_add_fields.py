@@ -57,9 +57,21 @@ def scores(site: Site, split: str = "train", variant: int = 0) -> np.ndarray:
     return np.stack([one["score"] for one in tfprep.open(site.out).samples(split, variant, fields=["score"])])
 
 
-def check_all(site: Site) -> None:
-    for split, variant in (("train", 0), ("train", 1), ("val", 0)):
-        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant), rtol=1e-5)
+VIEWS = (("train", 0), ("train", 1), ("val", 0))
+
+
+def check_all(site: Site, weight: float = 2.0) -> None:
+    """Every record has the scores of its own pixels, and no file is damaged."""
+    for split, variant in VIEWS:
+        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant, weight), rtol=1e-5)
+    assert not list(verify(site.out))
+
+
+def defined(site: Site, text: str) -> Path:
+    """A file of fields `other` beside that of the site: `text` ends with the call of ModelFields."""
+    path = site.root / "other.py"
+    path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
+    return path
 
 
 def check_batch(batch: Any, weight: float = 2.0) -> None:
@@ -69,9 +81,12 @@ def check_batch(batch: Any, weight: float = 2.0) -> None:
 
 
 def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Site) -> None:
-    before = plain.main_files()
+    before, opened = plain.main_files(), tfprep.open(plain.out)
     summary = add_fields(plain.out, plain.fields)
     assert plain.main_files() == before
+    for read in (opened.numpy_loader, opened.random_access):
+        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
+            read("train", fields=["image", "score"])
     assert (summary.fields, summary.shards, summary.kept, summary.published) == (("score",), 7, 0, True)
     data = tfprep.open(plain.out)
     batches = [math.ceil(file.records / 4) for info in data.splits.values() for files in info.files for file in files]
@@ -79,14 +94,11 @@ def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Si
     assert sum(plain.calls) == summary.samples == sum(info.samples * info.variants for info in data.splits.values())
     assert add_fields(plain.out, plain.fields).calls == 0
     assert len(plain.calls) == sum(batches)
-    assert not list(verify(plain.out))
-    assert data.fields["score"].shape == (3,)
-    assert data.fields["score"].dtype == "float32"
-    for split, variant in (("train", 0), ("train", 1), ("val", 0)):
-        wanted = expected(plain, split, variant)
-        np.testing.assert_allclose(scores(plain, split, variant), wanted, rtol=1e-5)
+    assert (data.fields["score"].shape, data.fields["score"].dtype) == ((3,), "float32")
+    check_all(plain)
+    for split, variant in VIEWS:
         access = data.random_access(split, variant=variant)
-        np.testing.assert_allclose([one["score"] for one in access], wanted, rtol=1e-5)
+        np.testing.assert_allclose([one["score"] for one in access], expected(plain, split, variant), rtol=1e-5)
     options: list[dict[str, Any]] = [
         {"workers": "threads"},
         {"workers": "processes"},
@@ -129,21 +141,43 @@ def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
     assert [one["key"].numpy().decode() for one in parsed] == keys
 
 
-def test_bfloat16_reaches_every_framework(plain: Site) -> None:
-    plain.fields.write_text(plain.fields.read_text().replace('codecs.Raw("float32")', 'codecs.Raw("bfloat16")'))
+RAW = 'codecs.Raw("float32")'
+REUSED = "count = len(batch['image']); OUT[:] = 0; OUT[:count] = batch['image'].mean((1, 2)) * weight"
+FORMS = {  # code of the model, options, a text of the file and what takes its place, and the precision
+    "bfloat16": ("", "", RAW, 'codecs.Raw("bfloat16")', 2**-8),
+    "single numbers": ("return {'score': batch['image'].mean((1, 2, 3)) * weight}", "", "", "", 1e-5),
+    "memory that the model uses again": (
+        f"{REUSED}; return {{'score': OUT[:count]}}", "", "FIELDS =", "OUT = np.empty((4, 3), np.float32)\nFIELDS =", 1e-5
+    ),
+    "padded batches": ("", "pad_batches=True,", "", "", 1e-5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_of_every_form_reach_the_loaders(plain: Site, form: str) -> None:
+    body, options, old, new, precision = FORMS[form]
+    plain.define(body, options)
+    plain.fields.write_text(plain.fields.read_text().replace(old, new) if old else plain.fields.read_text())
     add_fields(plain.out, plain.fields)
-    data, wanted = tfprep.open(plain.out), expected(plain, "val", 0)
-    for workers in ("threads", "processes"):
-        loader = data.numpy_loader("val", 8, workers=workers, fields=["score"])
-        found = np.concatenate([batch["score"] for batch in loader])
-        assert found.dtype.name == "bfloat16"
-        np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=2**-8)
-        loader.close()
-    batch = next(iter(data.loader("val", 8, fields=["score"])))
-    assert batch["score"].dtype.name == "bfloat16"
-    widened = next(iter(data.numpy_loader("val", 8, fields=["score"], dtype="float32")))["score"]
-    np.testing.assert_allclose(np.asarray(widened, np.float32), wanted, rtol=2**-8)
+    if form == "padded batches":
+        assert set(plain.calls) == {4}
     assert not list(verify(plain.out))
+    data = tfprep.open(plain.out)
+
+    def check(found: Any, images: Any) -> None:
+        wanted = np.asarray(images, np.float64).mean((1, 2) if form != "single numbers" else (1, 2, 3)) * 2
+        np.testing.assert_allclose(np.asarray(found).astype(np.float32), wanted, rtol=precision)
+
+    for workers in ("threads", "processes"):
+        for cache in (False, "decoded"):
+            loader = data.numpy_loader("train", 5, seed=1, workers=workers, cache=cache)
+            for batch in (*loader, *loader):
+                check(batch["score"], batch["image"])
+                assert (batch["score"].dtype.name == "bfloat16") == (form == "bfloat16")
+            loader.close()
+    (batch,) = data.loader("val", 8)
+    check(batch["score"], batch["image"])
+    assert (batch["score"].dtype.name == "bfloat16") == (form == "bfloat16")
 
 
 def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site: Site) -> None:
@@ -194,13 +228,6 @@ def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> N
     site.define()
     add_fields(site.out, site.fields, replace=True)
     tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
-
-
-def test_padded_batches_have_one_size_and_the_same_values(plain: Site) -> None:
-    plain.define(options="pad_batches=True,")
-    add_fields(plain.out, plain.fields)
-    assert set(plain.calls) == {4}
-    np.testing.assert_allclose(scores(plain, "train", 1), expected(plain, "train", 1), rtol=1e-5)
 
 
 def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, tmp_path: Path) -> None:
@@ -257,6 +284,8 @@ def test_parts_in_any_order_and_devices_give_the_same_bytes(site: Site) -> None:
 
 def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Site) -> None:
     opened = tfprep.open(site.out)
+    add_fields(site.out, site.fields)
+    check_batch(next(opened.samples("train")))  # the same values disturb nobody
     site.define(weight="3.0")
     assert set(explain_fields(site.out, site.fields).values()) == {"of another model, or of other options"}
     with pytest.raises(BuildError, match=r"or of other options \(files weight\.txt\); allow them to be replaced"):
@@ -265,11 +294,15 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Sit
     with pytest.raises(BuildError, match=r"or of other options \(code function model, not_finite\); allow"):
         add_fields(site.out, site.fields)
     site.define(weight="3.0")
-    np.testing.assert_allclose(scores(site), expected(site, "train", 0, 2.0), rtol=1e-5)
+    check_all(site)
     add_fields(site.out, site.fields, replace=True)
-    np.testing.assert_allclose(scores(site), expected(site, "train", 0, 3.0), rtol=1e-5)
-    with pytest.raises(DatasetReplacedError, match="computed anew or removed"):
-        list(opened.samples("train", fields=["score"]))
+    check_all(site, 3.0)
+    for read in (
+        lambda: opened.samples("train", fields=["score"]),
+        lambda: opened.numpy_loader("train", 2, cache=False),
+    ):
+        with pytest.raises(DatasetReplacedError, match=r"computed anew or removed|deleted or moved since"):
+            list(read())
     assert len({name.split("/")[0] for name in site.added_files()}) == 1
 
 
@@ -286,8 +319,7 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
     summary = add_fields(site.out, site.fields)
     assert (summary.shards, summary.kept) == (2, 5)
     assert len(site.calls) == calls + summary.calls
-    np.testing.assert_allclose(scores(site), expected(site, "train", 0), rtol=1e-5)
-    assert not list(verify(site.out))
+    check_all(site)
     assert site.build() == []
     assert "score" in tfprep.open(site.out).fields
 
@@ -295,7 +327,6 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
 RAISES = r"the model failed on .* samples of train.* \(image uint8 \[4, 16, 16, 3\]\): ValueError: no memory left"
 SIDES = "*[1] * ((HERE / 'calls.txt').read_text().count(' ') % 2)"
 CLASSES = "5 - len(batch['image']) % 2"
-RAW = 'codecs.Raw("float32")'
 FAULTS = [  # code of the model, a text of the file and what takes its place, and the error
     ("raise ValueError('no memory left')", "", "", RAISES),
     ("return batch['image'].mean((1, 2))", "", "", r"model\(\) returned gives \{'score': array\}, not ndarray"),
@@ -350,14 +381,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
     good: dict[str, Any] = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
     with pytest.raises(RecipeError, match=message):
         ModelFields(**{**good, **options})
-
-
-def test_a_dataset_that_was_opened_before_says_so(plain: Site) -> None:
-    data = tfprep.open(plain.out)
-    add_fields(plain.out, plain.fields)
-    for read in (data.numpy_loader, data.random_access):
-        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
-            read("train", fields=["image", "score"])
 
 
 def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> None:
@@ -428,61 +451,6 @@ def test_records_of_another_place_are_found_by_verify(site: Site, swapped: list[
     assert any(reason in fault.reason for fault in verify(site.out))
 
 
-def test_a_loader_that_runs_while_fields_are_added_or_removed_is_not_disturbed(site: Site) -> None:
-    loader = tfprep.open(site.out).numpy_loader("train", 2, training=False, workers="threads", cache=False)
-    batches = iter(loader)
-    next(batches)
-    add_fields(site.out, site.fields)
-    assert len(list(batches)) == loader.steps_per_epoch - 1
-    loader = tfprep.open(site.out).numpy_loader("train", 2, training=False, workers="threads", cache=False)
-    remove_fields(site.out, "score")
-    with pytest.raises((DatasetReplacedError, DatasetError)):
-        list(loader)
-
-
-def test_two_groups_stand_side_by_side_and_one_may_use_the_other(site: Site) -> None:
-    add_fields(site.out, define_others(site, DOUBLE))
-    batch = next(iter(tfprep.open(site.out).numpy_loader("train", 8, seed=3, workers="threads")))
-    np.testing.assert_allclose(batch["double"], batch["score"] * 2)
-    check_batch(batch)
-    remove_fields(site.out, "score")
-    assert list(tfprep.open(site.out).fields) == ["image", "label", "double"]
-    assert not list(verify(site.out))
-
-
-def test_imported_tfrecords_get_fields_beside_their_index(plain: Site, tmp_path: Path) -> None:
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    for path in plain.out.glob("tiny-train.tfrecord-*-of-00003"):
-        (shards / path.name).write_bytes(path.read_bytes())
-    features = shards / "features.json"
-    features.write_text((plain.out / "features.json").read_text())
-    index_tfrecords(f"{shards}/tiny-train.tfrecord-*", "train")
-    before = {path.name: path.read_bytes() for path in shards.iterdir() if path.is_file()}
-    add_fields(shards, plain.fields)
-    assert {path.name: path.read_bytes() for path in shards.iterdir() if path.is_file()} == before
-    data = tfprep.open(shards)
-    for batch in data.numpy_loader("train", 6, seed=1, workers="threads"):
-        check_batch(batch)
-    assert not list(verify(shards))
-    index_tfrecords(f"{shards}/tiny-train.tfrecord-*", "train")
-    assert "score" in tfprep.open(shards).fields
-
-
-def test_a_dataset_at_a_store_gets_them_there(plain: Site) -> None:
-    url = copied_to_memory(plain.out)
-    add_fields(url, plain.fields)
-    for batch in tfprep.open(url).numpy_loader("train", 6, seed=1):
-        check_batch(batch)
-    assert add_fields(url, plain.fields).shards == 0
-    assert not list(verify(url))
-    plain.define(weight="3.0")
-    add_fields(url, plain.fields, replace=True)
-    check_batch(next(iter(tfprep.open(url).numpy_loader("train", 6, seed=1))), 3)
-    remove_fields(url, "score")
-    assert "score" not in tfprep.open(url).fields
-
-
 RECIPE = """
 from fields import FIELDS
 from tfprep import Recipe, augment, codecs, sources
@@ -512,6 +480,13 @@ def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.Captu
     (plain.root / "several.py").write_text("from fields import FIELDS\nFIELDS = [FIELDS, FIELDS]\n")
     with pytest.raises(RecipeError, match="each ModelFields has a name of its own"):
         add_fields(out, plain.root / "several.py")
+    defined(plain, DOUBLE)  # one of the two is named FIELDS in the recipe's file
+    text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
+    recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
+    assert add_fields(plain.out, recipe).fields == ("score", "double")
+    recipe.write_text(f"{RECIPE}\nfrom other import FIELDS\n")
+    with pytest.raises(RecipeError, match=r"FIELDS and RECIPE\.model_fields are different ones"):
+        add_fields(plain.out, recipe)
 
 
 def test_other_commands_know_them(site: Site) -> None:
@@ -561,21 +536,6 @@ def test_the_command_reports_and_explains(plain: Site, capsys: pytest.CaptureFix
     assert "removed score" in run("remove-fields", plain.out, "score")
 
 
-def define_others(site: Site, text: str) -> Path:
-    """A file of fields `other` beside that of the site: `text` is the call of ModelFields."""
-    path = site.root / "other.py"
-    path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
-    return path
-
-
-def test_outputs_in_memory_that_the_model_uses_again_are_those_of_their_batch(plain: Site) -> None:
-    code = "count = len(batch['image']); OUT[:] = 0; OUT[:count] = batch['image'].mean((1, 2)) * weight"
-    plain.define(f"{code}\n        return {{'score': OUT[:count]}}")
-    plain.fields.write_text(f"{plain.fields.read_text()}\nOUT = np.empty((4, 3), np.float32)\n")
-    add_fields(plain.out, plain.fields)
-    check_all(plain)
-
-
 def test_shards_without_records_get_files_too(plain: Site) -> None:
     shutil.rmtree(plain.out)
     plain.build(shards={"train": 20, "val": 20})
@@ -583,30 +543,18 @@ def test_shards_without_records_get_files_too(plain: Site) -> None:
     assert 0 in counts
     add_fields(plain.out, plain.fields)
     check_all(plain)
-    assert not list(verify(plain.out))
-
-
-def test_single_numbers_reach_loaders(plain: Site) -> None:
-    text = """FIELDS = ModelFields(
-        model=lambda: lambda batch: {"other": batch["image"].astype(np.float32).mean(axis=(1, 2, 3))},
-        inputs=["image"], store={"other": codecs.Raw("float32")})"""
-    add_fields(plain.out, define_others(plain, text))
-    for workers in ("threads", "processes"):
-        for cache in (False, "decoded"):
-            loader = tfprep.open(plain.out).numpy_loader("train", 5, seed=1, workers=workers, cache=cache)
-            for _ in range(2):
-                for batch in loader:
-                    np.testing.assert_allclose(batch["other"], batch["image"].mean(axis=(1, 2, 3)), rtol=1e-5)
-            loader.close()
 
 
 DOUBLE = """FIELDS = ModelFields(
     model=lambda: lambda batch: {"double": batch["score"] * 2}, inputs=["score"], store={"double": codecs.Raw("float32")})"""
 
 
-def test_fields_of_other_fields_are_stale_when_these_change(site: Site) -> None:
-    double = define_others(site, DOUBLE)
+def test_fields_may_use_others_and_are_stale_when_these_change(site: Site) -> None:
+    double = defined(site, DOUBLE)
     assert add_fields(site.out, double).withdrawn == ()
+    for batch in tfprep.open(site.out).numpy_loader("train", 8, seed=3, workers="threads"):
+        np.testing.assert_allclose(batch["double"], batch["score"] * 2)
+        check_batch(batch)
     assert add_fields(site.out, site.fields).withdrawn == ()
     site.define(weight="3.0")
     assert add_fields(site.out, site.fields, replace=True).withdrawn == ("double",)
@@ -617,6 +565,9 @@ def test_fields_of_other_fields_are_stale_when_these_change(site: Site) -> None:
     assert add_fields(site.out, double).shards == 7
     for one in tfprep.open(site.out).samples("train", 1):
         np.testing.assert_allclose(one["double"], one["score"] * 2)
+    remove_fields(site.out, "score")
+    assert list(tfprep.open(site.out).fields) == ["image", "label", "double"]
+    assert not list(verify(site.out))
 
 
 @pytest.mark.parametrize("damage", ["manifest", "folder"])
@@ -640,11 +591,10 @@ def test_a_dataset_with_another_name_keeps_the_values(site: Site) -> None:
     calls = len(site.calls)
     add_fields(site.out, site.fields)
     assert len(site.calls) == calls
-    np.testing.assert_allclose(scores(site, "train", 1), expected(site, "train", 1), rtol=1e-5)
-    assert not list(verify(site.out))
+    check_all(site)
 
 
-def test_other_imported_shards_of_the_same_size_and_time_are_others(tmp_path: Path) -> None:
+def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_not_keep_them(tmp_path: Path) -> None:
     import tensorflow as tf
 
     for number in range(4):
@@ -659,8 +609,15 @@ def test_other_imported_shards_of_the_same_size_and_time_are_others(tmp_path: Pa
     for letter, sums in (("a", [1, 2]), ("b", [3, 4])):
         index_tfrecords(f"{tmp_path}/{letter}-*.tfrecord", "train")
         assert "sum" not in tfprep.open(tmp_path).fields
+        before = {
+            path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file() and path.name != "tfprep.json"
+        }
         add_fields(tmp_path, fields)
+        assert {path: path.read_bytes() for path in before} == before
+        index_tfrecords(f"{tmp_path}/{letter}-*.tfrecord", "train")
         assert [float(one["sum"]) for one in tfprep.open(tmp_path).samples("train")] == sums
+        assert sorted(np.concatenate([b["sum"] for b in tfprep.open(tmp_path).numpy_loader("train", 2)])) == sums
+        assert not list(verify(tmp_path))
 
 
 def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
@@ -673,17 +630,6 @@ def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
         mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
         with pytest.raises(LoaderError, match="RandomFlip changes the pixels"):
             mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
-
-
-def test_all_fields_of_a_recipe_are_computed_also_where_one_of_them_is_named_fields(plain: Site) -> None:
-    define_others(plain, DOUBLE)
-    recipe = plain.root / "recipe.py"
-    text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
-    recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
-    assert add_fields(plain.out, recipe).fields == ("score", "double")
-    recipe.write_text(f"{RECIPE}\nfrom other import FIELDS\n")
-    with pytest.raises(RecipeError, match=r"FIELDS and RECIPE\.model_fields are different ones"):
-        add_fields(plain.out, recipe)
 
 
 def test_temperatures_of_any_size_give_shares_of_one() -> None:
@@ -720,7 +666,7 @@ def last_is_one(batch):
 
 FIELDS = ModelFields(model=lambda: last_is_one, inputs=["image"], store={"other": Late()}, batch_size=64)
 """
-    path = define_others(plain, text)
+    path = defined(plain, text)
     for _ in range(2):
         with pytest.raises(BuildError, match="cannot be stored: too late"):
             add_fields(plain.out, path)
@@ -792,7 +738,7 @@ SPARSE = ["image", "other/indices", "other/values"]
 
 
 def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> None:
-    add_fields(plain.out, define_others(plain, SCORES))
+    add_fields(plain.out, defined(plain, SCORES))
     data = tfprep.open(plain.out)
     assert list(data.fields) == ["image", "label", "other"]
 
@@ -829,7 +775,7 @@ def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> N
 
 
 def test_other_parts_of_fields_do_not_exist(plain: Site) -> None:
-    add_fields(plain.out, define_others(plain, SCORES))
+    add_fields(plain.out, defined(plain, SCORES))
     data = tfprep.open(plain.out)
     for name in ("other/index", "image/indices", "other/indices/x", "key/values"):
         message = f"no field '{name}'; it has image, label, other, other/indices, other/values"

@@ -33,6 +33,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -57,7 +58,7 @@ from tfprep.dataset.other_readers import tfds_files
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.store import Store, find_object
+from tfprep.storage.store import Store, find_object, open_store
 from tfprep.storage.urls import PathOrUrl, folder_at
 
 HEARTBEAT_S, DEAD_S = 10.0, 45.0
@@ -218,24 +219,25 @@ def _publish(
         digests[name] = digest
     lock.check()
     first = replace(manifest, files=dict(digests))
-    version = _replace(layout, first, before)
+    version = replace_manifest(layout.out, first, before)
     texts = other_files(first, receipts, digests[first.index])
     for name in [name for name in texts if name not in tfds_files(manifest)]:
         content = texts[name].encode()
         layout.store.write(name, content)
         digests[name] = FileDigest(len(content), google_crc32c.value(content), hashlib.sha256(content).hexdigest())
     published = replace(first, files=digests)
-    _replace(layout, published, version)
+    replace_manifest(layout.out, published, version)
     return published
 
 
-def _replace(layout: Layout, manifest: Manifest, version: str | None) -> str:
+def replace_manifest(url: Path, manifest: Manifest, version: str | None) -> str:
+    """Replace `tfprep.json` at a store if it is still of this version; return the new version. Raises BuildError if it is not."""
     try:
-        return layout.store.replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
+        return open_store(url).replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
     except ObjectChangedError as error:
         raise BuildError(
-            f"{layout.out}: another build published in the meantime, so this one did not; run the same command again: it "
-            "continues from the shards that are built"
+            f"{url}: another process published in the meantime, so this one did not; run the same command again: it continues "
+            "from the shards that are there"
         ) from error
 
 

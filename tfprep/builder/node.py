@@ -18,8 +18,7 @@ from typing import Any
 
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
-from tfprep.builder.shards.inputs import Inputs
-from tfprep.builder.shards.shard import BuildContext
+from tfprep.builder.shards.shard import BuildContext, Inputs
 from tfprep.child_process import NothingNew, Processes, TaskProgress, WorkerEvent
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
 from tfprep.recipe.code import is_users
@@ -151,7 +150,7 @@ def shared_folder_check(argument: BuildContext) -> Iterator[SharedFolderCheck]:
 
 
 def _raw_inputs(argument: BuildContext) -> Inputs:
-    return Inputs(raw_root(argument.root), argument.files, argument.values)
+    return Inputs(raw_root(argument.root), argument.listing.files, argument.listing.values)
 
 
 # --- the user's code --------------------------------------------------------------------------------------------------

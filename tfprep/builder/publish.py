@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -258,18 +259,16 @@ def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, st
         forms = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
         if spec := reduce(merge, (one.spec for one in forms if one), None):
             specs[name] = spec
-    splits, class_counts = {}, {}
+    splits: dict[str, SplitInfo] = {}
+    class_counts: dict[str, dict[str, tuple[int, ...]]] = {}
     for split in plan.splits:
         own, variants = [r for r in receipts if r.split == split], range(plan.recipe.variants_of(split))
         files = tuple(tuple(receipt.files[variant] for receipt in own) for variant in variants)
         splits[split] = SplitInfo(sum(receipt.records for receipt in own), files)
-    for name in plan.recipe.store:
-        of_splits = {
-            split: [r.class_counts[name] for r in receipts if r.split == split and name in r.class_counts]
-            for split in plan.splits
-        }
-        if totals := {split: tuple(map(sum, zip(*of, strict=True))) for split, of in of_splits.items() if of}:
-            class_counts[name] = totals
+    for receipt in receipts:
+        for name, counts in receipt.class_counts.items():
+            totals = class_counts.setdefault(name, {})
+            totals[receipt.split] = tuple(map(add, totals.get(receipt.split, itertools.repeat(0)), counts))
     statistics = {}
     for name in sorted({name for receipt in receipts for name in receipt.moments}):
         total = reduce(Moments.plus, (r.moments[name] for r in receipts if name in r.moments))
@@ -283,8 +282,8 @@ def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, st
         recipe=plan.description,
         fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
         splits=splits,
-        classes=plan.classes,
-        class_counts=class_counts,
+        classes=plan.listing.classes,
+        class_counts={name: class_counts[name] for name in codecs if name in class_counts},
         statistics=statistics,
         versions=recorded_versions(),
         rejects=sum(len(receipt.rejects) for receipt in receipts),

@@ -109,9 +109,6 @@ class Receipt:
     def records(self) -> int:
         return self.files[0].records
 
-    def to_text(self) -> str:
-        return with_digest(asdict(self))
-
 
 @dataclass(frozen=True)
 class Contents:
@@ -157,17 +154,16 @@ def read_receipt(
         receipt = replace(receipt, **{n: common.setdefault(text, getattr(receipt, n)) for n, text in texts.items()})
     if (receipt.split, receipt.shard) != (split, shard):
         return None
-    expected: dict[str, int | None] = {f"{PRIVATE}/{layout.receipts.name}/{contents_path(layout, receipt).name}": None}
+    contents = contents_path(layout, receipt)
+    if (size_of(contents) if sizes is None else sizes.get(f"{PRIVATE}/{layout.receipts.name}/{contents.name}")) is None:
+        return None
+    places = (layout.out,) if layout.at_store else (layout.staged, layout.out)
     for file in receipt.files if check_files else ():
-        expected |= {file.name: file.bytes, f"{file.name}.idx": None}  # None: of any size
-    for name, size in expected.items():
-        if sizes is not None:
-            there = sizes.get(name)
-        else:
-            path = layout.out / name if layout.at_store else layout.find(name)
-            there = None if path is None else size_of(path)
-        if there is None or size not in (None, there):
-            return None
+        for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
+            found = [sizes.get(name)] if sizes is not None else (size_of(place / name) for place in places)
+            there = next((one for one in found if one is not None), None)
+            if there is None or size not in (None, there):
+                return None
     return receipt
 
 
@@ -185,7 +181,7 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
     write_content(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
-    write_content(layout.receipt(receipt.split, receipt.shard), receipt.to_text())
+    write_content(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
     if not layout.at_store:
         sync_folder(layout.receipts)
 

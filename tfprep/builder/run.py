@@ -249,7 +249,7 @@ class Build:
                 )
             for line in empty_parts(manifest):
                 self.log_event("empty", line)
-            if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.tally):
+            if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.listing.tally):
                 self.log_event("report", fault)
         for name, sentence in tfds_limits(manifest).items() if built or report else ():
             self.log_event("warning", sentence, field=name)
@@ -341,8 +341,7 @@ class Build:
         return BuildContext(
             source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),
             root=str(self.root.absolute()),
-            kinds=dict(plan.kinds), files=plan.files, values=plan.values, classes=dict(plan.classes),
-            versions=maker_versions(), train=plan.splits[0], run=self._run,
+            listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
             named=plan.recipe.file_paths(),
             witnesses=[one[1:3] for one in plan.samples.samples(*largest)[:_WITNESSES]],

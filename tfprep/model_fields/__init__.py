@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfprep.lazy import lazy_names
+from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.builder import BuildOptions, BuildSummary, OnEvent, OnProgress

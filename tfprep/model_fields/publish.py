@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tfprep.builder.at_store import replace_manifest
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo, read_manifest
@@ -27,7 +28,7 @@ from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
-from tfprep.errors import BuildError, ObjectChangedError
+from tfprep.errors import BuildError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.load import Data
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
@@ -131,13 +132,9 @@ def _remove_folders(path: Path, name: str, kept: str) -> None:
 def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
     """Replace `tfprep.json` of the dataset in one step."""
     text = manifest.to_json()
-    content = text.encode("utf-8", "surrogateescape")
-    parse_manifest(content, data.path / MANIFEST)  # a fault here would hide the dataset
+    parse_manifest(text.encode("utf-8", "surrogateescape"), data.path / MANIFEST)  # a fault here would hide the dataset
     if is_remote(data.path):
-        try:
-            open_store(data.path).replace(MANIFEST, content, version)
-        except ObjectChangedError as error:
-            raise BuildError(f"{data.path}: another process published in the meantime; run it again") from error
+        replace_manifest(data.path, manifest, version)
         return
     data.check_not_replaced()
     sync_folder(data.path)

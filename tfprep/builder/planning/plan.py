@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +29,6 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
 from tfprep.errors import SourceError
-from tfprep.fields import Kind
 from tfprep.opencv import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
@@ -55,29 +54,24 @@ class Plan:
     Attributes:
       recipe: The recipe, with its `description` (plain JSON) and `fingerprint` as they were when the plan was made: the
         globals of a user's module may change while it runs.
-      kinds, files, values, classes: As in the source's `Listing`.
+      listing: The source's, without its entries.
       shards: Number of shards by split.
       fresh_shards: The number that a new dataset of the same samples would have.
       samples: All samples, by split and shard.
       fingerprints: By split, the digest of everything but the samples that decides the bytes of a shard.
       described: By split, what the fingerprint covers, as plain JSON.
-      tally: How many files the source passed over, by reason.
       file_system: Of the raw files (`tfprep.sources.raw.file_system_of`).
     """
 
     recipe: Recipe
     description: Mapping[str, Any]
     fingerprint: str
-    kinds: Mapping[str, Kind]
-    files: tuple[str, ...]
-    values: tuple[str, ...]
-    classes: Mapping[str, tuple[str, ...]]
+    listing: Listing
     shards: Mapping[str, int]
     fresh_shards: Mapping[str, int]
     samples: ArrangedSamples
     fingerprints: Mapping[str, str]
     described: Mapping[str, Mapping[str, Any]]
-    tally: Mapping[str, int]
     file_system: str
 
     def __len__(self) -> int:
@@ -149,10 +143,12 @@ def make_plan(
         rest = {name: item for name, item in described[split].items() if name != "recipe"}
         parts = json.dumps([recipe.fingerprint(split), rest, maker_versions()])
         fingerprints[split] = hashlib.sha256(parts.encode()).hexdigest()
+    listing = replace(  # for workers: without the entries, and with plain mappings
+        listing, entries=iter(()), kinds=dict(listing.kinds), classes=dict(listing.classes), tally=dict(listing.tally)
+    )
     return Plan(
-        recipe, recipe.describe(), recipe.fingerprint(), listing.kinds, listing.files, listing.values,
-        dict(listing.classes), shards, fresh_shards, arrange(samples, shards, scratch),
-        fingerprints, described, dict(listing.tally), file_system_of(root),
+        recipe, recipe.describe(), recipe.fingerprint(), listing, shards, fresh_shards,
+        arrange(samples, shards, scratch), fingerprints, described, file_system_of(root),
     )  # fmt: skip
 
 

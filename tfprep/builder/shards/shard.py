@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,7 +36,6 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.inputs import Inputs, RawSample
 from tfprep.builder.shards.make_sample import SampleMaker, Stored, TimedStage
 from tfprep.builder.shards.sums import (
     FieldForm,
@@ -49,16 +50,18 @@ from tfprep.builder.shards.unfinished import DIGEST, KEY, OF_IMAGE, OFFSET, PAYL
 from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
-from tfprep.errors import BuildError, RecipeError, SampleError
-from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
+from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
+from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import foreign_profile, perceptual_hash
 from tfprep.opencv import cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
+from tfprep.sources import Entry, Listing, read_files
 from tfprep.sources.raw import Read, files_ahead, raw_root, read_raw
 from tfprep.storage.local import sync_folder
+from tfprep.storage.urls import is_remote
 
 STATISTICS_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
@@ -67,6 +70,99 @@ that a dataset has about 128 or more. A shard holds a random part of the data in
 and always the same one."""
 _MOST_REASON = 1000
 """Characters of a reject's reason that are kept: an exception's text may hold a whole array."""
+
+
+class RawSample(NamedTuple):
+    """The raw parts of a sample.
+
+    Attributes:
+      parts: Bytes of a file, or a value, by field.
+      digest: 16 bytes of SHA-256 of all files' content and of the values.
+      image_digest: 16 bytes of SHA-256 of the image's file alone: its size as 8 bytes, little-endian, and its content. Empty
+        if no field of the source is an image.
+    """
+
+    parts: dict[str, Any]
+    digest: bytes
+    image_digest: bytes
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The raw files below a folder or a URL.
+
+    Attributes:
+      root: As `tfprep.sources.raw.raw_root` returns it.
+      files, values: The names of the fields, as in the source's `Listing`.
+      image: The field of `files` whose own digest is kept.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    values: tuple[str, ...]
+    image: str | None = None
+    _folder: tuple[int, int] | None = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folder", _identity(self.root))
+
+    def read(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> RawSample:
+        """Read and digest the files of a sample, by `read`.
+
+        Raises:
+          SampleError: A file cannot be read, or does not fit into memory.
+          BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
+        """
+        try:
+            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)), read)}
+        except MemoryError as error:
+            raise SampleError("its files do not fit into memory", stage="read") from error
+        except StorageError as error:
+            raise BuildError(f"{error}. Run the same command again: it continues") from error
+        except SampleError as error:
+            if _identity(self.root) != self._folder:
+                raise BuildError(
+                    f"the raw data is gone: {self.root} was removed or unmounted while it was read. Bring it back, then "
+                    "run the same command again: it continues"
+                ) from error
+            raise
+        sha256, image_digest = hashlib.sha256(), b""
+        for number, (name, data) in enumerate(raw.items()):
+            sha256.update(len(data).to_bytes(8, "little"))
+            sha256.update(data)
+            if name == self.image:
+                # So far the digest of the first file is its own: an image that comes first is digested once.
+                image_digest = digest_of_file(data) if number else sha256.copy().digest()[:16]
+        sha256.update(json.dumps(values).encode())
+        parts = {**raw, **dict(zip(self.values, values, strict=True))}
+        return RawSample(parts, sha256.digest()[:16], image_digest)
+
+    def digest(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> bytes:
+        """Return the digest of `read` alone; it is empty if a file cannot be read."""
+        try:
+            return self.read(files, values, read).digest
+        except SampleError:
+            return b""
+
+    def path_of(self, name: str, files: Sequence[str]) -> str:
+        """Return the file of a field, or the first file of the sample."""
+        return files[self.files.index(name)] if name in self.files else next(iter(files), "")
+
+
+def digest_of_file(data: bytes) -> bytes:
+    """Return 16 bytes of SHA-256 of a file's size and content."""
+    return hashlib.sha256(len(data).to_bytes(8, "little") + data).digest()[:16]
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from an empty mount point of the same name; None of a URL."""
+    if is_remote(folder):
+        return None
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 @dataclass(frozen=True)
@@ -78,7 +174,7 @@ class BuildContext:
       fingerprint: The recipe's.
       layout: The folders of the build.
       root: The folder of the raw files, or its URL.
-      kinds, files, values, classes: As in the source's `Listing`.
+      listing: The source's, without its entries.
       versions: The libraries' versions, which the receipts name.
       train: The split whose pixels make the statistics.
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
@@ -93,10 +189,7 @@ class BuildContext:
     fingerprint: str
     layout: Layout
     root: str
-    kinds: Mapping[str, Kind]
-    files: tuple[str, ...]
-    values: tuple[str, ...]
-    classes: Mapping[str, tuple[str, ...]]
+    listing: Listing
     versions: Mapping[str, str]
     train: str
     run: str
@@ -131,12 +224,13 @@ class BuildContext:
     @cached_property
     def maker(self) -> SampleMaker:
         """Makes the variants of a sample."""
-        return SampleMaker(self.recipe, self.kinds, self.classes)
+        return SampleMaker(self.recipe, self.listing.kinds, self.listing.classes)
 
     @cached_property
     def inputs(self) -> Inputs:
         """Reads the raw files."""
-        return Inputs(raw_root(self.root), self.files, self.values, self.recipe.hashed_image(self.kinds, self.files))
+        image = self.recipe.hashed_image(self.listing.kinds, self.listing.files)
+        return Inputs(raw_root(self.root), self.listing.files, self.listing.values, image)
 
 
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
@@ -209,7 +303,8 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
                 shard.add(position, *sample[:3])
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
-        files.sync()
+        for file in files.variants:
+            file.sync()
         return _commit(context, task, shard, files)
 
 
@@ -226,7 +321,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
     layout = context.layout
     if layout.at_store:
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
-        receipt = replace(shard.receipt(), files=files.put(layout.store))
+        receipt = replace(shard.receipt(), files=tuple(file.put(layout.store) for file in files.variants))
         write_receipt(layout, receipt, shard.contents())
         return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):
@@ -234,7 +329,8 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
         if first is not None and is_same(first, task):
             return first
         withdraw_receipt(layout, task.split, task.shard)
-        files.commit()
+        for file in files.variants:
+            file.commit()
         sync_folder(layout.staged)
         receipt = shard.receipt()
         write_receipt(layout, receipt, shard.contents())
@@ -283,7 +379,8 @@ class _Shard:
             result = SampleResult(key, raw.digest, specs=specs, reject=self._rejected(key, files, error))
         else:
             with self._timed("write"):
-                for row, (frame, crc) in zip(rows, self._files.write(payloads), strict=True):
+                for row, file, payload in zip(rows, self._files.variants, payloads, strict=True):
+                    frame, crc = file.write(payload)
                     row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
                     for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
                         row[place] += frame.offset + HEADER_BYTES
@@ -386,7 +483,7 @@ class _Shard:
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
             versions=self._context.versions, signature=task.signature, identity=task.identity,
             digest=self._digest.hexdigest(),
-            files=self._files.infos(), forms=self._forms, expected=task.expected,
+            files=tuple(file.info() for file in self._files.variants), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
             seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
         )  # fmt: skip

@@ -58,16 +58,18 @@ class SampleResult:
 
 
 class UnfinishedShard:
-    """The files of one attempt at a shard, one for each variant. Use it as a context: what is not committed is removed.
+    """The files of one attempt at a shard. Use it as a context: what is not committed is removed.
 
     If the process dies instead, the files stay, and an attempt of the same `run` continues from them.
+
+    Attributes:
+      variants: The file of each variant.
     """
 
     def __init__(self, paths: Sequence[Path], run: str) -> None:
         """Open the files. `paths` are their final names, and `run` is a word that belongs to one run of a build."""
-        self._paths = paths
         self._journal_path = temporary_path(paths[0].with_name(f"{paths[0].name}.journal"), run)
-        self._files = [_VariantFile(path, temporary_path(path, run)) for path in paths]
+        self.variants = [VariantFile(path, temporary_path(path, run)) for path in paths]
         with writing(self._journal_path):
             self._journal = self._journal_path.open("ab+")
 
@@ -76,9 +78,9 @@ class UnfinishedShard:
 
     def __exit__(self, *_: object) -> None:
         self._journal.close()
-        for file in self._files:
+        for file in self.variants:
             file.close()
-        for path in (self._journal_path, *(file.temporary for file in self._files)):
+        for path in (self._journal_path, *(file.temporary for file in self.variants)):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
@@ -92,7 +94,7 @@ class UnfinishedShard:
                 result: SampleResult = pickle.load(self._journal)
             except (EOFError, pickle.UnpicklingError):  # the last one may be cut short
                 break
-            pairs = list(zip(self._files, result.rows, strict=False))
+            pairs = list(zip(self.variants, result.rows, strict=False))
             frames = [file.read(row) for file, row in pairs]
             if not all(frames):
                 break
@@ -101,41 +103,20 @@ class UnfinishedShard:
             results.append(result)
             end = self._journal.tell()
         self._journal.truncate(end)
-        for file in self._files:
+        for file in self.variants:
             file.cut()
         return results
-
-    def write(self, payloads: Sequence[bytes]) -> list[tuple[Frame, int]]:
-        """Write one record to each variant's file; return where they are, and the masked checksums of the payloads."""
-        return [file.write(payload) for file, payload in zip(self._files, payloads, strict=True)]
 
     def note(self, result: SampleResult) -> None:
         """Write the journal's entry of a sample that is finished."""
         with writing(self._journal_path):
-            for file in self._files:
+            for file in self.variants:
                 file.flush()
             self._journal.write(pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
             self._journal.flush()
 
-    def sync(self) -> None:
-        """Write the records to the disk."""
-        for file in self._files:
-            file.sync()
 
-    def commit(self) -> None:
-        """Give the files their final names, and write the `.idx` beside each."""
-        for file in self._files:
-            file.commit()
-
-    def put(self, store: Store) -> tuple[FileInfo, ...]:
-        """Write the files to a store, each with its `.idx`, under names that belong to their content; return their infos."""
-        return tuple(file.put(store) for file in self._files)
-
-    def infos(self) -> tuple[FileInfo, ...]:
-        return tuple(file.info() for file in self._files)
-
-
-class _VariantFile:
+class VariantFile:
     """The file of one variant while it is written."""
 
     def __init__(self, path: Path, temporary: Path) -> None:
@@ -147,6 +128,7 @@ class _VariantFile:
         self._sha256 = hashlib.sha256()
 
     def write(self, payload: bytes) -> tuple[Frame, int]:
+        """Write a record; return where it is, and the masked checksum of the payload."""
         framed = frame(payload)
         with writing(self.temporary):
             self._file.write(framed)
@@ -172,6 +154,7 @@ class _VariantFile:
         self._file.flush()
 
     def sync(self) -> None:
+        """Write the records to the disk."""
         with writing(self.temporary):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -181,11 +164,13 @@ class _VariantFile:
             self._file.close()
 
     def commit(self) -> None:
+        """Give the file its final name, and write the `.idx` beside it."""
         with writing(self._path):
             self.temporary.replace(self._path)
         write_whole(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
 
     def put(self, store: Store) -> FileInfo:
+        """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
         info = self.info()
         info = replace(info, name=stored_name(info.name, info.sha256))
         store.write(f"{info.name}.idx", format_index(self._frames).encode())

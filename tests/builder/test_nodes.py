@@ -1,0 +1,223 @@
+"""The driver and the replies of its nodes, which are written down here, the folders that a node must see, and the code that is
+sent to it: no cluster is needed."""
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tfprep.builder import node
+from tfprep.builder.cluster import Connection, RayNodes
+from tfprep.builder.layout import Layout
+from tfprep.builder.node import collected, shared_folder_check, unpack
+from tfprep.builder.options import NodeNews
+from tfprep.builder.planning.state import ShardState
+from tfprep.builder.receipts import ShardTask
+from tfprep.builder.schedule import ShardScheduler
+from tfprep.builder.shards.shard import BuildContext
+from tfprep.child_process import TaskCrashed, WorkerEvent
+from tfprep.engines import Ray
+from tfprep.errors import BuildError, StorageError
+from tfprep.recipe.file import load_recipe
+from tfprep.sources import Listing
+
+ray = pytest.importorskip("ray")
+FACTS = {"NodeID": "01" * 28, "NodeManagerAddress": "10.0.0.7", "Alive": True, "Resources": {"CPU": 1.0}}
+
+
+class Cluster:
+    """A cluster of one node, whose calls are answered from `answers`; an exception ends it.
+
+    Attributes:
+      answers: By the name of the method, what its calls return one after the other.
+      given: Numbers of the tasks that the node was given.
+      killed: The actors that were ended.
+    """
+
+    def __init__(self, *of_tasks: Any) -> None:
+        self.answers: dict[str, Iterator[Any]] = {
+            "open": iter([None]),
+            "run": iter(of_tasks),
+        }
+        self.given: list[int] = []
+        self.killed: list[Any] = []
+
+    def actor(self, *arguments: Any) -> Any:
+        def call(name: str, *arguments: Any) -> Exception:
+            self.given += [arguments[0]] if name == "run" else []
+            return Exception(name)  # any object that is equal to itself alone
+
+        methods = {name: SimpleNamespace(remote=partial(call, name)) for name in self.answers}
+        return SimpleNamespace(**methods)
+
+    def answer(self, call: Any) -> Any:
+        answer = next(self.answers[call.args[0]])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def stand_in(self, monkeypatch) -> None:
+        """Take the place of a cluster to which this process is connected."""
+        actor_class = SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.actor))
+        for name, function in {
+            "is_initialized": lambda: True,
+            "nodes": lambda: [] if self.killed else [FACTS],
+            "remote": lambda node: actor_class,
+            "wait": lambda calls, **options: (calls[:1] if options.get("timeout") else calls, []),
+            "get": self.answer,
+            "kill": self.killed.append,
+        }.items():
+            monkeypatch.setattr(ray, name, function)
+
+
+@pytest.fixture
+def argument(tmp_path) -> BuildContext:
+    layout = Layout(tmp_path / "out")
+    layout.make()
+    return BuildContext(b"", "", layout, str(tmp_path), Listing({}, (), (), iter(())), {}, "train", "run")
+
+
+def test_the_tasks_that_a_lost_node_runs_have_crashed_and_no_others(monkeypatch, argument):
+    """The sample of task 0 ends its worker, and the node is lost while that sample is tried alone, which is task 3."""
+    crash = TaskCrashed(0, 5, "its process was killed by SIGKILL")
+    cluster = Cluster([crash], ray.exceptions.ActorDiedError())
+    cluster.stand_in(monkeypatch)
+    nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
+    nodes.start()
+    nodes.open(argument)
+    for number in range(3):
+        nodes.submit(number, {})
+    seen: list[WorkerEvent] = []
+    for event in nodes.events():
+        seen.append(event)
+        if event == replace(crash, node="10.0.0.7-010101"):
+            nodes.submit(3, {}, urgent=True)
+        if sum(isinstance(one, TaskCrashed) for one in seen) == 2:
+            break
+    nodes.close()
+    assert cluster.given == [0, 3]
+    assert [(event.task, event.item) for event in seen if isinstance(event, TaskCrashed)] == [(0, 5), (3, None)]
+    assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), StorageError("the store cannot be reached")])
+def test_actors_are_ended_and_no_error_is_hidden_although_the_mark_cannot_be_removed(monkeypatch, argument, error):
+    def fail(path: object) -> None:
+        raise error
+
+    monkeypatch.setattr(node, "remove_file", fail)
+    cluster = Cluster()
+    cluster.stand_in(monkeypatch)
+    nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
+    nodes.start()
+    nodes.open(argument)
+    with pytest.raises(OSError, match="no space left") if isinstance(error, OSError) else nullcontext():
+        nodes.close()
+    nodes.close()
+    assert len(cluster.killed) == 1
+
+
+def test_values_of_the_environment_are_no_part_of_messages(monkeypatch):
+    Cluster().stand_in(monkeypatch)
+    key = "AWS_SECRET_ACCESS_KEY"
+    with pytest.raises(BuildError, match=rf"but the value \${key} is of type") as caught:
+        Connection(Ray(runtime_env={"env_vars": {key: b"wJalrSECRET"}}))
+    assert caught.value.__cause__ is None
+    connection = Connection(Ray(runtime_env={"env_vars": {key: "wJalrSECRET", "FAST": "1"}}))
+    error = RuntimeError("node 10.0.0.1: export AWS_SECRET_ACCESS_KEY=wJalrSECRET failed")
+    assert connection.summary_of(error) == f"node 10.0.0.1: export {key}=${key} failed"
+
+
+def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
+    task = ShardTask("train", 7, 12, "fingerprint", "signature", "", [])
+    plan: Any = SimpleNamespace(task=lambda split, shard: task)
+    given: list[int] = []
+    engine: Any = SimpleNamespace(
+        submit=lambda number, task, *, urgent=False: given.append(number),
+        events=lambda: iter(lambda: TaskCrashed(given.pop(), None, "its node 10.0.0.7 was lost"), None),
+        workers=tuple,
+        capacity=lambda: 1,
+    )
+    scheduler = ShardScheduler(plan, engine, lambda *_, **facts: None, None, lambda *_: None, 0.0)
+    with pytest.raises(BuildError, match=r"^shard 7 of 'train': its node 10.0.0.7 was lost, 4 times, at no sample; "):
+        scheduler.run([ShardState("train", 7, 0, "not built yet")])
+
+
+# --- folders and code -------------------------------------------------------------------------------------------------
+
+
+OTHER_FILE = r"1\.jpg below .* is missing or another file there"
+CHANGES = {
+    "nothing": (lambda context, lock: None, None),
+    "content": (lambda context, lock: Path(context.root, "1.jpg").write_bytes(b"two"), OTHER_FILE),
+    "no file": (lambda context, lock: Path(context.root, "1.jpg").unlink(), OTHER_FILE),
+    "no mark": (lambda context, lock: context.layout.mark.unlink(), "is not the driver's folder there"),
+    "no lock": (lambda _, lock: fcntl.flock(lock, fcntl.LOCK_UN), "is locked by the driver and not locked there"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_node_that_sees_the_same_folders_takes_part_and_a_difference_is_named(tmp_path, name):
+    change, message = CHANGES[name]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/1.jpg").write_bytes(b"one")
+    layout, root = Layout(tmp_path / "out"), str(tmp_path / "data")
+    layout.make()
+    witnesses = [(["1.jpg"], [])]
+    context = BuildContext(
+        b"", "", layout, root, Listing({}, ("image",), (), iter(())), {}, "train", "run", witnesses=witnesses
+    )
+    with layout.lock.open("a+") as lock, shared_folder_check(context) as check:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        change(context, lock)
+        if message is None:
+            check.compare(context)
+            assert layout.mark.read_text() == check.mark
+        else:
+            with pytest.raises(BuildError, match=message):
+                check.compare(context)
+    assert not layout.mark.exists()
+
+
+def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
+    home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
+    for path, text in {
+        home / "recipe.py": "import near, elsewhere_module, pip\nfrom sent_package.inner import deep\nRECIPE = None\n",
+        home / "near.py": "from space.inner import found\n",
+        home / "broken.py": "this is no Python",
+        home / "queue.py": "raise RuntimeError('in the place of a module of the standard library')",
+        home / "classes.txt": "cat\n",
+        home / "large.csv": "x" * (1 << 20) + "x",
+        home / "key.json": "{}",
+        elsewhere / "elsewhere_module.py": "",
+        elsewhere / "pip.py": "",  # the name of an installed package
+        **{home / f"sent_package/{name}.py": "" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")},
+        **{home / name: "" for name in ("photo.jpg", ".hidden.py", "space/inner/found.py", "space/1.txt")},
+        **{home / name: "" for name in ("raw/1.txt", "raw/unused.py")},
+    }.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in (".#recipe.py", "config.json", "sent_package/gone.py"):  # The first is a lock of Emacs.
+        (home / name).symlink_to("nobody@nowhere.1234")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(home / "space/../key.json"))
+    monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    of_other_tests = collected(None, {}).files
+    with pytest.raises(Exception, match="expected RECIPE"):
+        load_recipe(home / "recipe.py")
+    code = collected(home / "recipe.py", {})
+    packages = {f"sent_package/{name}.py" for name in ("__init__", "lazy", "inner/__init__", "inner/deep")}
+    beside = {"recipe.py", "near.py", "broken.py", "queue.py", "classes.txt", *packages}
+    from_elsewhere = {"modules/elsewhere_module.py", "modules/pip.py", "modules/space/inner/found.py"}
+    assert code.files.keys() - of_other_tests.keys() == {f"recipe/{name}" for name in beside} | from_elsewhere
+    unpack(code, there)
+    assert sys.path[0] == str(there / "modules")
+    assert str(there / "recipe") not in sys.path
+    assert (there / "recipe/sent_package/inner/deep.py").is_file()
