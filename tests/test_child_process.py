@@ -2,7 +2,6 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -40,11 +39,10 @@ def test_a_child_imports_from_the_folders_of_its_parent(tmp_path, monkeypatch):
     assert folders[0] == "/first"
     assert "/elsewhere" not in folders
     assert not {"", str(tmp_path)} & set(folders)
-
-
-def test_the_current_folder_is_that_of_the_parent(tmp_path, monkeypatch):
-    """A parent that imports from "" finds modules where it was started; its child starts elsewhere."""
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert worker_environment()["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setattr(
+        sys, "path", ["", *sys.path]
+    )  # the folder where the parent was started; the child starts elsewhere
     assert folders_of_child(tmp_path)[0] == os.getcwd()
 
 
@@ -96,10 +94,6 @@ def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
     assert faults(worker_environment()) < faults(os.environ) / 4
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
     assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
-
-
-def test_each_child_has_one_thread_of_openmp():
-    assert worker_environment()["OMP_NUM_THREADS"] == "1"
 
 
 class Unsendable(Exception):
@@ -179,16 +173,14 @@ def test_a_mark_is_never_seen_half_written(entry):
 
 
 def test_both_engines_give_the_same_results(entry):
-    tasks = [{"number": number} for number in range(7)]
-    inline = ran(Inline(entry), tasks, {"word": "ünïcode \udc80"})
-    spread = ran(Processes(entry, workers=2, item_timeout_s=60), tasks, {"word": "ünïcode \udc80"})
-    for events in (inline, spread):
-        done = sorted((event.task, event.result["number"]) for event in events if isinstance(event, TaskDone))
-        assert done == [(number, number) for number in range(7)]
-        assert {event.result["argument"]["word"] for event in events if isinstance(event, TaskDone)} == {
-            "ünïcode \udc80"
-        }
-    assert len({event.result["pid"] for event in spread if isinstance(event, TaskDone)}) == 2
+    """One task is larger than a pipe."""
+    numbers, word = [*range(6), "x" * 3_000_000], "ünïcode \udc80"
+    for engine, processes in ((Inline(entry), 1), (Processes(entry, workers=2, item_timeout_s=60), 2)):
+        events = ran(engine, [{"number": number} for number in numbers], {"word": word})
+        results = {event.task: event.result for event in events if isinstance(event, TaskDone)}
+        assert [results[task]["number"] for task in range(7)] == numbers
+        assert {result["argument"]["word"] for result in results.values()} == {word}
+        assert len({result["pid"] for result in results.values()}) == processes
 
 
 def test_a_worker_that_replaces_another_gets_the_same_environment(entry, monkeypatch):
@@ -206,33 +198,12 @@ def test_a_worker_that_replaces_another_gets_the_same_environment(entry, monkeyp
     assert isinstance(done, TaskDone)
 
 
-def test_a_task_may_be_larger_than_a_pipe(entry):
-    *_, event = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": "x" * 3_000_000}])
-    assert event.result["number"] == "x" * 3_000_000
-
-
 def test_progress_is_reported_during_a_task(entry):
     events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 8, "sleep": 0.1}])
     items = [event.item for event in events if isinstance(event, TaskProgress)]
     assert items == sorted(items)
     assert len(items) >= 2
     assert isinstance(events[-1], TaskDone)
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import ctypes; ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash in native code)"),
-        ("os._exit(3)", "its process was ended with exit status 3"),
-        ("os.kill(os.getpid(), 9)", "its process was killed by SIGKILL (out of memory?)"),
-        ("time.sleep(60)", "no end after 0.5 s; its process was killed"),
-    ],
-)
-def test_a_crash_is_reported_with_its_item_and_the_others_go_on(entry, code, reason):
-    bad = {"items": 5, "code": f"if item == 3: {code}"}
-    events = ran(Processes(entry, workers=1, item_timeout_s=0.5), [{}, bad, {}, {}])
-    assert [event for event in events if isinstance(event, TaskCrashed)] == [TaskCrashed(1, 3, reason)]
-    assert sorted(event.task for event in events if isinstance(event, TaskDone)) == [0, 2, 3]
 
 
 def test_urgent_tasks_come_first(entry):
@@ -254,11 +225,9 @@ def test_an_exception_of_a_task_ends_the_run(entry, make):
         ran(make(entry), [{"code": code}])
     with pytest.raises(RecipeError, match="no"):
         ran(make(entry), [{}], {"refuse": True})
-
-
-def test_an_unknown_exception_comes_with_its_traceback(entry):
-    with pytest.raises(BuildError, match=r"(?s)its_work.py.*ZeroDivisionError"):
-        ran(Processes(entry, workers=1, item_timeout_s=9), [{"code": "1 / 0"}])
+    with pytest.raises((BuildError, ZeroDivisionError)) as caught:
+        ran(make(entry), [{"code": "1 / 0"}])
+    assert "its_work.py" in str(caught.getrepr())  # of another process as text
 
 
 def test_closing_leaves_no_process_however_busy(entry):
@@ -274,46 +243,22 @@ def test_closing_leaves_no_process_however_busy(entry):
     assert psutil.wait_procs(processes, timeout=5)[1] == []
 
 
-def test_workers_do_not_import_from_the_current_folder_unless_the_parent_does(entry, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/json.py").write_text("raise SystemExit('shadowed')")
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    *_, event = ran(Processes(entry, workers=1, item_timeout_s=60), [{"number": 1}])
-    assert event.result["number"] == 1
-
-
-def test_workers_end_when_their_parent_is_killed(entry, tmp_path):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tfprep.child_process import Processes\n"
-        "engine = Processes('its_work:open_work', workers=2, item_timeout_s=60)\n"
-        "engine.start(); engine.open({})\n"
-        "for number in range(2): engine.submit(number, {'items': 1000, 'sleep': 0.2})\n"
-        "for event in engine.events(): print('running', flush=True)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "running\n"
-    children = psutil.Process(parent.pid).children()
-    assert len(children) == 2
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    assert psutil.wait_procs(children, timeout=60)[1] == []  # Their tasks would last 200 seconds.
-
-
 def test_output_of_native_code_is_reported_by_item_and_kept_off_the_terminal(entry, capfd):
     code = """
 if item == 1:
     os.write(2, b"libpng warning: odd\\n"); os.system("echo a child"); print("by Python")
-if item == 3:
+if item == 4:
     os.write(2, b"last words\\n"); os.abort()
+if item == 3:
+    os.write(2, b"x" * 1_000_000)
 if item == 2:
     import logging, warnings; logging.getLogger("PIL").error("by a logger"); warnings.warn("by a warning")
 """
     events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 5, "code": code}])
     outputs = [event for event in events if isinstance(event, WorkerOutput)]
-    first, second, last = outputs
-    assert (first, last) == (WorkerOutput(0, 1, "libpng warning: odd\na child\n"), WorkerOutput(0, 3, "last words\n"))
+    first, second, endless, last = outputs
+    assert (first, last) == (WorkerOutput(0, 1, "libpng warning: odd\na child\n"), WorkerOutput(0, 4, "last words\n"))
+    assert (endless.item, len(endless.text)) == (3, 4000), "the beginning"
     assert second.text.startswith("by a logger\n")
     assert "UserWarning: by a warning" in second.text
     crash = next(event for event in events if isinstance(event, TaskCrashed))
@@ -321,10 +266,3 @@ if item == 2:
     terminal = capfd.readouterr()
     assert "by Python" in terminal.err
     assert "libpng" not in terminal.err + terminal.out
-
-
-def test_the_beginning_of_endless_output_is_reported(entry):
-    code = "os.write(2, b'x' * 1_000_000)"
-    events = ran(Processes(entry, workers=1, item_timeout_s=60), [{"items": 3, "code": code}])
-    outputs = [event for event in events if isinstance(event, WorkerOutput)]
-    assert [(event.item, len(event.text)) for event in outputs] == [(0, 4000), (1, 4000), (2, 4000)]

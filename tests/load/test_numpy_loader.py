@@ -107,16 +107,6 @@ def test_casts_and_normalisation(channels, dtype, normalize):
     check_same({**wanted, "stack": np.concatenate([expected(name) for name in stack], -1)}, batch)
 
 
-def test_pixels_follow_their_sample(data):
-    """`clicks` contains the number of the sample plus 1000 for each variant, which identifies the key."""
-    for batch in batches(data, 30, batch_size=7, fields=["key", "variant", "clicks", "label"]):
-        number = batch["clicks"][:, 0, 0].astype(int) @ [1, 256]
-        assert number.tolist() == [
-            int(key[-4:]) + 1000 * v for key, v in zip(batch["key"], batch["variant"], strict=True)
-        ]
-        assert np.array_equal(batch["label"], number % 1000 % 3)
-
-
 def test_hosts(data):
     class InputContext:
         input_pipeline_id, num_input_pipelines = 1, 2

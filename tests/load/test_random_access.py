@@ -1,7 +1,5 @@
 """Samples by number, compared with TensorFlow's parser and Pillow, and with the values from which the records were written."""
 
-import io
-import json
 import multiprocessing
 import pickle
 import threading
@@ -10,7 +8,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
@@ -35,25 +32,6 @@ def test_every_sample_of_every_variant(photos, data, together):
         variant, row = divmod(number, 50)
         same(sample, photos.values["train"][variant][row])
         assert (sample["key"], sample["variant"]) == (photos.keys["train"][row], variant)
-
-
-def test_records_that_tensorflow_parses(photos, data):
-    tf = pytest.importorskip("tensorflow")
-    samples = data.random_access("train", variant="all", fields=["lossless", "label", "pose", "caption", "field"])
-    files = sorted(photos.path.glob("made-train.tfrecord-*")) + sorted(photos.path.glob("made-train_v1.tfrecord-*"))
-    feature = {name: tf.io.FixedLenFeature([], tf.string) for name in ("lossless", "caption", "field")}
-    feature |= {"label": tf.io.FixedLenFeature([], tf.int64), "pose": tf.io.FixedLenFeature([4], tf.float32)}
-    records = tf.data.TFRecordDataset([str(path) for path in files])
-    for number, payload in enumerate(records):
-        example = tf.io.parse_single_example(payload, feature)
-        sample = samples[number]
-        with Image.open(io.BytesIO(example["lossless"].numpy())) as image:
-            assert np.array_equal(sample["lossless"], np.asarray(image))
-        assert sample["label"] == example["label"].numpy()
-        assert np.array_equal(sample["pose"], example["pose"].numpy())
-        assert sample["caption"] == example["caption"].numpy().decode()
-        assert sample["field"].tobytes() == example["field"].numpy()
-    assert number == 99
 
 
 @pytest.mark.parametrize(("variant", "number", "expected"), [(0, 3, (0, 3)), (2, 3, (2, 3)), ("all", -1, (2, 49))])
@@ -101,38 +79,14 @@ def test_a_batch_sampler_of_a_fold_numbers_its_samples(data):
             )
 
 
-@pytest.mark.parametrize("step", [0, 1, 5, 6, 11, 12, 600])
-def test_a_batch_sampler_resumes_at_any_step(data, step):
-    options = {"batch_size": 8, "seed": 4, "order": "block", "block": 4}
-    whole = data.batch_sampler("train", **options).at_epoch(step // 6)
-    expected = [numbers for _ in range(3) for numbers in whole][step % 6 :]
-    resumed = data.batch_sampler("train", **options)
-    resumed.load_state_dict(json.loads(json.dumps(whole.state_at(step))))
-    epochs = [list(resumed) for _ in range(3)]
-    assert [numbers for epoch in epochs for numbers in epoch][: len(expected)] == expected
-    assert [len(epoch) for epoch in epochs] == [6 - step % 6, 6, 6]
-
-
-def test_the_state_of_a_batch_sampler_follows_what_is_read(data):
+def test_the_state_of_an_iterator_of_a_batch_sampler(data):
+    """The states of the sampler itself are in test_state.py."""
     batches = data.batch_sampler("train", 8, seed=4)
-    unread = iter(batches)
-    iterator = iter(batches)
+    unread, iterator = iter(batches), iter(batches)
     expected = [next(iterator) for _ in range(3)][2]
-    assert batches.state_dict() == iterator.state_dict() == batches.state_at(3)
-    assert batches.state_at(3) == data.numpy_loader("train", 8, seed=4).state_at(3)
+    assert batches.state_dict() == iterator.state_dict() == data.numpy_loader("train", 8, seed=4).state_at(3)
     assert unread.state_dict()["step"] == 6
-    again = data.batch_sampler("train", 8, seed=4, start_step=2)
-    assert next(iter(again)) == expected
-    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
-        data.batch_sampler("train", 8, seed=5).load_state_dict(batches.state_dict())
-
-
-def test_at_epoch_moves_the_state_of_a_batch_sampler(data):
-    batches = data.batch_sampler("train", 8)
-    assert len(list(batches)) == 6
-    assert batches.at_epoch(5).state_dict()["step"] == 30
-    with pytest.raises(LoaderError, match="is for training; with training=False"):
-        data.batch_sampler("val", 4).at_epoch(1)
+    assert next(iter(data.batch_sampler("train", 8, seed=4, start_step=2))) == expected
     with pytest.raises(LoaderError, match="steps end at"):
         batches.load_state_dict({**batches.state_dict(), "step": 1 << 60})
 
@@ -144,20 +98,6 @@ def test_a_pickled_batch_sampler_continues_where_it_stood(data):
     again = pickle.loads(pickle.dumps(batches))
     assert list(again) == list(iterator)
     assert list(again) == list(batches)
-
-
-@pytest.mark.parametrize("order", ["sequential", "global"])
-def test_the_state_of_an_evaluation_that_has_ended(data, order):
-    batches = data.batch_sampler("val", 4, order=order)
-    whole = list(batches)
-    assert list(batches) == whole
-    if order == "sequential":
-        assert whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-    batches.load_state_dict(batches.state_at(3))
-    assert list(batches) == whole
-    batches.load_state_dict(batches.state_at(1))
-    assert list(batches) == whole[1:]
-    assert list(batches) == whole
 
 
 def test_a_restored_iterator_that_is_dropped_gives_its_epoch_back(data):

@@ -9,7 +9,7 @@ import tfprep
 from tests.load.batches import batches, keys
 from tfprep import augment
 from tfprep.errors import LoaderError
-from tfprep.load.at_load.ops import CutMix, RandomCrop, RandomFlip
+from tfprep.load import Buckets, CutMix, RandomCrop, RandomFlip
 
 RASTERS = {"inputs": "image", "targets": "label"}
 
@@ -40,6 +40,8 @@ def test_a_state_is_read_back_and_small(data):
         ("dataset", {}, {"split": "val"}),
         ("order", {}, {"order": "block"}),
         ("order", {"order": "block"}, {"order": "block", "block": 32}),
+        ("order", {}, {"bucket": Buckets([(16, 32), (24, 24)])}),
+        ("order", {"bucket": Buckets([(16, 32), (24, 24)])}, {"bucket": Buckets([(16, 32), (24, 25)])}),
         ("variants", {}, {"variants": "random"}),
         ("selection", {}, {"where": "label == 1"}),
         ("selection", {}, {"balance": "label"}),
@@ -98,27 +100,7 @@ def test_equal_options_in_another_form_are_accepted(data):
     assert again.step_of(through_a_file(state)) == 7
 
 
-OLD = {
-    "version": 1,
-    "step": 55,
-    "dataset": ["made/train"],
-    "seed": 4,
-    "batch_size": 8,
-    "order": ["global"],
-    "variants": "rotate",
-    "remainder": "wrap",
-    "training": True,
-}
 """As the first versions wrote it, but for the two digests."""
-
-
-def test_states_of_older_versions_are_read(data):
-    digests = data.numpy_loader("train", 8, seed=4).state_at(0)
-    state = {**OLD, "fingerprint": digests["fingerprint"], "selection": digests["selection"]}
-    options = {"seed": 4, "inputs": "image", "dtype": "float32", "at_load": [RandomFlip()]}
-    assert data.numpy_loader("train", 8, remainder="wrap", **options).step_of(state) == 55
-    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
-        data.numpy_loader("train", 8, seed=5, remainder="wrap").step_of(state)
 
 
 def test_another_version(data):
@@ -147,45 +129,59 @@ def test_another_dataset_of_the_same_name(make_dataset):
         other.numpy_loader("train", 2).step_of(one.numpy_loader("train", 2).state_at(3))
 
 
-@pytest.fixture(params=["numpy_loader", "loader"])
+PACKAGES = {"numpy_loader": "numpy", "loader": "tensorflow", "batch_sampler": "numpy"}
+
+
+@pytest.fixture(params=PACKAGES)
 def make(data, request):
-    """The function of a loader."""
-    if request.param == "loader":
-        pytest.importorskip("tensorflow")
-    return getattr(data, request.param)
+    """The function of a loader of keys, or of the batch sampler."""
+    pytest.importorskip(PACKAGES[request.param])
+    fields = {} if request.param == "batch_sampler" else {"fields": ["key"]}
+    return lambda *args, **options: getattr(data, request.param)(*args, **fields, **options)
+
+
+def shown(batches, split="train"):
+    """The keys of each batch, also of numbers of samples."""
+    batches = list(batches)
+    if batches and isinstance(batches[0], list):
+        return [[f"{split}/{number % 50:04d}" for number in batch] for batch in batches]
+    return keys(batches)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5, 6, 7, 12, 16])
 def test_state_dict_follows_the_batches_that_were_delivered(data, make, taken):
     """50 samples make 6 steps an epoch. The pass that continues ends where the interrupted one would have ended."""
-    options = {"batch_size": 8, "seed": 4, "fields": ["key"]}
-    expected = keys(batches(data, 24, **options))
+    options = {"batch_size": 8, "seed": 4}
+    expected = keys(batches(data, 24, fields=["key"], **options))
     first, seen = make("train", **options), []
     while taken - len(seen) >= 6:
-        seen += keys(first)
-    seen += keys(islice(iter(first), taken - len(seen)))
+        seen += shown(first)
+    seen += shown(islice(iter(first), taken - len(seen)))
     state = through_a_file(first.state_dict())
     assert state["step"] == taken
     resumed = make("train", **options)
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
-    passes = [keys(resumed) for _ in range(2)]
+    passes = [shown(resumed) for _ in range(2)]
     assert [len(one) for one in passes] == [6 - taken % 6, 6]
     assert [*seen, *passes[0], *passes[1]] == expected[: taken + 12 - taken % 6]
     for epoch in (1, 5):
         assert resumed.at_epoch(epoch).state_dict()["step"] == 6 * epoch
 
 
+@pytest.mark.parametrize("order", ["sequential", "global"])
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
-def test_state_dict_of_an_evaluation(make, taken):
+def test_state_dict_of_an_evaluation(make, taken, order):
     """Its next pass is what is left; the passes behind it are whole."""
-    loader, resumed = (make("val", 4, fields=["key"]) for _ in range(2))
-    whole = keys(loader)
-    seen = keys(islice(iter(loader), taken))
+    loader, resumed = (make("val", 4, order=order) for _ in range(2))
+    whole = shown(loader, "val")
+    seen = shown(islice(iter(loader), taken), "val")
     resumed.load_state_dict(through_a_file(loader.state_dict()))
-    rest = keys(resumed)
+    rest = shown(resumed, "val")
     assert (seen + rest == whole) if taken < 3 else (rest == whole)
-    assert keys(resumed) == whole
+    assert shown(resumed, "val") == whole
+    with pytest.raises(LoaderError, match="is for training; with training=False"):
+        loader.at_epoch(1)
 
 
 def test_a_state_of_another_run_is_not_loaded(data, make):

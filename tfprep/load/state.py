@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from tfprep.load.selection import SplitRows
 
 VERSION = 1
-OPTIONAL = frozenset({"geometry", "at_load", "values", "inputs", "targets", "sample_weight", "added"})
-"""Entries that older states of this version do not have: they are compared only where they are present."""
-
-
 _WHY = {
     "fingerprint": "; the dataset was built anew, or its files differ",
     "added": "; these fields were computed anew meanwhile, by another model or from other samples",
@@ -93,13 +89,10 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
         raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
     if state.get("version") != VERSION:
         raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
-    mine = identity(run)
-    for name, value in mine.items():
-        if name in OPTIONAL and name not in state:
-            continue
+    for name, value in identity(run).items():
         then = state.get(name)
-        if name == "added" and isinstance(then, Mapping):  # a run of other fields has the same samples
-            then = {group: then.get(group, digest) for group, digest in value.items()}
+        if name == "added":  # a run of other fields has the same samples
+            then = {group: (then or {}).get(group, digest) for group, digest in value.items()}
         if then != value:
             raise LoaderError(
                 f"this state belongs to another run: its {name} is {then!r}, here it is {value!r}. Make the loader "

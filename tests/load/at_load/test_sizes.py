@@ -14,7 +14,6 @@ from tests.conftest import write_dataset
 from tests.load.batches import batches as batches_of
 from tests.load.batches import check_same, joined, overwrite
 from tfprep import codecs
-from tfprep.errors import LoaderError
 from tfprep.load import (
     Buckets,
     CenterCrop,
@@ -113,61 +112,6 @@ def test_a_size_changes_no_window(data):
             for each in (one, other)
         ]
         np.testing.assert_allclose(ends[0], ends[1], atol=4 if size == 20 else 0)
-
-
-def test_tensorflow_says_that_the_sizes_differ_and_traces_once_a_size(data):
-    tf = pytest.importorskip("tensorflow")
-    train = data.loader("train", 4, inputs="image", targets="label", at_load=[*GROWING[:2], OneHotLabels()])
-    assert train.element_spec[0].shape.as_list() == [4, None, None, 3]
-    assert train.element_spec[1].shape.as_list() == [4, 3]
-    traces = []
-
-    class Model(tf.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = tf.keras.layers.Dense(3, activation="softmax")
-
-        def call(self, image):
-            traces.append(image.shape)
-            return self.dense(tf.reduce_mean(tf.cast(image, tf.float32), (1, 2)))
-
-    model = Model()
-    model.compile("sgd", "categorical_crossentropy")
-    model.fit(train, epochs=4, shuffle=False, verbose=0)
-    assert len(traces) <= 2 + 3  # built, and a trace for each size at most
-    seen = [images.shape.as_list() for images, _ in train.at_epoch(2)]
-    assert seen == [[4, 12, 16, 3]] * 10
-    thin = data.loader("val", 4, at_load=[Resize(shorter=1)], fields=["image"])
-    assert thin.element_spec["image"].shape.as_list() == [None, None, None, 3]  # of a wide image more than 1 x 1
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ({1: 8}, "the first one 0"),
-        ({0: 8, -1: 9}, "no other height and width"),
-        ({0: (8, 9, 3)}, "pixels by the epoch"),
-        ({0: 8.5}, "a whole number of pixels"),
-        ([8], "pixels by the epoch"),
-        ({}, "the first one 0"),
-        (7, "the first one 0"),
-        ((0, 8), "pixels by the epoch"),
-    ],
-)
-def test_wrong_sizes_raise(sizes, rule):
-    with pytest.raises(LoaderError, match=rule):
-        RandomResizedCrop(sizes=sizes)
-
-
-def test_wrong_uses_of_sizes_raise(data):
-    with pytest.raises(LoaderError, match="no other height and width"):
-        RandomResizedCrop(8, 8, sizes={0: 8})
-    with pytest.raises(LoaderError, match="one RandomResizedCrop with sizes at most"):
-        data.numpy_loader("train", at_load=[GROWING[0], GROWING[0]])
-    with pytest.raises(LoaderError, match="with 'wrap' a batch lies in two epochs"):
-        data.numpy_loader("train", at_load=GROWING[:1], remainder="wrap")
-    with pytest.raises(LoaderError, match=r"RandomCrop\(10, 10\) of images of 8 x 8"):
-        data.numpy_loader("train", at_load=[GROWING[0], RandomCrop(10, 10)])
 
 
 # --- buckets ------------------------------------------------------------------------------------------------------------
@@ -291,17 +235,6 @@ def test_evaluation_reads_every_sample_once(data):
     assert said(loader, "val") in repr(loader)
 
 
-def test_buckets_in_other_loaders(data):
-    expected = batches(data, 20, bucket=BUCKETS, fields=["image", "number"])
-    tf = pytest.importorskip("tensorflow")
-    train = data.loader("train", 4, seed=3, bucket=BUCKETS, fields=["image", "number"])
-    assert train.element_spec["image"].shape.as_list() == [4, None, None, 3]
-    mapped = itertools.islice(train.at_epoch(0).map(lambda element: tf.shape(element["image"])), 3)
-    assert [shape.numpy().tolist() for shape in mapped] == [list(batch["image"].shape) for batch in expected[:3]]
-    keep = data.loader("val", 4, bucket=BUCKETS, fields=["image"])
-    assert keep.element_spec["image"].shape.as_list() == [None, None, None, 3]
-
-
 @pytest.mark.parametrize("variants", ["rotate", "all"])
 def test_bad_records_are_replaced_from_the_same_bucket(make_dataset, variants):
     options = {"fields": ("image", "number"), "make": scene, "kinds": KINDS, "codec": CODEC, "variants": 2}
@@ -315,66 +248,13 @@ def test_bad_records_are_replaced_from_the_same_bucket(make_dataset, variants):
         assert {BUCKETS.sizes[nearest(number)] for number in batch["number"].tolist()} == {batch["image"].shape[1:3]}
 
 
-def test_a_state_knows_the_buckets(data):
-    state = data.numpy_loader("train", 4, bucket=BUCKETS).state_at(7)
-    assert data.numpy_loader("train", 4, bucket=BUCKETS).step_of(state) == 7
-    for other in ({}, {"bucket": Buckets([(16, 32), (24, 24)])}):
-        with pytest.raises(LoaderError, match="its order is"):
-            data.numpy_loader("train", 4, **other).step_of(state)
-    plain = data.numpy_loader("train", 4).state_at(7)
-    with pytest.raises(LoaderError, match="its order is"):
-        data.numpy_loader("train", 4, bucket=BUCKETS).step_of(plain)
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
-        ({"bucket": BUCKETS, "order": "block"}, "order='block' fills batches with what comes next"),
-        ({"bucket": BUCKETS, "remainder": "wrap"}, "remainder='wrap' fills batches"),
-        ({"bucket": BUCKETS, "balance": "label"}, "leave balance out"),
-        ({"bucket": BUCKETS, "geometry": [Resize(9, 9)]}, "leave geometry out"),
-        ({"bucket": BUCKETS, "weights": {0: 1, 1: 2, 2: 1}}, "leave weights out"),
-        ({"bucket": BUCKETS, "at_load": [Resize(9, 9)]}, "and Resize others"),
-        ({"bucket": BUCKETS, "fields": ["number"]}, "no image, mask or map is loaded"),
-        ({"bucket": BUCKETS, "batch_size": 25}, "fewer than batch_size=25: none of them would ever be seen"),
-    ],
-)
-def test_wrong_uses_of_buckets_raise(data, options, rule):
-    with pytest.raises(LoaderError, match=rule):
-        data.numpy_loader("train", **{"batch_size": 4, **options})
-
-
-@pytest.mark.parametrize(
-    ("sizes", "rule"),
-    [
-        ([], "one size at least"),
-        ([(5, 0)], "pixels"),
-        ([5], "sizes"),
-        (5, "a list of one size at least"),
-        (None, "a list of one size at least"),
-        ([(8, 8), (16, 16)], "differ in their aspect ratios"),
-    ],
-)
-def test_wrong_buckets_raise(sizes, rule):
-    with pytest.raises(LoaderError, match=rule):
-        Buckets(sizes)
-
-
 def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
     """Of five hosts the third takes one sample of a batch of 8, and two of the last one of 7."""
-    options = {
-        "batch_size": 8,
-        "fields": ["where", "number"],
-        "where": "height < 41",
-        "geometry": [],
-        "at_load": [Resize(90, 90)],
-    }
+    options = {"batch_size": 8, "fields": ["where", "number"], "where": "height < 41", "at_load": [Resize(90, 90)]}
+    whole = batches(data, 99, "val", **options)
     for count in (2, 5, 7):
         parts = [batches(data, 99, "val", **options, hosts=(index, count)) for index in range(count)]
-        whole = batches(data, 99, "val", **options)
-        for step, expected in enumerate(whole):
-            np.testing.assert_array_equal(np.concatenate([part[step]["where"] for part in parts]), expected["where"])
+        check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
 
 
 # --- views --------------------------------------------------------------------------------------------------------------
@@ -411,10 +291,23 @@ def test_views_are_the_same_in_all_readers(data):
     for reader in READERS:
         check_same(whole, batches(data, 25, **options, **reader))
         check_same(whole[9:], batches(data, 16, **options, **reader, start_step=9))
+
+
+@pytest.mark.parametrize(
+    ("split", "options", "shapes"),
+    [
+        ("train", {"at_load": [*GROWING[:2], OneHotLabels()]}, [[4, None, None, 3], [4, 3]]),
+        ("train", {"bucket": BUCKETS}, [[4, None, None, 3], [4]]),
+        ("val", {"bucket": BUCKETS}, [[None, None, None, 3], [None]]),
+        ("val", {"at_load": [Resize(shorter=1)]}, [[None, None, None, 3], [None]]),  # of a wide image more than 1 x 1
+        ("train", {**VIEWS, "at_load": OF_VIEWS}, [[4, 24, 24, 3]] * 2 + [[4, 12, 12, 3]] * 3 + [[4]]),
+    ],
+)
+def test_tensorflow_is_told_which_sizes_differ(data, split, options, shapes):
+    """That every loader delivers the same pixels, and that a model is traced once a size, is in tests/backends."""
     tf = pytest.importorskip("tensorflow")
-    train = data.loader("train", 4, seed=3, inputs="image", targets="label", **VIEWS, at_load=options["at_load"])
-    assert train.element_spec[0]["local"][2].shape.as_list() == [4, 12, 12, 3]
-    assert tf.nest.flatten(train.element_spec)[0].shape.as_list() == [4, 24, 24, 3]
+    spec = data.loader(split, 4, inputs="image", targets="label", **options).element_spec
+    assert [one.shape.as_list() for one in tf.nest.flatten(spec)] == shapes
 
 
 def test_a_view_more_changes_no_other(data):
@@ -428,22 +321,3 @@ def test_a_view_more_changes_no_other(data):
     for one, other in zip(two, five, strict=True):
         for a, b in zip(one["where"]["global"], other["where"]["global"], strict=False):
             np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"views": {"a": 2}}, "views gives the number of views by name"),
-        ({"views": {"a": 0}, "at_load": {"a": []}}, "views gives the number of views by name"),
-        ({"views": {}, "at_load": {}}, "views gives the number of views by name"),
-        ({"views": {"a/b": 1}, "at_load": {"a/b": []}}, "views gives the number of views by name"),
-        ({"views": {"a": 1}, "at_load": {"b": []}}, "views gives the number of views by name"),
-        ({"at_load": {"a": []}}, "views gives the number of views by name"),
-        ({"views": {"a": 1}, "at_load": {"a": [MixUp()]}}, "not for views"),
-        ({"views": {"a": 1}, "at_load": {"a": GROWING[:1]}}, "not for views"),
-        ({"views": {"a": 1}, "at_load": {"a": [RandomFlip()]}, "bucket": BUCKETS}, "one of them at a time"),
-    ],
-)
-def test_wrong_uses_of_views_raise(data, options, rule):
-    with pytest.raises(LoaderError, match=rule):
-        data.numpy_loader("train", 4, **options)

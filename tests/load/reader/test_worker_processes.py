@@ -54,12 +54,11 @@ def shared_bytes():
 def nothing_is_left():
     gc.collect()
     gc.freeze()  # what is there by now, which may be TensorFlow's half million objects, is not collected again and again
-    before, outside = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    before = len(os.listdir("/proc/self/fd"))
     yield
     gc.collect()
     wait_until(lambda: not workers_of())
     wait_until(lambda: gc.collect() >= 0 and len(os.listdir("/proc/self/fd")) <= before + 4)
-    assert set(os.listdir("/dev/shm")) <= outside
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +100,7 @@ def without_threads(loader):
 
 
 CASES = {
-    "every field": {"fields": [*CODECS, "key", "variant"]},
-    "copied": {"fields": ["clicks"], "cache": False},
-    "decoded in place": {"fields": ["image"], "cache": False},
+    "every field": {"fields": [*CODECS, "key", "variant"], "cache": False},
     "stacked, cast and normalized": {
         "inputs": ["image", "clicks", "mask"], "targets": "label", "dtype": "float32", "normalize": True,
     },
@@ -111,9 +108,6 @@ CASES = {
     "checked each time": {"fields": ["image"], "verify": "always", "cache": False},
     "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
-    "one host of two": {"fields": ["image", "key"], "hosts": (1, 2)},
-    "balanced blocks": {"fields": ["image", "key"], "balance": "label"},
-    "large batches": {"fields": ["image", "key"], "batch_size": 100},
     "cut and mixed, on one host of two": {
         "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
         "at_load": [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()],
@@ -128,7 +122,6 @@ CASES = {
 }  # fmt: skip
 UNEVEN = {
     "boxes and text": {"fields": ["boxes", "caption"], "prefetch": 1},
-    "only text": {"fields": ["caption"], "prefetch": 4},
     "only text in the cache": {"fields": ["caption"], "cache": "decoded"},
     "padded, on one host of two": {"fields": ["boxes", "caption", "key"], "pad": {"boxes": 5}, "hosts": (1, 2)},
     "cut, mixed and cast": {

@@ -12,7 +12,7 @@ import tfprep
 from tests.load.batches import batches, check_same, overwrite
 from tests.waiting import wait_until
 from tfprep import augment
-from tfprep.errors import LoaderError, RecordError, StalledPipelineError
+from tfprep.errors import LoaderError, RecordError
 from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader.assembler import BatchAssembler
 
@@ -228,22 +228,6 @@ def test_errors_are_those_of_tfprep(make_dataset, at_each_record):
             next(iterator)
     with pytest.raises(tf.errors.OpError, match=r"(?s)RecordError.*record 11 at byte"):
         list(train.take(10))
-
-
-def test_a_stall_is_an_error(data, gate):
-    train = data.loader("train", 8, timeout_s=0.2, verify="always", cache=False, workers="threads")
-    with pytest.raises(StalledPipelineError, match=r"no batch for step 0 in 0\.2 s"):
-        next(iter(train))
-
-
-def test_close_ends_threads_and_frees_memory(data, reading_threads):
-    train = data.loader("train", 8)
-    iterator = iter(train)
-    next(iterator)
-    train.close()
-    assert not reading_threads()
-    with pytest.raises(LoaderError, match="closed"):
-        list(iterator)
 
 
 def test_to_a_device(data):

@@ -1,6 +1,5 @@
 """TensorFlow's private names: their behaviour, the public alternatives, and that one module contains all of them."""
 
-import gc
 import importlib
 import mmap
 import re
@@ -75,28 +74,6 @@ def test_memory_that_is_not_aligned_is_copied():
     tensor = private.tensor_maker()(array)
     assert tensor.numpy().tolist() == array.tolist()
     assert np.asarray(memoryview(tensor)).ctypes.data % 64 == 0
-
-
-def test_a_tensor_keeps_the_memory_until_it_is_dropped():
-    class Page:
-        released = False
-
-        def __init__(self):
-            self.memory = array_of("uint8")
-            self.__array_interface__ = self.memory.__array_interface__
-
-        def __del__(self):
-            Page.released = True
-
-    array = np.asarray(Page())
-    tensor = private.tensor_maker()(array)
-    del array
-    gc.collect()
-    assert not Page.released
-    del tensor
-    gc.collect()
-    tf.constant(0)  # TensorFlow releases arrays with the next call.
-    assert Page.released
 
 
 def following(iterator):

@@ -61,11 +61,6 @@ def test_the_filter_can_be_sent_to_another_process(train):
     assert sent[1].match(SHUFFLE_ADVICE)
 
 
-def test_other_warnings_pass_the_filter(train):
-    with pytest.warns(UserWarning, match="something else"):
-        warnings.warn("something else", UserWarning, stacklevel=1)
-
-
 def test_the_filter_is_inserted_once(data, train):
     before = len(warnings.filters)
     data.loader("train", batch_size=8), data.loader("val", batch_size=8)

@@ -1,0 +1,122 @@
+"""Wrong ops at load, sizes, buckets and views: each error says the rule, and what to do. Those of boxes are in test_warps.py."""
+
+import pytest
+
+from tfprep.errors import LoaderError
+from tfprep.load import (
+    Buckets,
+    CenterCrop,
+    ColourJitter,
+    CutMix,
+    Grayscale,
+    MixUp,
+    OneHotLabels,
+    RandomCrop,
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    Solarize,
+)
+
+ALONE = [
+    (lambda: RandomFlip(1.5), "RandomFlip.p is a probability from 0 to 1"),
+    (lambda: RandomFlip(True), "probability from 0 to 1"),
+    (lambda: RandomCrop(0, 5), "RandomCrop.height is a whole number of pixels, at least 1"),
+    (lambda: RandomCrop(5, 2.5), "a whole number of pixels, at least 1"),
+    (lambda: MixUp(0), "a number above 0"),
+    (lambda: CutMix(float("nan")), "a number above 0"),
+    (lambda: CutMix(p=-0.1), "probability from 0 to 1"),
+    (lambda: MixUp(classes=0), "a whole number, at least 1"),
+    (lambda: OneHotLabels(classes=0), "a whole number, at least 1, got 0"),
+    (lambda: RandomResizedCrop(224), r"takes height and width, RandomResizedCrop\(224, 224\)"),
+    (lambda: RandomResizedCrop(-1, 5), "a whole number of pixels"),
+    (lambda: RandomResizedCrop(5, 5, scale=(0.5, 0.1)), "a range"),
+    (lambda: CenterCrop(5, 2.5), "a whole number of pixels"),
+    (lambda: Resize(5), "Resize takes either"),
+    (lambda: ColourJitter(40), "ColourJitter.brightness is a range"),
+    (lambda: ColourJitter(p=2), "probability from 0 to 1"),
+    (lambda: ColourJitter("a"), "an amount is a number or a range"),
+    (lambda: ColourJitter(("a", 2)), "ColourJitter.brightness is a range"),
+    (lambda: Grayscale("x"), "probability from 0 to 1"),
+    (lambda: Solarize(threshold=300), "a level from 0 to 256"),
+    (lambda: RandomErasing(area=(0.5, 0.1)), "a range"),
+    (lambda: RandomErasing(level=None), "a whole number from 0 to 255"),
+    (lambda: RandomResizedCrop(8, 8, sizes={0: 8}), "no other height and width"),
+    (lambda: RandomResizedCrop(sizes={0: 8, -1: 9}), "no other height and width"),
+    (lambda: RandomResizedCrop(sizes={0: (8, 9, 3)}), "pixels by the epoch"),
+    (lambda: RandomResizedCrop(sizes={0: 8.5}), "a whole number of pixels"),
+    (lambda: RandomResizedCrop(sizes=[8]), "pixels by the epoch"),
+    (lambda: RandomResizedCrop(sizes=(0, 8)), "pixels by the epoch"),
+    (lambda: RandomResizedCrop(sizes={1: 8}), "the first one 0"),
+    (lambda: RandomResizedCrop(sizes={}), "the first one 0"),
+    (lambda: RandomResizedCrop(sizes=7), "the first one 0"),
+    (lambda: Buckets([]), "one size at least"),
+    (lambda: Buckets([(5, 0)]), "pixels"),
+    (lambda: Buckets([5]), "sizes"),
+    (lambda: Buckets(5), "a list of one size at least"),
+    (lambda: Buckets(None), "a list of one size at least"),
+    (lambda: Buckets([(8, 8), (16, 16)]), "differ in their aspect ratios"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), ALONE)
+def test_an_op_with_wrong_options(make, rule):
+    with pytest.raises(LoaderError, match=rule):
+        make()
+
+
+GROWING = RandomResizedCrop(sizes={0: 8, 2: (12, 16)})
+BUCKET = {"bucket": Buckets([(16, 32), (24, 24), (32, 16)])}
+IMAGE = {"fields": ["image"]}
+LABELLED = {"fields": ["image", "label"]}
+LIST = r"a list of ops of tfprep\.load \(RandomFlip, RandomCrop, RandomResizedCrop"
+COUNTS = "views gives the number of views by name"
+USES = [
+    ({"at_load": [RandomCrop(25, 32)]}, r"RandomCrop\(25, 32\) of images of 24 x 32"),
+    ({"at_load": [RandomCrop(10, 10), RandomCrop(11, 5)]}, r"RandomCrop\(11, 5\) of images of 10 x 10"),
+    ({"at_load": [Resize(20, 20), RandomCrop(21, 20)]}, r"RandomCrop\(21, 20\) of images of 20 x 20"),
+    ({"at_load": [GROWING, RandomCrop(10, 10)]}, r"RandomCrop\(10, 10\) of images of 8 x 8"),
+    ({"at_load": [MixUp(), RandomFlip()]}, "put them after flips and crops"),
+    ({"at_load": [MixUp(), ColourJitter()]}, "put them after flips and crops, and colour in between"),
+    ({"at_load": [ColourJitter(), RandomFlip()]}, "put them after flips and crops, and colour in between"),
+    ({"at_load": [MixUp(), MixUp()]}, "one MixUp and one CutMix at most"),
+    ({"at_load": RandomFlip()}, LIST),
+    ({"at_load": ["flip"]}, LIST),
+    ({"at_load": [MixUp()]}, "cannot mix the class numbers of 'mask'"),
+    ({"at_load": [RandomFlip()], "fields": ["label"]}, "no image, mask or map is loaded"),
+    ({"at_load": [ColourJitter()], "fields": ["mask"]}, "no image is loaded for ColourJitter"),
+    ({"at_load": [OneHotLabels()], **IMAGE}, "no label is loaded for OneHotLabels"),
+    ({"at_load": [MixUp(classes=4)], **LABELLED}, r"said differently: \[3, 4\]"),
+    ({"at_load": [OneHotLabels(classes=9)], **LABELLED}, r"\[3, 9\]; write OneHotLabels\(..., classes=N\)"),
+    ({"at_load": [RandomResizedCrop(9, 9)], "cache": "decoded", **IMAGE}, "the pixels would be others"),
+    ({"geometry": [RandomFlip()]}, "RandomFlip.* is drawn anew; put it into at_load"),
+    ({"geometry": [GROWING]}, "is drawn anew; put it into at_load"),
+    ({"transforms": [RandomFlip()]}, r"no option 'transforms'; instead: at_load=\[RandomFlip"),
+    ({"at_load": [GROWING, GROWING]}, "one RandomResizedCrop with sizes at most"),
+    ({"at_load": [GROWING], "remainder": "wrap"}, "with 'wrap' a batch lies in two epochs"),
+    ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
+    ({**BUCKET, "order": "block"}, "order='block' fills batches with what comes next"),
+    ({**BUCKET, "remainder": "wrap"}, "remainder='wrap' fills batches"),
+    ({**BUCKET, "balance": "label"}, "leave balance out"),
+    ({**BUCKET, "geometry": [Resize(9, 9)]}, "leave geometry out"),
+    ({**BUCKET, "weights": {0: 1, 1: 2, 2: 1}}, "leave weights out"),
+    ({**BUCKET, "at_load": [Resize(9, 9)]}, "and Resize others"),
+    ({**BUCKET, "fields": ["label"]}, "no image, mask or map is loaded"),
+    ({**BUCKET, "batch_size": 51}, "fewer than batch_size=51: none of them would ever be seen"),
+    ({"views": {"a": 2}}, COUNTS),
+    ({"views": {"a": 0}, "at_load": {"a": []}}, COUNTS),
+    ({"views": {}, "at_load": {}}, COUNTS),
+    ({"views": {"a/b": 1}, "at_load": {"a/b": []}}, COUNTS),
+    ({"views": {"a": 1}, "at_load": {"b": []}}, COUNTS),
+    ({"at_load": {"a": []}}, COUNTS),
+    ({"views": {"a": 1}, "at_load": {"a": [MixUp()]}}, "not for views"),
+    ({"views": {"a": 1}, "at_load": {"a": [GROWING]}}, "not for views"),
+    ({"views": {"a": 1}, "at_load": {"a": [RandomFlip()]}, **BUCKET}, "one of them at a time"),
+]
+
+
+@pytest.mark.parametrize(("options", "rule"), USES)
+def test_ops_that_do_not_fit_the_loader(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", **options)
