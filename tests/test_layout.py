@@ -18,7 +18,7 @@ from tfprep import errors
 ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
-    {"checks", "engines", "errors", "fields", "images", "lazy", "limits", "optional", "pages", "python_file", "seeding"}
+    {"checks", "engines", "errors", "fields", "images", "limits", "optional", "pages", "python_file", "seeding"}
     | {"_version", "boxes", "child_process", "opencv", "plain_json", "units"},
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},

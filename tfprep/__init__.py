@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tfprep._version import __version__
-from tfprep.lazy import lazy_names
+from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep import augment, bench, builder, codecs, dataset, derive, engines, errors, load, sources, train

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from numbers import Real
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from tfprep.errors import RecipeError
 
@@ -17,32 +17,64 @@ def require(holds: bool, rule: str, received: object, way_out: str) -> None:
         raise RecipeError(f"{rule}, got {received!r}; {way_out}")
 
 
+def require_number(
+    name: str,
+    value: object,
+    low: float,
+    high: float = inf,
+    *,
+    above: bool = False,
+    what: str = "a number",
+    example: float = 1,
+) -> None:
+    """A finite number from `low` (or `above` it) to `high`."""
+    fits = is_number(value) and isfinite(value) and (low < value if above else low <= value) and value <= high
+    ends = f" above {low:g}" if above else f", at least {low:g}" if high == inf else f" from {low:g} to {high:g}"
+    require(
+        fits,
+        f"{name} is {what}{ends}{f', at most {high:g}' if above and high < inf else ''}",
+        value,
+        f"for example {example:g}",
+    )
+
+
+def require_whole(
+    name: str, value: object, low: int, high: float = inf, *, what: str = "a whole number", example: int = 1
+) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    ends = f", at least {low}" if high == inf else f" from {low} to {high}"
+    require(whole, f"{name} is {what}{ends}", value, f"for example {example}")
+
+
+def require_classes(op: object, *options: str) -> None:
+    """Each of these options is a class number, or None."""
+    for option in options:
+        if (value := getattr(op, option)) is not None:
+            require_class(f"{type(op).__name__}.{option}", value)
+
+
 def require_class(name: str, value: object) -> None:
-    require(_is_whole(value, 0, 65535), f"{name} is a class number from 0 to 65535", value, "for example 1")
+    require_whole(name, value, 0, 65535, what="a class number")
 
 
 def require_count(name: str, value: object, low: int = 0) -> None:
-    require(_is_whole(value, low), f"{name} is a whole number, at least {low}", value, f"for example {max(low, 5)}")
+    require_whole(name, value, low, example=max(low, 5))
 
 
 def require_pixels(name: str, value: object) -> None:
-    require(_is_whole(value, 1), f"{name} is a whole number of pixels, at least 1", value, "for example 224")
+    require_whole(name, value, 1, what="a whole number of pixels", example=224)
 
 
-def require_positive(name: str, value: float, example: float = 20) -> None:
-    require(isfinite(value) and value > 0, f"{name} is above 0", value, f"for example {example:g}")
+def require_positive(name: str, value: object, example: float = 20) -> None:
+    require_number(name, value, 0, above=True, example=example)
 
 
-def require_not_negative(name: str, value: float) -> None:
-    require(isfinite(value) and value >= 0, f"{name} is at least 0", value, "for example 10")
+def require_distance(name: str, value: object) -> None:
+    require_number(name, value, 0, what="a distance", example=5)
 
 
-def require_distance(name: str, value: float) -> None:
-    require(isfinite(value) and value >= 0, f"{name} is a distance, at least 0", value, "for example 5")
-
-
-def require_probability(name: str, value: float) -> None:
-    require(is_number(value) and 0 <= value <= 1, f"{name} is a probability from 0 to 1", value, "for example 0.5")
+def require_probability(name: str, value: object) -> None:
+    require_number(name, value, 0, 1, what="a probability", example=0.5)
 
 
 def require_range(name: str, value: Range, low: float, high: float) -> None:
@@ -60,10 +92,6 @@ def around(centre: float, amount: float | Range) -> Range:
     return centre - amount, centre + amount
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Tells if it is a real number; True and False, which Python counts as numbers, are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_whole(value: object, low: int, high: float = float("inf")) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

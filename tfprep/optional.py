@@ -1,8 +1,10 @@
-"""Optional packages: a feature that needs one says which, and how to install it."""
+"""Optional packages: a feature that needs one says which, and how to install it; names that are imported when first used."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tfprep.errors import MissingDependencyError
 
@@ -57,3 +59,35 @@ def tensorboard_shows(folder: object, *packages: str) -> str:
 def _message(name: str, feature: str) -> str:
     title, requirement = OPTIONAL[name]
     return f"{feature} needs {title}: pip install {requirement}"
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]], submodules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
+
+    A package says `__getattr__, __dir__ = lazy_names(__name__, {"module": ["Name"]})`.
+
+    Args:
+        package: The package's `__name__`.
+        names: The public names by the submodule that defines them.
+        submodules: Submodules that are public names themselves.
+
+    Returns:
+        The two functions. `__getattr__` raises MissingDependencyError if a name needs an optional package that is not installed.
+    """
+    homes = {name: f"{package}.{module}" for module, exported in names.items() for name in exported}
+
+    def get(name: str) -> Any:
+        if name in homes:
+            try:
+                return getattr(importlib.import_module(homes[name]), name)
+            except ModuleNotFoundError as error:
+                missing = error
+            message = missing_package(missing, f"{package}.{name}")
+            raise MissingDependencyError(message) if message else missing  # outside the handler: one error, not two
+        if name in submodules:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get, lambda: sorted([*homes, *submodules])

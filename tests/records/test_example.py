@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.examples import example
 from tfprep.errors import SampleError
 from tfprep.records import decode, encode, unpack
 
@@ -22,19 +23,6 @@ VALUES = st.one_of(
     hnp.arrays(np.float32, st.integers(0, 30), elements=st.floats(width=32)),
 )
 FEATURES = st.dictionaries(NAMES, VALUES, max_size=5)
-
-
-def to_tensorflow(features: dict) -> tf.train.Example:
-    def feature(value):
-        if isinstance(value, bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        if isinstance(value, list):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
-        if value.dtype == np.float32:
-            return tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
-
-    return tf.train.Example(features=tf.train.Features(feature={n: feature(v) for n, v in features.items()}))
 
 
 def assert_same(ours, theirs) -> None:
@@ -67,7 +55,7 @@ def test_tensorflow_reads_what_we_write(features):
 @settings(max_examples=150)
 @given(FEATURES)
 def test_we_read_what_tensorflow_writes(features):
-    decoded = decode(to_tensorflow(features).SerializeToString())
+    decoded = decode(example(features).SerializeToString())
     assert set(decoded) == set(features)
     for name, value in features.items():
         assert_same(decoded[name], value)
@@ -79,7 +67,7 @@ def test_bytes_are_those_of_a_deterministic_protobuf(features):
     """The bytes equal protobuf's, except that its Python runtime sorts a name after names that begin with it."""
     names = sorted(features)
     assume(not any(after.startswith(before) for before, after in pairwise(names)) and "" not in features)
-    message = to_tensorflow(features)
+    message = example(features)
     assert encode(features)[0] == message.SerializeToString(deterministic=True)
 
 

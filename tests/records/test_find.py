@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.examples import example, serialized, write
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, find_features, find_in_one
 from tfprep.records.framing import walk
 
@@ -12,30 +13,23 @@ RNG = np.random.default_rng(5)
 LISTS = {"bytes_list": BYTES, "float_list": FLOAT, "int64_list": INT64, None: NO_LIST}
 
 
-def feature(**values) -> tf.train.Feature:
-    return tf.train.Feature(**{name: getattr(tf.train, CLASSES[name])(value=value) for name, value in values.items()})
-
-
-CLASSES = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
-
-
 def random_example(number: int) -> bytes:
     """Features of all kinds, some missing, some empty, names of several lengths."""
     features = {
-        "image/encoded": feature(bytes_list=[RNG.bytes(int(RNG.integers(0, 400)))]),
-        "label": feature(int64_list=[int(RNG.integers(0, 300))]),
-        "negative": feature(int64_list=[-number]),
-        "ints": feature(int64_list=RNG.integers(-(2**62), 2**62, number % 4).tolist()),
-        "floats": feature(float_list=RNG.random(number % 3).tolist()),
-        "texts": feature(bytes_list=[b"x" * (size * 60) for size in range(number % 5)]),
-        "many": feature(bytes_list=[b"y"] * (200 if number % 50 == 7 else 1)),
-        "long list": feature(int64_list=RNG.integers(0, 1000, 70).tolist()),
+        "image/encoded": RNG.bytes(int(RNG.integers(0, 400))),
+        "label": int(RNG.integers(0, 300)),
+        "negative": -number,
+        "ints": RNG.integers(-(2**62), 2**62, number % 4),
+        "floats": RNG.random(number % 3),
+        "texts": [b"x" * (size * 60) for size in range(number % 5)],
+        "many": [b"y"] * (200 if number % 50 == 7 else 1),
+        "long list": RNG.integers(0, 1000, 70),
         "no list": tf.train.Feature(),
-        "n" * (number % 120 + 1): feature(int64_list=[1]),
+        "n" * (number % 120 + 1): 1,
     }
     if number % 3 == 0:
         del features["floats"]
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return serialized(features)
 
 
 def joined(payloads: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -84,7 +78,7 @@ def test_random_examples():
     check_against_tensorflow([random_example(number) for number in range(300)] + [b""])
 
 
-ENTRY = bytes(tf.train.Features(feature={"a": feature(int64_list=[7])}).SerializeToString())
+ENTRY = example({"a": 7}).features.SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -159,11 +153,8 @@ def test_damaged_bytes_never_point_outside():
 
 
 def test_frames_are_those_that_tensorflow_reads(tmp_path):
-    path = tmp_path / "shard.tfrecord"
     payloads = [RNG.bytes(int(size)) for size in RNG.integers(0, 500, 200)]
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
+    path = write(tmp_path / "shard.tfrecord", payloads)
     block = np.frombuffer(path.read_bytes(), np.uint8)
     found = walk(block)
     assert [block[a:b].tobytes() for a, b in zip(found.start, found.stop, strict=True)] == payloads

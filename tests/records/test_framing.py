@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.examples import write
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_index, read_record, read_records
 
@@ -30,10 +31,7 @@ def test_golden_bytes():
 
 
 def test_same_bytes_as_tensorflow(path, tmp_path):
-    with tf.io.TFRecordWriter(str(tmp_path / "tf")) as writer:
-        for payload in PAYLOADS:
-            writer.write(payload)
-    assert path.read_bytes() == (tmp_path / "tf").read_bytes()
+    assert path.read_bytes() == write(tmp_path / "tf", PAYLOADS).read_bytes()
     assert [record.numpy() for record in tf.data.TFRecordDataset(str(path))] == PAYLOADS
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfprep.lazy import lazy_names
+from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.augment.chain import Custom

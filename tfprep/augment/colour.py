@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfprep.checks import Range, around, require, require_probability, require_range
+from tfprep.checks import Range, around, require, require_number, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
 from tfprep.opencv import cv2
 
@@ -278,7 +278,7 @@ class ToneCurve(ToneOp):
     shift: float = 20.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.shift <= 63, "ToneCurve.shift is from 0 to 63 levels", self.shift, "for example 20")
+        require_number("ToneCurve.shift", self.shift, 0, 63, what="a number of levels", example=20)
 
     def curve(self, generator: np.random.Generator) -> Array:
         shifts = generator.uniform(-self.shift, self.shift, 3)
@@ -326,9 +326,7 @@ class Clahe:
 
     def __post_init__(self) -> None:
         require_range("Clahe.clip", self.clip, 0.1, 100)
-        require(
-            isinstance(self.tiles, int) and 1 <= self.tiles <= 64, "Clahe.tiles is from 1 to 64", self.tiles, "take 8"
-        )
+        require_whole("Clahe.tiles", self.tiles, 1, 64, example=8)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         lab = cv2.cvtColor(image, cv2.COLOR_RGB2LAB)

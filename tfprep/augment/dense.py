@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.augment.transform import Transform, identity
-from tfprep.checks import require
+from tfprep.checks import is_number, require, require_count, require_number
 from tfprep.fields import Array, Size
 from tfprep.opencv import cv2
 
@@ -39,10 +39,10 @@ class Elastic:
     sigma_px: float = 10.0
 
     def __post_init__(self) -> None:
-        require(self.sigma_px >= 1, "Elastic.sigma_px is at least 1", self.sigma_px, "for example 10")
+        require_number("Elastic.sigma_px", self.sigma_px, 1, example=10)
         most = 3 * self.sigma_px**2
         rule = f"Elastic.alpha_px is from 0 to 3 sigma_px² = {most:g}, beyond which the image folds over itself"
-        require(0 <= self.alpha_px <= most, rule, self.alpha_px, "raise sigma_px")
+        require(is_number(self.alpha_px) and 0 <= self.alpha_px <= most, rule, self.alpha_px, "raise sigma_px")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -75,12 +75,9 @@ class GridDistortion:
     amount: float = 0.2
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.cells, int) and self.cells >= 2, "GridDistortion.cells is at least 2", self.cells, "take 5"
-        )
-        require(
-            0 <= self.amount < 0.25, "GridDistortion.amount is from 0 to below 0.25", self.amount, "for example 0.2"
-        )
+        require_count("GridDistortion.cells", self.cells, 2)
+        fits = is_number(self.amount) and 0 <= self.amount < 0.25
+        require(fits, "GridDistortion.amount is from 0 to below 0.25", self.amount, "for example 0.2")
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
-from tfprep.checks import Range, around, require, require_pixels, require_probability, require_range
+from tfprep.checks import Range, around, require, require_number, require_pixels, require_probability, require_range
 from tfprep.errors import RecipeError
 from tfprep.fields import Array, Size
 
@@ -135,8 +135,7 @@ class RandomResizedCrop:
         require_range("RandomResizedCrop.scale", self.scale, 0, 1)
         require_range("RandomResizedCrop.ratio", self.ratio, 1e-3, 1e3)
         require(self.scale[1] > 0, "RandomResizedCrop.scale ends above 0", self.scale, "for example (0.08, 1.0)")
-        rule = "RandomResizedCrop.eval_fraction is above 0 and at most 1"
-        require(0 < self.eval_fraction <= 1, rule, self.eval_fraction, "for example 0.875, or 1 for the whole")
+        require_number("RandomResizedCrop.eval_fraction", self.eval_fraction, 0, 1, above=True, example=0.875)
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -334,8 +333,7 @@ class Perspective:
     distortion: float = 0.3
 
     def __post_init__(self) -> None:
-        rule = "Perspective.distortion is from 0 to 0.6"
-        require(0 <= self.distortion <= 0.6, rule, self.distortion, "for example 0.3")
+        require_number("Perspective.distortion", self.distortion, 0, 0.6, example=0.3)
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:

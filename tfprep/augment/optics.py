@@ -15,7 +15,16 @@ import numpy as np
 
 from tfprep import images
 from tfprep.augment.colour import blend
-from tfprep.checks import Range, around, require, require_pixels, require_probability, require_range
+from tfprep.checks import (
+    Range,
+    around,
+    require,
+    require_count,
+    require_pixels,
+    require_probability,
+    require_range,
+    require_whole,
+)
 from tfprep.fields import Array, ImageArray
 from tfprep.opencv import cv2
 
@@ -160,8 +169,8 @@ class Cutout:
 
     def __post_init__(self) -> None:
         require_pixels("Cutout.size_px", self.size_px)
-        require(isinstance(self.holes, int) and self.holes >= 0, "Cutout.holes is a count", self.holes, "for example 1")
-        require(0 <= self.level <= 255, "Cutout.level is from 0 to 255", self.level, "for example 0")
+        require_count("Cutout.holes", self.holes)
+        require_whole("Cutout.level", self.level, 0, 255)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         changed: ImageArray = image.copy()
@@ -188,6 +197,8 @@ class Erasing:
         require_probability(f"{name}.p", self.p)
         require_range(f"{name}.area", self.area, 0, 1)
         require_range(f"{name}.aspect", self.aspect, 1e-3, 1e3)
+        if self.level is not None:
+            require_whole(f"{name}.level", self.level, 0, 255)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         happens, draws = generator.random() < self.p, generator.random((10, 4))

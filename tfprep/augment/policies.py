@@ -36,7 +36,7 @@ from tfprep.augment.geometry import Rotate, Shear, Translate
 from tfprep.augment.optics import Sharpness
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import warp_sample
-from tfprep.checks import require, require_positive, require_probability
+from tfprep.checks import require, require_count, require_number, require_positive, require_probability, require_whole
 from tfprep.fields import ImageArray, Size
 
 
@@ -149,7 +149,12 @@ def _require_ops(name: str, ops: Sequence[Any], weights: Sequence[float] | None)
     several = isinstance(ops, Sequence) and len(ops) > 0 and all(callable(op) for op in ops)
     require(several, f"{name}.ops is a list of ops", ops, f"for example {name}([Flip(), Rotate()])")
     if weights is not None:
-        fits = len(weights) == len(ops) and all(weight >= 0 for weight in weights) and sum(weights) > 0
+        fits = (
+            isinstance(weights, Sequence)
+            and len(weights) == len(ops)
+            and all(weight >= 0 for weight in weights)
+            and sum(weights) > 0
+        )
         require(fits, f"{name}.weights has one number, at least 0, for each op", weights, "leave it out for equal ones")
 
 
@@ -238,9 +243,8 @@ class RandAugment(Automatic):
     magnitudes: Magnitudes = NARROW
 
     def __post_init__(self) -> None:
-        require(isinstance(self.n, int) and self.n >= 0, "RandAugment.n is a count", self.n, "for example 2")
-        whole = isinstance(self.m, int) and 0 <= self.m < MAGNITUDES
-        require(whole, f"RandAugment.m is a whole number from 0 to {MAGNITUDES - 1}", self.m, "for example 9")
+        require_count("RandAugment.n", self.n)
+        require_whole("RandAugment.m", self.m, 0, MAGNITUDES - 1, example=9)
 
     def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         numbers, signs = generator.integers(len(OPS), size=self.n), generator.integers(2, size=self.n)
@@ -280,12 +284,10 @@ class AugMix:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        require(1 <= self.severity <= 10, "AugMix.severity is from 1 to 10", self.severity, "for example 3")
-        require(
-            isinstance(self.width, int) and self.width >= 1, "AugMix.width is at least 1", self.width, "for example 3"
-        )
-        known = self.depth == "random" or (isinstance(self.depth, int) and self.depth >= 1)
-        require(known, "AugMix.depth is 'random' (1 to 3) or a count", self.depth, "for example 'random'")
+        require_number("AugMix.severity", self.severity, 1, 10, example=3)
+        require_count("AugMix.width", self.width, 1)
+        if self.depth != "random":
+            require_whole("AugMix.depth", self.depth, 1, what="'random' (1 to 3) or a whole number", example=3)
         require_positive("AugMix.alpha", self.alpha, 1)
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from tfprep.checks import require, require_class, require_count, require_distance, require_positive
+from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
 from tfprep.derive.inputs import classes_of, mask_of, points_of, size_of
 from tfprep.fields import Array, Kind, Sample
@@ -75,22 +75,20 @@ class ClickPoints:
     void: int | None = None
 
     def __post_init__(self) -> None:
-        require_class("Clicks.target", self.target)
+        own = type(self).__name__
         for name in ("n_pos", "n_neg1", "n_neg2"):
             value = getattr(self, name)
             pair = isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, int) for end in value)
-            rule = f"Clicks.{name} is a range (from, to) of counts"
+            rule = f"{own}.{name} is a range (from, to) of counts"
             require(pair and 0 <= value[0] <= value[1], rule, value, "for example (1, 5)")
-        require_count("Clicks.n_neg3", self.n_neg3)
-        require_count("Clicks.sets", self.sets, 1)
+        require_count(f"{own}.n_neg3", self.n_neg3)
+        require_count(f"{own}.sets", self.sets, 1)
         for name in ("step_px", "margin_px", "band_px"):
-            require_distance(f"Clicks.{name}", getattr(self, name))
-        for name in ("background", "void"):
-            if getattr(self, name) is not None:
-                require_class(f"Clicks.{name}", getattr(self, name))
+            require_distance(f"{own}.{name}", getattr(self, name))
+        require_classes(self, "target", "background", "void")
         known = isinstance(self.strategies, tuple) and set(self.strategies) <= {1, 2, 3}
-        require(known, "Clicks.strategies is a tuple of 1, 2 and 3", self.strategies, "for example (1, 2, 3)")
-        require(self.void != self.target, "Clicks.void is not the target's class", self.void, "leave void out")
+        require(known, f"{own}.strategies is a tuple of 1, 2 and 3", self.strategies, "for example (1, 2, 3)")
+        require(self.void != self.target, f"{own}.void is not the target's class", self.void, "leave void out")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)

@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tfprep.checks import require, require_class, require_not_negative, require_positive
+from tfprep.checks import require, require_class, require_classes, require_number, require_positive
 from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
 from tfprep.opencv import cv2
@@ -169,8 +169,7 @@ def _check(name: str, options: Distance | SignedDistance) -> None:
     require(len(targets) > 0, f"{name}.target names at least one class", options.target, "for example target=1")
     for target in targets:
         require_class(f"{name}.target", target)
-    if options.void is not None:
-        require_class(f"{name}.void", options.void)
+    require_classes(options, "void")
     if options.truncate_px is not None:
         require_positive(f"{name}.truncate_px", options.truncate_px)
     require(
@@ -286,8 +285,9 @@ class UNetWeights:
     void: int | None = None
 
     def __post_init__(self) -> None:
-        require_not_negative("UNetWeights.w0", self.w0)
+        require_number("UNetWeights.w0", self.w0, 0, example=10)
         require_positive("UNetWeights.sigma_px", self.sigma_px)
+        require_classes(self, "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tfprep.checks import require, require_distance
+from tfprep.checks import require, require_number
 from tfprep.derive.inputs import image_of
 from tfprep.fields import Array, Kind, Sample
 from tfprep.opencv import cv2
@@ -34,7 +34,8 @@ class Canny:
     aperture: int = 3
 
     def __post_init__(self) -> None:
-        require_distance("Canny.low", self.low)
+        require_number("Canny.low", self.low, 0, example=100)
+        require_number("Canny.high", self.high, 0, example=200)
         require(self.low <= self.high, "Canny.high is at least low", self.high, f"for example {2 * self.low:g}")
         require(self.aperture in (3, 5, 7), "Canny.aperture is 3, 5 or 7", self.aperture, "choose one")
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tfprep.checks import require, require_class, require_count, require_distance, require_positive
+from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, components, distance_to
 from tfprep.derive.heatmaps import stamp_gaussian
 from tfprep.derive.inputs import classes_of, mask_of
@@ -46,7 +46,7 @@ class Boundaries:
         known = self.mode in ("thick", "inner", "outer")
         require(known, "Boundaries.mode is 'thick', 'inner' or 'outer'", self.mode, "choose one")
         require_distance("Boundaries.width_px", self.width_px)
-        require_class("Boundaries.background", self.background)
+        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
@@ -82,8 +82,7 @@ class OneHot:
 
     def __post_init__(self) -> None:
         require_count("OneHot.classes", self.classes, 1)
-        if self.ignore is not None:
-            require_class("OneHot.ignore", self.ignore)
+        require_classes(self, "ignore")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
@@ -122,7 +121,7 @@ class OneObject:
     void: int | None = None
 
     def __post_init__(self) -> None:
-        require_class("OneObject.target", self.target)
+        require_classes(self, "target", "background", "void")
         require_count("OneObject.min_px", self.min_px, 1)
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
@@ -179,6 +178,7 @@ class InstanceCenters:
 
     def __post_init__(self) -> None:
         require_positive("InstanceCenters.sigma_px", self.sigma_px)
+        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
@@ -199,6 +199,9 @@ class InstanceOffsets:
     mask: str = "mask"
     background: int = 0
     void: int | None = None
+
+    def __post_init__(self) -> None:
+        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
@@ -225,6 +228,7 @@ class InstanceBoxes:
 
     def __post_init__(self) -> None:
         require_count("InstanceBoxes.min_px", self.min_px, 1)
+        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
@@ -255,6 +259,7 @@ class InstanceClasses:
 
     def __post_init__(self) -> None:
         require_count("InstanceClasses.min_px", self.min_px, 1)
+        require_classes(self, "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
@@ -295,6 +300,7 @@ class OneInstance:
 
     def __post_init__(self) -> None:
         require_count("OneInstance.min_px", self.min_px, 1)
+        require_classes(self, "target", "background", "void")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)

@@ -23,7 +23,7 @@ import numpy as np
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.export.stored import StoredSample, checked_key, image_fields, stored_samples
+from tfprep.export.files import StoredSample, checked_key, image_fields, stored_samples
 from tfprep.fields import Array
 from tfprep.optional import require_package
 from tfprep.storage.local import whole_file

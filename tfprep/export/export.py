@@ -10,8 +10,7 @@ from typing import Literal
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.export.coco import held_fields, write_coco
-from tfprep.export.files import write_folder, write_webdataset
-from tfprep.export.parquet import write_parquet
+from tfprep.export.files import write_folder, write_parquet, write_webdataset
 from tfprep.storage.local import whole_folder
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]

@@ -1,4 +1,4 @@
-"""Files in folders, and WebDataset.
+"""Formats that hold all fields of a dataset, image files as they are stored: folders, WebDataset and Parquet.
 
 A folder holds `SPLIT/FIELD/KEY.SUFFIX`, and a table `SPLIT/metadata.csv` of the key, numbers, texts and files of samples. The
 table is that of Hugging Face's `imagefolder`: images of the first image field are in the column `file_name`, those of other
@@ -7,6 +7,10 @@ fields, such as masks, in `FIELD_file_name`.
 WebDataset is a tar file for each shard, in which the files of one sample follow each other, as `KEY.FIELD.SUFFIX`. It ends the
 key at the first dot of the file name, so dots there are written as `%2E` (and `%` as `%25`); `KEY.key.txt` holds the key as it
 is.
+
+Parquet is a file for each shard, with a row for each sample. An image file is a struct `{bytes, path}`. The schema's metadata
+declare it as an `Image` of Hugging Face's datasets, and labels with class names as a `ClassLabel`. Any other array is a list of
+its numbers in row-major order, with its shape in the column `FIELD_shape`.
 """
 
 from __future__ import annotations
@@ -15,14 +19,103 @@ import csv
 import io
 import json
 import tarfile
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tfprep.dataset import Dataset
-from tfprep.export.stored import StoredSample, checked_key, image_fields, npy, stored_samples
+from tfprep.errors import DatasetError
+from tfprep.fields import RASTER_KINDS
+from tfprep.images import encode_png
 from tfprep.storage.local import whole_file
+from tfprep.storage.urls import open_file
+
+_IMAGE_FILES = ("jpeg", "png", "original", "encoded")
+"""The codecs of image files."""
+_PNG_LEVEL = 3
+_ROW_GROUP = 100
+"""Rows of Parquet in memory at a time, as many as Hugging Face writes of images."""
+_FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@dataclass(frozen=True)
+class StoredSample:
+    """One sample of one variant.
+
+    Attributes:
+        key: Its key.
+        shard: The number of its shard.
+        values: NumPy values and texts by field.
+        files: Bytes and suffix of the fields that become image files.
+    """
+
+    key: str
+    shard: int
+    values: dict[str, Any]
+    files: dict[str, tuple[bytes, str]]
+
+
+def image_fields(data: Dataset) -> set[str]:
+    """Return the fields that become image files: JPEG and PNG as stored, and masks and images of `Zstd` that a PNG can hold."""
+    names = set()
+    for name, info in data.manifest.fields.items():
+        spec, codec = info.spec, info.codec["codec"]
+        if codec == "zstd" and spec.kind in ("image", "mask") and spec.dtype in ("uint8", "uint16"):
+            fits = len(spec.shape) == 2 or (len(spec.shape) == 3 and spec.shape[2] in (1, 3, 4))
+        else:
+            fits = spec.kind in RASTER_KINDS and codec in _IMAGE_FILES
+        if fits:
+            names.add(name)
+    return names
+
+
+def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSample]:
+    """Yield the samples of a split in their order, with checksums compared. One is in memory at a time."""
+    images = image_fields(data)
+    columns = [f"{name}_{what}" for name in images for what in ("offset", "size")]
+    rows = data.index(split, variant, ["key", "shard", *columns])
+    with ExitStack() as stack:
+        number, file = -1, None
+        for row, values in enumerate(data.samples(split, variant)):
+            place = {name: rows[name][row].as_py() for name in rows.column_names}
+            if place["shard"] != number:
+                number = place["shard"]
+                stack.close()
+                file = stack.enter_context(open_file(data.shard_path(data.file(split, variant, number))))
+            files = {}
+            for name in images:
+                assert file is not None
+                if data.manifest.fields[name].codec["codec"] == "zstd":
+                    files[name] = encode_png(values[name], _PNG_LEVEL), "png"
+                    continue
+                file.seek(place[f"{name}_offset"])
+                content = file.read(place[f"{name}_size"])
+                files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
+            yield StoredSample(place["key"], number, values, files)
+
+
+def npy(value: Any) -> bytes:
+    """Return an array as the bytes of a NumPy file."""
+    file = io.BytesIO()
+    np.save(file, np.asarray(value), allow_pickle=False)
+    return file.getvalue()
+
+
+def checked_key(key: str) -> str:
+    """Return a key that becomes part of a path. Raises DatasetError if it would lead out of the folder."""
+    if key.startswith("/") or "\0" in key or "\\" in key or ".." in PurePosixPath(key).parts or not key:
+        raise DatasetError(f"the key {key!r} cannot be the name of a file below the folder of the export")
+    return key
+
+
+# --- folders and tar files ---
 
 
 def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
@@ -90,3 +183,53 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
     if spec.shape == () and spec.kind == "scalar":
         return "json", json.dumps(np.asarray(value).item()).encode()
     return "npy", npy(value)
+
+
+# --- Parquet ---
+
+
+def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
+    """Write one split as Parquet."""
+    encoded = image_fields(data)
+    columns = [pa.field("key", pa.string())]
+    for name, spec in data.fields.items():
+        kind = pa.string() if spec.dtype == "string" else pa.from_numpy_dtype(np.dtype(spec.dtype))
+        if name in encoded:
+            columns.append(pa.field(name, _FILE))
+        elif spec.shape == ():
+            columns.append(pa.field(name, kind))
+        else:
+            columns += [pa.field(name, pa.list_(kind)), pa.field(f"{name}_shape", pa.list_(pa.int64()))]
+    columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, encoded)}})})
+    for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
+        with (
+            whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
+            pq.ParquetWriter(file, columns) as writer,
+        ):
+            while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
+                writer.write_table(pa.Table.from_pylist(rows, schema=columns))
+
+
+def _features(data: Dataset, encoded: set[str]) -> dict[str, Any]:
+    """Columns that are more than their Arrow type says, as Hugging Face's datasets writes them."""
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in data.fields if name in encoded}
+    for name, spec in data.fields.items():
+        if spec.kind == "label" and spec.dtype == "int64" and (names := data.manifest.classes.get(name)):
+            classes = {"names": list(names), "_type": "ClassLabel"}
+            features[name] = classes if spec.shape == () else {"feature": classes, "_type": "Sequence"}
+    return features
+
+
+def _row(data: Dataset, sample: StoredSample, encoded: set[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": sample.key}
+    for name, spec in data.fields.items():
+        value = sample.values[name]
+        if name in encoded:
+            content, suffix = sample.files[name]
+            row[name] = {"bytes": content, "path": f"{sample.key}.{suffix}"}
+        elif spec.shape == ():
+            row[name] = value if isinstance(value, str) else np.asarray(value).item()
+        else:
+            array = np.asarray(value)
+            row[name], row[f"{name}_shape"] = array.ravel().tolist(), list(array.shape)
+    return row

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfprep.lazy import lazy_names
+from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.inspect.leaks import Leaks, Pair, find_leaks

@@ -12,7 +12,7 @@ the payload each feature's own bytes lie, so that a reader can go straight there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,13 +20,15 @@ import numpy.typing as npt
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array
-from tfprep.records.wire import BYTES, fields, messages, varint
 
 FeatureValue: TypeAlias = "bytes | Sequence[bytes] | npt.NDArray[Any]"
 """bytes or a sequence of bytes (BytesList), a float32 array [N] (FloatList) or an int64 array [N] (Int64List)."""
 Decoded: TypeAlias = "list[bytes] | npt.NDArray[Any]"
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Wire types."""
+_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class FeatureSpan(NamedTuple):
@@ -97,7 +99,7 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
     """Encode one map entry, divided at the bytes that its span points to."""
     kind, head, content, tail = _list(value)
     body = len(head) + len(content) + len(tail)
-    feature = bytes((kind << 3 | BYTES,)) + varint(body)
+    feature = bytes((kind << 3 | _BYTES,)) + varint(body)
     label = name.encode()
     key = b"\x0a" + varint(len(label)) + label
     inner = key + b"\x12" + varint(len(feature) + body) + feature
@@ -141,7 +143,7 @@ def _decode_feature(view: memoryview, start: int, stop: int) -> Decoded:
     for kind, first, last in messages(view, start, stop, 3):
         items = [(wire, view[at:end]) for number, wire, at, end in fields(view, first, last) if number == 1]
         if kind == _BYTES_LIST:
-            if any(wire != BYTES for wire, _ in items):
+            if any(wire != _BYTES for wire, _ in items):
                 raise ValueError("a number where bytes belong")
             value = [bytes(item) for _, item in items]
         elif kind == _FLOAT_LIST:  # packed, or one by one
@@ -188,3 +190,74 @@ def _varints(content: Array) -> Array:
     group = np.arange(content.nbytes) - np.repeat(starts, last - starts + 1)
     shifted = (content & 0x7F).astype(np.uint64) << (group * 7).astype(np.uint64)
     return np.add.reduceat(shifted, starts).astype(np.int64) if len(last) else np.empty(0, np.int64)
+
+
+# --- messages of protocol buffers ---------------------------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    """Encode a number in base 128, least significant group first; a negative number as its 64-bit two's complement."""
+    if 0 <= value < 0x80:
+        return bytes((value,))
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    groups = bytearray()
+    while value >= 0x80:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def read_varint(view: memoryview, at: int, stop: int) -> tuple[int, int]:
+    """Return the number that begins at a byte, and where it ends. ValueError if it has no end, or more than ten bytes."""
+    value = shift = 0
+    while at < stop and shift < 70:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError(f"a number without an end at byte {at}")
+
+
+def fields(view: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the fields of the message in [at, stop): (number, wire type, start, stop), where the field's own content lies.
+
+    Raises:
+        ValueError: The bytes are no message.
+    """
+    while at < stop:
+        tag, at = read_varint(view, at, stop)
+        wire = tag & 7
+        if wire == _VARINT:
+            end = read_varint(view, at, stop)[1]
+        elif wire == _BYTES:
+            size, at = read_varint(view, at, stop)
+            end = at + size
+        elif wire in _SIZES:
+            end = at + _SIZES[wire]
+        else:
+            raise ValueError(f"wire type {wire} at byte {at}")
+        if end > stop:
+            raise ValueError(f"a field of {end - at} bytes ends behind its message")
+        yield tag >> 3, wire, at, end
+        at = end
+
+
+def messages(view: memoryview, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields of the message in [at, stop) that are messages or bytes: (number, start, stop).
+
+    Args:
+        view: The bytes.
+        at, stop: The place of the message in them.
+        known: The greatest number of a field of this message, which are all messages or bytes.
+
+    Raises:
+        ValueError: The bytes are no message, or a known field is no message and no bytes.
+    """
+    for number, wire, start, end in fields(view, at, stop):
+        if wire == _BYTES:
+            yield number, start, end
+        elif number <= known:
+            raise ValueError("a number where a message belongs")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfprep.fields import Array
-from tfprep.records.wire import fields, messages, varint
+from tfprep.records.example import fields, messages, varint
 
 NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
 """The kinds of a feature, by the number of its list in `tf.train.Feature`; 0 for a feature without a list."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfprep.lazy import lazy_names
+from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.records import frame
-from tfprep.records.wire import varint
+from tfprep.records.example import varint
 
 Value: TypeAlias = "int | float | str | bytes | list[bytes]"
 

@@ -29,9 +29,9 @@ from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.plain_json import from_json, indented
+from tfprep.records.example import messages
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Walk, masked, walk
-from tfprep.records.wire import messages
 from tfprep.storage.local import whole_file, write_whole
 from tfprep.storage.urls import is_remote
 
