@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from PIL import Image
 
@@ -46,3 +47,16 @@ def save(path: Path, pixels: Any) -> None:
     """Writes an image of these pixels to a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
+
+
+def natural(number: int, height: int = 96, width: int = 128) -> np.ndarray:
+    """A picture with the spectrum of photos, another one for each number: amplitudes fall with the frequency (Field 1987)."""
+    draws = np.random.default_rng(number)
+    layers = [
+        cv2.resize(draws.normal(size=(n, n, 3)), (width, height), interpolation=cv2.INTER_CUBIC) / n for n in SCALES
+    ]
+    sums = np.sum(layers, axis=0)
+    return ((sums - sums.min()) / np.ptp(sums) * 255).astype(np.uint8)
+
+
+SCALES = (2, 4, 8, 16, 32)

@@ -9,7 +9,7 @@ import pytest
 
 import tfprep
 from tests.dataset.conftest import flip
-from tests.dataset.imported.conftest import image_bytes, serialized, write
+from tests.examples import image_bytes, serialized, write
 from tests.sources.building import built, picture, write_picture
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions

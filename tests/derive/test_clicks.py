@@ -26,21 +26,6 @@ def at(array, clicks):
     return array[clicks[:, 0], clicks[:, 1]]
 
 
-@pytest.mark.parametrize(("dtype", "truncate_px"), [("uint8", 40), ("uint16", 255), ("float32", 1000)])
-def test_both_maps_belong_to_the_same_clicks(dtype, truncate_px):
-    options = {"dtype": dtype, "truncate_px": truncate_px}
-    for seed in range(6):
-        out = Clicks(target=8, **options)({"mask": MASK}, rng(seed))
-        assert (out.shape, out.dtype) == ((120, 160, 2), dtype)
-        for channel, clicks in enumerate(draw(seed=seed, **options)):
-            free = np.ones(MASK.shape)
-            free[clicks[:, 0], clicks[:, 1]] = 0
-            exact = np.minimum(
-                distance_transform_edt(free) if len(clicks) else np.full(MASK.shape, np.inf), truncate_px
-            )
-            np.testing.assert_allclose(out[:, :, channel], exact if dtype == "float32" else np.rint(exact), atol=1e-4)
-
-
 def test_clicks_follow_their_options():
     depth, distance, classes = distance_transform_edt(MASK == 8), distance_transform_edt(MASK != 8), set()
     for seed in range(60):

@@ -8,7 +8,7 @@ import numpy as np
 
 import tfprep
 from tests.commands import status_of
-from tests.dataset.imported.conftest import image_bytes, serialized, write
+from tests.examples import image_bytes, serialized, write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "existing-tfrecords.md").read_text()
 COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.splitlines()]

@@ -1,5 +1,6 @@
 """The names that must have a test of fidelity, and the one place where these tests reach behind the public names."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -66,3 +67,21 @@ def check_share(happened: Any, p: float) -> None:
     happened = np.asarray(happened, bool)
     value = stats.binomtest(int(happened.sum()), len(happened), p).pvalue
     assert value > FALSE_ALARM, f"{happened.mean():.3f} of {len(happened)} where {p} was expected: p = {value:.2g}"
+
+
+def window_of(changed: np.ndarray) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a rectangle of True."""
+    ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+    assert changed.sum() == len(ys) * len(xs), "no rectangle"
+    return int(ys[0]), int(xs[0]), len(ys), len(xs)
+
+
+def line_of(weights: np.ndarray) -> tuple[float, float]:
+    """Angle in degrees, counter-clockwise as seen, and variance of a line of light through the middle, by second moments."""
+    half = len(weights) // 2
+    y, x = np.mgrid[-half : half + 1, -half : half + 1]
+    weights = weights / weights.sum()
+    assert abs((weights * x).sum()) < 0.3
+    assert abs((weights * y).sum()) < 0.3
+    xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
+    return math.degrees(math.atan2(2 * xy, xx - yy)) / 2, xx + yy

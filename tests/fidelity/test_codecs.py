@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
+from tests.examples import example, serialized
 from tfprep import codecs
 from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import SampleError
@@ -30,19 +31,6 @@ def written(image, kind, **options):
     return file.getvalue()
 
 
-def example(features):
-    """A tf.train.Example by TensorFlow's own protobuf, from what `encode` returned."""
-    lists = {}
-    for name, value in features.items():
-        if isinstance(value, bytes):
-            lists[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-        elif np.asarray(value).dtype.kind == "f":
-            lists[name] = tf.train.Feature(float_list=tf.train.FloatList(value=np.ravel(value)))
-        else:
-            lists[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value)))
-    return tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
-
-
 def decoded(codec, kind, value, spec=None):
     """The value after encoding, by tfprep's decode, by its `decode_into`, and by TensorFlow from an Example."""
     return decoded_features(codec, codec.encode(value), spec or codec.spec(kind, value))
@@ -55,9 +43,8 @@ def decoded_features(codec, features, spec):
         out = np.full(ours[0].shape, 7, ours[0].dtype)
         codec.decode_into(features[""], spec, out)
         ours.append(out)
-    parsed = tf.io.parse_single_example(
-        example({f"x{k}": v for k, v in features.items()}), codec.tf_features("x", spec)
-    )
+    whole = serialized({f"x{k}": v for k, v in features.items()})
+    parsed = tf.io.parse_single_example(whole, codec.tf_features("x", spec))
     return [*ours, codec.tf_decode(parsed, "x", spec).numpy()]
 
 
@@ -212,13 +199,12 @@ def test_texts_are_utf8(value):
 @pytest.mark.covers("Texts")
 def test_lists_of_strings_are_read_as_tensorflow_reads_them():
     words = ["one", "", "Grüße", "x" * 300]
-    payload = tf.train.Feature(bytes_list=tf.train.BytesList(value=[word.encode() for word in words]))
-    content = payload.bytes_list.SerializeToString()
-    whole = tf.train.Example(features=tf.train.Features(feature={"x": payload})).SerializeToString()
+    whole = example({"x": [word.encode() for word in words]})
+    content = whole.features.feature["x"].bytes_list.SerializeToString()
     for length in (4, None):
         spec = FieldSpec("text", (length,), "string")
         assert Texts().decode(content, spec) == words
-        parsed = tf.io.parse_single_example(whole, Texts().tf_features("x", spec))
+        parsed = tf.io.parse_single_example(whole.SerializeToString(), Texts().tf_features("x", spec))
         assert [word.decode() for word in Texts().tf_decode(parsed, "x", spec).numpy()] == words
     with pytest.raises(SampleError):
         Texts().decode(content, FieldSpec("text", (3,), "string"))
@@ -228,12 +214,10 @@ def test_lists_of_strings_are_read_as_tensorflow_reads_them():
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_rows_in_columns_are_those_of_tensorflow(rows):
     names, table = ("box/a", "box/b"), RNG.normal(size=(rows, 2)).astype(np.float32)
-    lists = {name: tf.train.FloatList(value=column) for name, column in zip(names, table.T, strict=True)}
-    features = {name: tf.train.Feature(float_list=numbers) for name, numbers in lists.items() if rows}
-    whole = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    columns = dict(zip(names, table.T, strict=True))
     spec, codec = FieldSpec("scalar", (None, 2), "float32"), Columns(names)
-    np.testing.assert_array_equal(codec.decode(dict(zip(names, table.T, strict=True)), spec), table)
-    parsed = tf.io.parse_single_example(whole, codec.tf_features("boxes", spec))
+    np.testing.assert_array_equal(codec.decode(columns, spec), table)
+    parsed = tf.io.parse_single_example(serialized(columns if rows else {}), codec.tf_features("boxes", spec))
     np.testing.assert_array_equal(codec.tf_decode(parsed, "boxes", spec), table)
     with pytest.raises(SampleError, match="columns of the same rows differ in length: 2 of 'box/a', 0 of 'box/b'"):
         codec.decode({"box/a": [1, 2]}, spec)

@@ -2,7 +2,7 @@
 
 import io
 from itertools import permutations
-from math import atan2, degrees, log
+from math import log
 
 import numpy as np
 import pytest
@@ -10,7 +10,16 @@ from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage, special
 from skimage import color
 
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, coloured, variants
+from tests.fidelity.public import (
+    FALSE_ALARM,
+    check_counts,
+    check_share,
+    check_uniform,
+    coloured,
+    line_of,
+    variants,
+    window_of,
+)
 from tfprep.augment import (
     AutoContrast,
     Blur,
@@ -138,28 +147,22 @@ def test_ops_of_one_strength_equal_their_reference():
 # --- strengths ----------------------------------------------------------------------------------------------------------
 
 
-def level_of(made, row=0, column=0):
-    return np.array([image[row, column, 0] for image in made], float)
-
-
 @pytest.mark.covers("Brightness", "Contrast", "Saturation", "Sharpness", "Gamma", "Solarize", "Posterize", "Hue")
 def test_strengths_are_drawn_from_their_ranges():
-    white = np.full((1, 1, 3), 255, np.uint8)
-    check_uniform(np.clip(level_of(coloured(Brightness((0.2, 0.9)), white, 600)), 51, 229.5), 51, 229.5)
-    check_uniform(
-        np.clip(level_of(coloured(Brightness(0.3), np.full((1, 1, 3), 190, np.uint8), 600)), 133, 247), 133, 247
-    )
-    # Half of the image at 28, half at 228: its mean is 128, and 228 becomes 128 + 100 f.
-    halves = np.full((1, 2, 3), 28, np.uint8)
-    halves[0, 1] = 228
-    check_uniform(level_of(coloured(Contrast((0.1, 1.2)), halves, 600), 0, 1) + 0.5, 138, 248.5)
-    red = np.array([[[160, 60, 60]]], np.uint8)
     gray = int(Image.new("RGB", (1, 1), (160, 60, 60)).convert("L").getpixel((0, 0)))
-    made = level_of(coloured(Saturation((0.1, 1.9)), red, 600)) + 0.5
-    check_uniform(np.clip(made, gray + 7, gray + 1.9 * (160 - gray)), gray + 7, gray + 1.9 * (160 - gray))
+    halves = np.full((1, 2, 3), 28, np.uint8)
+    halves[0, 1] = 228  # The mean is 128, and 228 becomes 128 + 100 f.
     spike = np.full((5, 5, 3), 100, np.uint8)
     spike[2, 2] = 165  # Its smooth version is 100 + 65 * 5 / 13 = 125.
-    check_uniform(level_of(coloured(Sharpness((0.0, 3.0)), spike, 600), 2, 2) + 0.5, 124.5, 245.5)
+    for op, image, (row, column), low, high in (
+        (Brightness((0.2, 0.9)), np.full((1, 1, 3), 255, np.uint8), (0, 0), 51, 229.5),
+        (Brightness(0.3), np.full((1, 1, 3), 190, np.uint8), (0, 0), 133, 247),
+        (Contrast((0.1, 1.2)), halves, (0, 1), 138, 248),
+        (Saturation((0.1, 1.9)), np.array([[[160, 60, 60]]], np.uint8), (0, 0), gray + 7, gray + 1.9 * (160 - gray)),
+        (Sharpness((0.0, 3.0)), spike, (2, 2), 124.5, 245),
+    ):
+        levels = [float(made[row, column, 0]) for made in coloured(op, image, 600)]
+        check_uniform(np.clip(np.array(levels) + 0.5, low, high), low, high)  # results are cut to whole levels
     made = np.array([image[0, 100, 0] / 255 for image in coloured(Gamma((0.5, 2.0)), RAMP, 600)])
     check_uniform(np.clip(np.log(np.log(made) / np.log(100 / 255)), -log(2), log(2)), -log(2), log(2))
     thresholds = [np.argmax(image[0, :, 0] != RAMP[0, :, 0]) for image in coloured(Solarize((100, 200)), RAMP, 600)]
@@ -224,41 +227,25 @@ def test_clahe_equalises_tile_by_tile():
 # --- lenses and sensors -------------------------------------------------------------------------------------------------
 
 
-def response(op, size=41):
-    """The op's weights around a pixel, measured on a white point."""
-    point = np.zeros((size, size, 3), np.uint8)
-    point[size // 2, size // 2] = 255
-    return coloured(op, point)[0][:, :, 0].astype(float)
+POINT = np.zeros((41, 41, 3), np.uint8)
+POINT[20, 20] = 255
 
 
 @pytest.mark.covers("MotionBlur")
 def test_motion_blur_follows_its_angle_and_length():
-    """Second moments: the axis of a line, and its variance length² / 12. Counter-clockwise as seen, y pointing down."""
-    y, x = np.mgrid[-20:21, -20:21]
-    for angle in (0, 20, 45, 70, 90, 110, 135, 160):
-        weights = response(MotionBlur((15, 15), (angle, angle)))
-        weights /= weights.sum()
-        assert abs((weights * x).sum()) < 0.3
-        assert abs((weights * y).sum()) < 0.3
-        xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
-        measured = degrees(atan2(2 * xy, xx - yy)) / 2
-        assert abs((measured - angle + 90) % 180 - 90) < 3, f"{measured} degrees, not {angle}"
-        assert xx + yy == pytest.approx(15**2 / 12, rel=0.15)
+    """The axis of a line, and its variance length² / 12."""
+    for expected in (0, 20, 45, 70, 90, 110, 135, 160):
+        angle, variance = line_of(coloured(MotionBlur((15, 15), (expected, expected)), POINT)[0][:, :, 0])
+        assert abs((angle - expected + 90) % 180 - 90) < 3
+        assert variance == pytest.approx(15**2 / 12, rel=0.15)
 
 
 @pytest.mark.covers("MotionBlur", "Blur")
 def test_blurs_draw_angles_and_lengths_uniformly():
-    line = np.zeros((31, 31, 3), np.uint8)
-    line[15, 15] = 255
-    y, x = np.mgrid[-15:16, -15:16]
-    angles, lengths = [], []
-    for image in coloured(MotionBlur((5, 13), (-60, 60)), line, 300):
-        weights = image[:, :, 0] / image[:, :, 0].sum()
-        xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
-        angles.append(degrees(atan2(2 * xy, xx - yy)) / 2)
-        lengths.append(np.sqrt(12 * (xx + yy)))
+    drawn = [line_of(image[:, :, 0]) for image in coloured(MotionBlur((5, 13), (-60, 60)), POINT, 300)]
+    angles, variances = np.transpose(drawn)
     check_uniform(np.clip(angles, -60, 60), -60, 60)
-    check_uniform(np.clip(lengths, 5, 13), 5, 13)
+    check_uniform(np.clip(np.sqrt(12 * variances), 5, 13), 5, 13)
     # The middle of a blurred edge of 0 and 240 has the slope 240 / (sigma sqrt(2 pi)).
     edge = np.zeros((3, 60, 3), np.uint8)
     edge[:, 30:] = 240
@@ -313,10 +300,9 @@ def test_cutout_fills_squares_around_any_pixel():
     for made in coloured(Cutout(7, 1, 9), image, 1200):
         changed = (made != 200).any(2)
         assert (made[changed] == 9).all()
-        ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
-        assert changed.sum() == len(ys) * len(xs)
-        rows.append(ys[0] + 3 if ys[0] else ys[-1] - 3)
-        columns.append(xs[0] + 3 if xs[0] else xs[-1] - 3)
+        top, left, height, width = window_of(changed)
+        rows.append(top + 3 if top else height - 4)
+        columns.append(left + 3 if left else width - 4)
     check_counts(np.bincount(rows, minlength=20))
     check_counts(np.bincount(columns, minlength=30))
     many = [(made[:, :, 0] == 0).sum() for made in coloured(Cutout(3, 4), np.full((200, 200, 3), 200, np.uint8), 30)]
@@ -327,20 +313,14 @@ def test_cutout_fills_squares_around_any_pixel():
 @pytest.mark.covers("Erasing")
 def test_erasing_draws_zhong_s_rectangles():
     image = np.full((60, 90, 3), 200, np.uint8)
-    areas, aspects, tops, lefts = [], [], [], []
     made = coloured(Erasing(0.6, (0.05, 0.2), (0.5, 1.5), level=0), image, 700)
     check_share([(each != 200).any() for each in made], 0.6)
-    for changed in (each[:, :, 0] == 0 for each in made if (each != 200).any()):
-        ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
-        assert changed.sum() == len(ys) * len(xs)
-        areas.append(len(ys) * len(xs) / changed.size)
-        aspects.append(log(len(ys) / len(xs)))
-        tops.append(ys[0] / (60 - len(ys)))
-        lefts.append(xs[0] / (90 - len(xs)))
-    check_uniform(np.clip(areas, 0.05, 0.2), 0.05, 0.2)
-    check_uniform(np.clip(aspects, log(0.5), log(1.5)), log(0.5), log(1.5))
-    check_uniform(tops, 0, 1)
-    check_uniform(lefts, 0, 1)
+    windows = [window_of(each[:, :, 0] == 0) for each in made if (each != 200).any()]
+    top, left, height, width = np.transpose(windows).astype(float)
+    check_uniform(np.clip(height * width / (60 * 90), 0.05, 0.2), 0.05, 0.2)
+    check_uniform(np.clip(np.log(height / width), log(0.5), log(1.5)), log(0.5), log(1.5))
+    check_uniform(top / (60 - height), 0, 1)
+    check_uniform(left / (90 - width), 0, 1)
     noise = coloured(Erasing(1, (0.3, 0.3), (1, 1)), image)[0]
     check_counts(np.bincount(noise[(noise != 200).any(2)].ravel() // 16, minlength=16))
 

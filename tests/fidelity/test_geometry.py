@@ -32,6 +32,7 @@ from tfprep.augment import (
     SomeOf,
     Translate,
 )
+from tfprep.errors import SampleError
 
 H, W = SIZE = (96, 128)
 KINDS = {
@@ -266,21 +267,24 @@ def test_unaugmented_ops_show_the_image_as_it_is():
     ("border", "mode"), [("reflect", "symmetric"), ("replicate", "edge"), ("constant", "constant")]
 )
 def test_borders_are_numpys(border, mode):
+    """Wider than the image, where a mirror shows it several times, as well; and of a turn by next to nothing."""
     sample = {name: scene()[name] for name in ("image", "mask", "inside")}
     kinds = {name: KINDS[name] for name in sample}
     fill = {"image": (10, 20, 30), "mask": VOID, "inside": -2.5}
-    by_numpy = {"constant_values": 0} if mode == "constant" else {}
-    for op, near in ((CenterCrop(120, 160), 0), (Rotate((1e-3, 1e-3)), None)):
-        chain = [op] if near == 0 else [Scale((1.001, 1.001)), op, CenterCrop(120, 160)]
+    turned = [Scale((1.001, 1.001)), Rotate((1e-3, 1e-3)), CenterCrop(120, 160)]
+    for chain, pad, off, most in (
+        ([CenterCrop(120, 160)], (12, 16), 0, 0),
+        ([CenterCrop(400, 128)], (152, 0), 0, 0),
+        (turned, (12, 16), 6, 0.06),
+    ):
         out = variants(sample, kinds, geometry=chain, border=border, fill=fill)[0]
         for name, value in sample.items():
-            padding = [(12, 12), (16, 16), (0, 0)][: value.ndim]
-            expected = np.pad(value, padding, mode, **by_numpy)
+            padding = [(side, side) for side in (*pad, 0)][: value.ndim]
+            expected = np.pad(value, padding, mode)
             if mode == "constant":
-                outside = np.pad(np.zeros(SIZE, bool), ((12, 12), (16, 16)), constant_values=True)
-                expected[outside] = fill[name]
-            share = (np.abs(out[name].astype(float) - expected) > (0 if near == 0 else 6)).mean()
-            assert share <= (0 if near == 0 else 0.06), f"{name}, {border}: {share:.3f} of the pixels differ"
+                expected[np.pad(np.zeros(SIZE, bool), padding[:2], constant_values=True)] = fill[name]
+            share = (np.abs(out[name].astype(float) - expected) > off).mean()
+            assert share <= most, f"{name}, {border}: {share:.3f} of the pixels differ"
 
 
 def area_average(array, size):
@@ -462,18 +466,25 @@ def test_left_and_right_are_exchanged_in_mirror_images_alone():
     faces = np.array([[5, 5, 2], [7, 4, 2], [3, 4, 1], [12, 9, 1], [14, 8, 2], [10, 8, 2]], np.float32)
     sample = {"image": np.zeros((20, 16, 3), np.uint8), "points": faces}
     options = {"flip_indices": {"points": (0, 2, 1)}}
+    nothing = Custom(lambda sample, generator: sample)
     kinds = {"image": "image", "points": "points"}
     mirrored = faces[[0, 2, 1, 3, 5, 4]] * [-1, 1, 1] + [16, 0, 0]
     cases = {
         "mirrored": ([Flip(1)], mirrored),
         "mirrored twice": ([Flip(1), Flip(1)], faces),
         "turned by half": ([Flip(1), Flip(1, "vertical")], faces * [-1, -1, 1] + [16, 20, 0]),
+        "turned at once": ([Rotate((180, 180))], faces * [-1, -1, 1] + [16, 20, 0]),
+        "mirrored before a function": ([Flip(1), nothing, Resize(20, 16)], mirrored),
+        "mirrored before and after a function": ([Flip(1), nothing, Flip(1)], faces),
         "upside down": ([Flip(1, "vertical")], faces[[0, 2, 1, 3, 5, 4]] * [1, -1, 1] + [0, 20, 0]),
         "moved": ([Translate((-0.125, -0.125), 0.0)], faces - [2, 0, 0]),
     }
     for name, (ops, expected) in cases.items():
         out = variants(sample, kinds, geometry=ops, **options)[0]["points"]
         np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=name)
+    with pytest.raises(SampleError, match="3 rows for each object; 5 points are no multiple of it") as caught:
+        variants({**sample, "points": faces[:5]}, kinds, geometry=[Flip(1)], **options)
+    assert (caught.value.stage, caught.value.field) == ("geometry", "points")
     without = variants(sample, kinds, geometry=[Flip(1)])[0]["points"]
     np.testing.assert_allclose(without, faces * [-1, 1, 1] + [16, 0, 0], atol=1e-5)
 

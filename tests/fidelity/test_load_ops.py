@@ -16,7 +16,7 @@ from scipy import stats
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, window_of
 from tfprep import codecs
 from tfprep.load import (
     Buckets,
@@ -285,10 +285,8 @@ def test_rectangles_are_torchvisions(data):
     check_share([(a != b).any() for a, b in zip(where, plain, strict=True)], 0.8 * len(expected) / 5000)
     found = []
     for changed, image in erased:
-        ys, xs = np.nonzero(changed)
-        box = np.s_[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1]
-        assert (image[box] == 7).all()
-        found.append((ys.min(), xs.min(), np.ptp(ys) + 1, np.ptp(xs) + 1))
+        assert (image[changed] == 7).all()
+        found.append(window_of(changed))
     for ours, theirs in zip(np.array(found).T, np.array(expected).T, strict=True):
         assert stats.ks_2samp(ours, theirs, method="asymp").pvalue > FALSE_ALARM
 

@@ -52,19 +52,25 @@ def decoded_or_refused(data):
         return str(error)
 
 
-def png16(array, *, alpha_or_gray="", extra=b""):
-    """A PNG of 16 bits per channel: uint16 [H, W, C] with 1 to 4 channels. Pillow cannot write it."""
+def chunk(name, body):
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def ihdr(height, width, bits=8, colour=2):
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
+
+
+def png(rows, height, width, bits, colour, extra=b""):
+    """A PNG of these rows of bytes. Pillow cannot write 16 bits in colour, or gray of 1, 2 and 4 bits."""
+    body = zlib.compress(b"".join(b"\0" + row for row in rows))
+    return ihdr(height, width, bits, colour) + extra + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def png16(array, extra=b""):
+    """A PNG of uint16 [H, W, C] with 1 to 4 channels."""
     height, width, channels = array.shape
-    colour = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
-    rows = array.astype(">u2").tobytes()
-    stride = width * channels * 2
-    raw = b"".join(b"\0" + rows[n * stride : (n + 1) * stride] for n in range(height))
-
-    def chunk(name, body):
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + extra + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b"")
+    rows = [row.astype(">u2").tobytes() for row in array]
+    return png(rows, height, width, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], extra)
 
 
 def pillow_reads(data):
@@ -127,13 +133,9 @@ def test_the_orientation_of_masks_and_16_bit_images(orientation):
     data = encoded(gray, "PNG", exif=oriented(orientation))
     expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
     np.testing.assert_array_equal(images.decode_mask(data), expected)
-    exif = oriented(orientation).tobytes().removeprefix(b"Exif\0\0")
-    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
-    wide = RGB.astype(np.uint16) * 257
-    np.testing.assert_array_equal(
-        images.decode_pixels(png16(wide, extra=chunk)) // 257,
-        by_pillow(encoded(RGB, "PNG", exif=oriented(orientation))),
-    )
+    data = png16(RGB.astype(np.uint16) * 257, chunk(b"eXIf", oriented(orientation).tobytes()[6:]))
+    expected = by_pillow(encoded(RGB, "PNG", exif=oriented(orientation)))
+    np.testing.assert_array_equal(images.decode_pixels(data) // 257, expected)
 
 
 def test_the_size_of_a_png_is_read_without_its_pixels(monkeypatch):
@@ -147,12 +149,9 @@ def test_the_size_of_a_png_is_read_without_its_pixels(monkeypatch):
 
 @pytest.mark.parametrize("before", [True, False])
 def test_orientations_of_a_png_before_and_after_its_pixels(before):
-    file = io.BytesIO()
-    Image.fromarray(RGB).save(file, "PNG")
-    data, exif = file.getvalue(), oriented(6).tobytes()[6:]
-    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
+    data = FORMATS["PNG"]
     at = data.index(b"IDAT" if before else b"IEND") - 4
-    data = data[:at] + chunk + data[at:]
+    data = data[:at] + chunk(b"eXIf", oriented(6).tobytes()[6:]) + data[at:]
     with Image.open(io.BytesIO(data)) as image:
         assert image.getexif()[0x0112] == 6
     assert images.image_size(data) == RGB.shape[1::-1]
@@ -167,17 +166,6 @@ def test_each_file_has_its_own_orientation_whatever_was_asked_before():
     assert images.exif_orientation(buffer) == 3
     buffer[:] = files[8]  # the same object with other bytes
     assert images.exif_orientation(buffer) == 8
-
-
-def test_an_orientation_after_other_segments_and_in_xmp():
-    data = encoded(RGB, "JPEG", exif=oriented(6), icc_profile=b"p" * 120_000)
-    assert images.exif_orientation(data) == 6
-    xmp = b'http://ns.adobe.com/xap/1.0/\0<x:xmpmeta tiff:Orientation="8"/>'
-    segment = b"\xff\xe1" + struct.pack(">H", len(xmp) + 2) + xmp
-    jpeg = FORMATS["JPEG"]
-    data = jpeg[:2] + segment + jpeg[2:]
-    np.testing.assert_array_equal(images.decode_image(data), by_pillow(data))
-    assert images.image_size(data) == (44, 30)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
@@ -235,23 +223,11 @@ def test_the_fourth_channel_of_a_tiff(alpha):
     np.testing.assert_allclose(decoded, expected, atol=2.6)
 
 
-def small_png(levels, bits):
-    """A gray PNG of 1, 2 or 4 bits, which Pillow cannot write."""
-    height, width = levels.shape
-    rows = [np.packbits(np.unpackbits(row[:, None].astype(np.uint8), axis=1)[:, -bits:].reshape(-1)) for row in levels]
-
-    def chunk(name, body):
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0))
-    body = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b"")
-
-
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_masks_of_few_bits_keep_their_numbers(bits):
     levels = RNG.integers(0, 1 << bits, (6, 9)).astype(np.uint8)
-    data = small_png(levels, bits)
+    rows = [np.packbits(np.unpackbits(row[:, None], axis=1)[:, -bits:].reshape(-1)).tobytes() for row in levels]
+    data = png(rows, 6, 9, bits, 0)
     np.testing.assert_array_equal(images.decode_mask(data), levels)
     assert images.decode_mask(data).dtype == np.uint8
     np.testing.assert_array_equal(images.decode_image(data)[:, :, 0], levels * (255 // ((1 << bits) - 1)))
@@ -267,37 +243,38 @@ def test_pgm_masks_keep_their_numbers_for_any_maximum(white, binary):
     np.testing.assert_array_equal(images.decode_mask(data), numbers)
 
 
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     "array", [RNG.normal(size=(5, 6)).astype(np.float32), RNG.integers(0, 9, (5, 6, 3)), np.zeros((4, 4), bool)]
 )
 def test_maps_from_numpy_files(array):
-    file = io.BytesIO()
-    np.save(file, array)
-    np.testing.assert_array_equal(images.decode_map(file.getvalue()), array)
-    assert images.image_size(file.getvalue()) == array.shape[:2]
-    for cut in (1, 20, len(file.getvalue()) - 8):
+    data = npy(array)
+    np.testing.assert_array_equal(images.decode_map(data), array)
+    assert images.image_size(data) == array.shape[:2]
+    for cut in (1, 20, len(data) - 8):
         with pytest.raises(SampleError, match="not a whole NumPy file"):
-            images.decode_map(file.getvalue()[:-cut])
+            images.decode_map(data[:-cut])
+
+
+def test_a_tiff_of_floats_is_a_map():
+    floats = RNG.normal(size=(12, 15)).astype(np.float32)
+    np.testing.assert_array_equal(images.decode_map(encoded(floats, "TIFF")), floats)
 
 
 def test_numpy_files_with_wrong_headers_or_code_are_refused():
-    file = io.BytesIO()
-    np.save(file, np.zeros((4, 4)))
-    with pytest.raises(SampleError, match=r"not a whole NumPy file: 128 of 8000000000 bytes of pixels are there"):
-        images.decode_map(_lying(file.getvalue()))
-    file = io.BytesIO()
-    np.save(file, np.array([[print]], dtype=object), allow_pickle=True)
-    with pytest.raises(SampleError, match=r"not a whole NumPy file: .*(allow_pickle|bytes of pixels)"):
-        images.decode_map(file.getvalue())
-    file = io.BytesIO()
-    np.save(file, np.zeros(4))
-    with pytest.raises(SampleError, match=r"a map is \[H, W\] or \[H, W, C\], this NumPy file has shape \(4,\)"):
-        images.decode_map(file.getvalue())
-
-
-def _lying(data):
-    header = data[:128].replace(b"(4, 4), }", b"(100, 100, 100000), }").rstrip(b" \n")
-    return header.ljust(127) + b"\n" + data[128:]
+    header = npy(np.zeros((4, 4)))[:128].replace(b"(4, 4), }", b"(100, 100, 100000), }").rstrip(b" \n")
+    for data, message in (
+        (header.ljust(127) + b"\n" + bytes(128), "not a whole NumPy file: 128 of 8000000000 bytes of pixels are there"),
+        (npy(np.array([[print]], dtype=object)), r"not a whole NumPy file: .*(allow_pickle|bytes of pixels)"),
+        (npy(np.zeros(4)), r"a map is \[H, W\] or \[H, W, C\], this NumPy file has shape \(4,\)"),
+    ):
+        with pytest.raises(SampleError, match=message):
+            images.decode_map(data)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("MPO",)])
@@ -322,20 +299,13 @@ def test_several_frames_are_refused(form):
 
 
 def test_decompression_bombs_are_refused_by_their_header(monkeypatch):
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    png = (
-        b"\x89PNG\r\n\x1a\n"
-        + struct.pack(">I", 13)
-        + b"IHDR"
-        + header
-        + struct.pack(">I", zlib.crc32(b"IHDR" + header))
-    )
     jpeg = bytearray(FORMATS["JPEG"])
     place = jpeg.index(b"\xff\xc0") + 5
     jpeg[place : place + 4] = struct.pack(">HH", 50_000, 50_000)
     bmp = bytearray(FORMATS["BMP"])
     bmp[18:26] = struct.pack("<ii", 50_000, 50_000)
-    for data in (png + struct.pack(">I", 0) + b"IDAT" + b"\0" * 40, bytes(jpeg), bytes(bmp), b"P6 50000 50000 255\n"):
+    png = ihdr(50_000, 50_000) + bytes(4) + b"IDAT" + bytes(40)
+    for data in (png, bytes(jpeg), bytes(bmp), b"P6 50000 50000 255\n"):
         for decode in (images.decode_image, images.image_size):
             with pytest.raises(SampleError, match=r"limit of 178,?956,?970|not a whole image"):
                 decode(data)
@@ -351,16 +321,13 @@ def test_the_limit_counts_channels_and_bits(channels, bits, side):
     """From a PNG's header: 537 MB of decoded pixels."""
 
     def header_of(side):
-        body = b"IHDR" + struct.pack(">IIBBBBB", side, side, bits, {3: 2, 4: 6}[channels], 0, 0, 0)
-        return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body)) + PNG_REST
+        return ihdr(side, side, bits, {3: 2, 4: 6}[channels]) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
     assert side**2 * channels * bits // 8 <= images.MAX_BYTES < (side + 1) ** 2 * channels * bits // 8
     assert images.image_size(header_of(side)) == (side, side)
     with pytest.raises(SampleError, match=r"limit of [0-9]"):
         images.image_size(header_of(side + 1))
 
-
-PNG_REST = struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT")) + FORMATS["PNG"][-12:]
 
 MEMORY = """
 import re, sys
@@ -391,9 +358,8 @@ def test_decoding_needs_little_more_than_the_pixels(tmp_path):
 
 def test_a_text_bomb_in_a_png():
     """A compressed text chunk of 100 MB."""
-    text = b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000)
-    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
-    data = FORMATS["PNG"][:33] + chunk + FORMATS["PNG"][33:]
+    text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(b"\0" * 100_000_000))
+    data = FORMATS["PNG"][:33] + text + FORMATS["PNG"][33:]
     outcome = decoded_or_refused(data)
     assert np.array_equal(outcome, RGB) or outcome.startswith("not a whole image")
 

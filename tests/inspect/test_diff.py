@@ -8,7 +8,8 @@ from PIL import Image
 
 from tests.commands import status_of
 from tests.dataset.golden.test_golden import HERE as GOLDEN
-from tests.photos import save
+from tests.examples import write
+from tests.photos import natural, save
 from tfprep import augment, codecs, sources
 from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.errors import DatasetError
@@ -18,12 +19,12 @@ tf = pytest.importorskip("tensorflow")
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory, photo_of, build_folder):
+def before(tmp_path_factory, build_folder):
     """12 training and 4 validation pictures of two classes, built with two variants."""
     root = tmp_path_factory.mktemp("before")
     for number in range(16):
         split = "train" if number < 12 else "val"
-        save(root / "raw" / split / "ab"[number % 2] / f"{number:02d}.png", photo_of(number, 32, 40))
+        save(root / "raw" / split / "ab"[number % 2] / f"{number:02d}.png", natural(number, 32, 40))
     build_folder(root / "raw", root / "out", variants={"train": 2})
     return root
 
@@ -47,11 +48,11 @@ def test_builds_of_equal_files_are_equal(before, tmp_path, build_folder):
     assert difference.recipe, "the recipe differs, and no record does"
 
 
-def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder, photo_of):
+def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder):
     def change(raw):
         (raw / "train/a/00.png").unlink()
-        Image.fromarray(photo_of(99, 32, 40)).save(raw / "train/b/01.png")
-        Image.fromarray(photo_of(98, 32, 40)).save(raw / "val/a/new.png")
+        Image.fromarray(natural(99, 32, 40)).save(raw / "train/b/01.png")
+        Image.fromarray(natural(98, 32, 40)).save(raw / "val/a/new.png")
         (raw / "train/a/02.png").rename(raw / "train/a/other.png")
 
     difference = rebuilt(before, tmp_path, build_folder, change)
@@ -66,14 +67,14 @@ def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder, p
     assert set(difference.statistics) == {"image"}
 
 
-def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, photo_of, capsys):
+def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, capsys):
     def change(raw):
         (raw / "train/a/04.png").rename(raw / "train/b/04.png")
 
     difference = rebuilt(before, tmp_path, build_folder, change)
     assert difference.relabelled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
     for number in range(3):
-        save(tmp_path / "table" / f"{number}.png", photo_of(number, 32, 40))
+        save(tmp_path / "table" / f"{number}.png", natural(number, 32, 40))
     for name, labels in (("old", "cat dog cat"), ("new", "cat cat cat")):
         rows = [f"{number}.png,{label}" for number, label in enumerate(labels.split())]
         (tmp_path / "table" / f"{name}.csv").write_text("\n".join(["image,label", *rows]) + "\n")
@@ -129,10 +130,8 @@ def test_the_command(before, tmp_path, build_folder, capsys):
 def test_imported_tfrecords_are_compared_by_their_records(before, tmp_path):
     first = shutil.copytree(GOLDEN / "v2" / "indexed", tmp_path / "first")
     second = shutil.copytree(first, tmp_path / "second")
-    with tf.io.TFRecordWriter(str(second / "train-00000.tfrecord")) as writer:
-        records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
-        for record in (records[0], records[2], records[2]):
-            writer.write(record)
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
+    write(second / "train-00000.tfrecord", [records[0], records[2], records[2]])
     index_tfrecords(str(second / "train-*.tfrecord"), "train", options=IndexOptions(workers=0))
     difference = compare(open_dataset(first), open_dataset(second))
     assert counts(difference) == {"removed": 1, "raw_changed": 1}

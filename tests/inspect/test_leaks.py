@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.commands import status_of
-from tests.photos import save
+from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError
@@ -21,12 +21,12 @@ SMALLER, PALER = ("val/b/smaller.jpg", "train/b/5.png"), ("test/a/paler.jpg", "t
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory, photo_of):
+def raw(tmp_path_factory):
     """30 different pictures in three splits, two equal files, two pictures that are nearly equal, and one with EXIF data."""
     root = tmp_path_factory.mktemp("raw")
     for number in range(30):
         split = "val" if number < 2 else "test" if number < 4 else "train"
-        save(root / ("train/b/3.png" if number == 3 else f"{split}/{'ab'[number % 2]}/{number}.png"), photo_of(number))
+        save(root / ("train/b/3.png" if number == 3 else f"{split}/{'ab'[number % 2]}/{number}.png"), natural(number))
     for copy, original in COPIES:
         shutil.copy(root / original, root / copy)
     (root / SMALLER[0]).parent.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ def test_a_thousand_equal_pictures_are_counted_not_listed(make_dataset):
 
 
 @pytest.fixture(scope="module")
-def turned(tmp_path_factory, build_folder, photo_of):
+def turned(tmp_path_factory, build_folder):
     """Eight pictures in train, and copies in val: mirrored, rotated by 90° and 180°, cropped by 5 %, of a label of their own."""
     root = tmp_path_factory.mktemp("turned")
     changes = (
@@ -128,7 +128,7 @@ def turned(tmp_path_factory, build_folder, photo_of):
     for number in range(8):
         rng = np.random.default_rng(number)
         grain = rng.normal(0, 25, (24, 32, 3)).repeat(4, 0).repeat(4, 1)
-        picture = Image.fromarray(np.clip(photo_of(number) + grain, 0, 255).astype(np.uint8))
+        picture = Image.fromarray(np.clip(natural(number) + grain, 0, 255).astype(np.uint8))
         for split, label, one in (("train", "a", picture), ("val", "ab"[number % 2], changes[number // 2](picture))):
             path = root / "raw" / split / label / f"{number}{split[0]}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,9 +160,9 @@ def test_one_picture_under_two_labels_is_a_list_of_its_own(turned, capsys, tmp_p
     assert "The same picture under two labels" in page.read_text()
 
 
-def test_equal_files_under_two_labels_are_named(tmp_path, build_folder, photo_of):
+def test_equal_files_under_two_labels_are_named(tmp_path, build_folder):
     for place in ("train/a/0.png", "train/b/copy.png", "val/b/again.png", "val/b/other.png"):
-        save(tmp_path / "raw" / place, photo_of(place == "val/b/other.png"))
+        save(tmp_path / "raw" / place, natural(place == "val/b/other.png"))
     leaks = find_leaks(open_dataset(build_folder(tmp_path / "raw", tmp_path / "out")))
     pairs = {(pair.first, pair.second, pair.labels) for pair in leaks.two_labels}
     assert all("train/a/0.png" in pair[:2] and sorted(pair[2]) == ["a", "b"] for pair in pairs)
@@ -178,14 +178,14 @@ def test_what_cannot_be_compared_counts_by_its_hash_alone(built):
         find_leaks(open_dataset(built), distance=13)
 
 
-def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_folder, photo_of):
+def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_folder):
     for split, number in (("train", 1), ("train", 2), ("val", 3)):
-        save(tmp_path / "raw" / split / f"drive7_{number:04d}.png", photo_of(number))
+        save(tmp_path / "raw" / split / f"drive7_{number:04d}.png", natural(number))
     for split, name in (("train", "x"), ("val", "y"), ("val", "z")):
         exif = Image.Exif()
         exif[0x010F], exif[0x0110] = "Maker", "Model"
         exif.get_ifd(0x8769)[0x9003] = "2024:05:01 10:00:00" if name != "z" else "2024:05:01 10:00:07"
-        Image.fromarray(photo_of(ord(name))).save(tmp_path / "raw" / split / f"{name}.jpg", exif=exif)
+        Image.fromarray(natural(ord(name))).save(tmp_path / "raw" / split / f"{name}.jpg", exif=exif)
     store = {"image": codecs.Original()}
     data = open_dataset(
         build_folder(tmp_path / "raw", tmp_path / "out", source=sources.Folder("{split}/**"), store=store)
@@ -215,9 +215,9 @@ def test_the_command(built, tmp_path, capsys):
     assert "2 of 29 samples of train occur in val too" in text
 
 
-def test_the_command_succeeds_without_leaks(tmp_path, build_folder, photo_of, capsys):
+def test_the_command_succeeds_without_leaks(tmp_path, build_folder, capsys):
     for number in range(6):
-        save(tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png", photo_of(100 + number))
+        save(tmp_path / "raw" / ("train", "val")[number % 2] / "a" / f"{number}x.png", natural(100 + number))
     out = build_folder(tmp_path / "raw", tmp_path / "out")
     assert status_of("check", out) == 0
     assert np.array_equal(find_leaks(open_dataset(out)).groups, np.arange(6))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
+from tests.photos import natural
 from tfprep.images import perceptual_hash
 from tfprep.inspect.fingerprints import MOST_DISTANCE, Forest, near_pairs, orientations, oriented
 from tfprep.inspect.thumbnails import alike, thumbnail
@@ -59,8 +60,8 @@ def test_orientations_of_hashes_are_those_of_the_definition():
         (4, Image.Transpose.TRANSPOSE), (7, Image.Transpose.TRANSVERSE),
     ],
 )  # fmt: skip
-def test_orientations_of_pictures_are_those_of_pillow(photo_of, orientation, by_pillow):
-    picture = Image.fromarray(photo_of(3)[..., 0])
+def test_orientations_of_pictures_are_those_of_pillow(orientation, by_pillow):
+    picture = Image.fromarray(natural(3)[..., 0])
     expected = picture if by_pillow is None else picture.transpose(by_pillow)
     assert np.array_equal(oriented(np.asarray(picture), orientation), np.asarray(expected))
 
@@ -114,12 +115,12 @@ def marked(picture):
         (lambda picture: picture.transpose(Image.Transpose.ROTATE_270), 6),
     ],
 )
-def test_changed_pictures_are_alike_and_others_are_not(photo_of, change, orientation):
+def test_changed_pictures_are_alike_and_others_are_not(change, orientation):
     rng = np.random.default_rng(0)
 
     def detailed(number):
         grain = rng.normal(0, 25, (24, 32, 3)).repeat(4, 0).repeat(4, 1)
-        return Image.fromarray(np.clip(photo_of(number) + grain, 0, 255).astype(np.uint8))
+        return Image.fromarray(np.clip(natural(number) + grain, 0, 255).astype(np.uint8))
 
     picture, other = detailed(1), detailed(2)
     one, two = thumbnail(np.asarray(picture)), thumbnail(np.asarray(change(picture)))
@@ -140,9 +141,9 @@ def test_one_edge_before_a_plain_sky_is_too_little_to_call_two_pictures_alike():
     assert alike(one, one, [0, *[65] * 7]) == (0, pytest.approx(1))
 
 
-def test_a_mirrored_photo_is_near_in_the_orientation_that_is_derived_from_its_hash(photo_of):
+def test_a_mirrored_photo_is_near_in_the_orientation_that_is_derived_from_its_hash():
     for number in range(20):
-        picture = photo_of(number)
+        picture = natural(number)
         one, mirrored = perceptual_hash(picture), perceptual_hash(np.ascontiguousarray(picture[:, ::-1]))
         assert (turned(mirrored, 1) ^ one).bit_count() <= 10
 

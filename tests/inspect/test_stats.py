@@ -8,14 +8,14 @@ import pytest
 from PIL import Image
 
 from tests.commands import status_of
-from tests.photos import save
+from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
 from tfprep.inspect.stats import statistics_of
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory, photo_of, build_folder):
+def built(tmp_path_factory, build_folder):
     """Pictures with masks: number 3 is dark, number 5 blurred; the mask of number n covers n rows of 48."""
     root = tmp_path_factory.mktemp("stats")
     for number in range(12):
@@ -95,9 +95,9 @@ def test_the_command(built, tmp_path, capsys):
     assert "Darkest: train/b/03.jpg.png" in capsys.readouterr().out
 
 
-def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, photo_of, tmp_path):
+def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, tmp_path):
     for place in ("train/a", "train/b", "train/c", "val/b"):
-        save(tmp_path / "raw" / place / "1.png", photo_of(len(place)))
+        save(tmp_path / "raw" / place / "1.png", natural(len(place)))
     page = tmp_path / "stats.html"
     status_of("stats", str(build_folder(tmp_path / "raw", tmp_path / "out")), "--html", page)
     html = page.read_text()

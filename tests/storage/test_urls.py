@@ -11,7 +11,6 @@ import pytest
 import tfprep
 from tests.storage.server import copied_to_memory
 from tfprep.dataset import open_dataset
-from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, MissingDependencyError, StorageError
 from tfprep.storage.objects import ObjectStore
 from tfprep.storage.store import open_store
@@ -35,17 +34,6 @@ def test_samples_equal_those_of_the_folder(photos, url):
     assert there.index("train", columns=["key", "offset"]).equals(here.index("train", columns=["key", "offset"]))
     for a, b in zip(there.samples("train", positions=[0, 7]), here.samples("train", positions=[0, 7]), strict=True):
         np.testing.assert_equal(a, b)
-
-
-def test_a_dataset_at_a_url_is_verified(photos, url):
-    before = {(fault.file, fault.offset) for fault in verify(photos.path)}
-    assert {(fault.file, fault.offset) for fault in verify(url)} == before
-    store, shard = open_store(url), open_dataset(url).file("train", 0, 0).name
-    content = bytearray(store.read(shard))
-    content[100] ^= 1
-    store.write(shard, bytes(content))
-    (more,) = [fault for fault in verify(url) if (fault.file, fault.offset) not in before]
-    assert (more.file, more.offset, "checksum" in more.reason) == (shard, 0, True)
 
 
 def test_a_url_without_a_dataset():

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
 
+from tests.examples import serialized, write
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import IndexOptions, index_tfrecords
@@ -124,23 +125,18 @@ def originals() -> Recipe:
 
 def foreign(folder: Path) -> None:
     """Records that TensorFlow wrote, for `tfprep index`."""
-    import tensorflow as tf
-
     draws = np.random.default_rng(21)
     for split, count in SAMPLES.items():
-        with tf.io.TFRecordWriter(str(folder / f"{split}-00000.tfrecord")) as writer:
-            for number in range(count):
-                file = io.BytesIO()
-                image = Image.fromarray(draws.integers(0, 256, (3, 4, 3), np.uint8)).resize((16, 12))
-                image.save(file, "PNG" if number % 2 else "JPEG")
-                features = {
-                    "picture": tf.train.Feature(bytes_list=tf.train.BytesList(value=[file.getvalue()])),
-                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2])),
-                    "ragged": tf.train.Feature(float_list=tf.train.FloatList(value=[n / 4 for n in range(number % 3)])),
-                    "texts": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"t%d" % n for n in range(number)])),
-                }
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
+        records = []
+        for number in range(count):
+            file = io.BytesIO()
+            image = Image.fromarray(draws.integers(0, 256, (3, 4, 3), np.uint8)).resize((16, 12))
+            image.save(file, "PNG" if number % 2 else "JPEG")
+            ragged = np.arange(number % 3, dtype=np.float32) / 4
+            texts = [b"t%d" % n for n in range(number)]
+            features = {"picture": file.getvalue(), "label": number % 2, "ragged": ragged, "texts": texts}
+            records.append(serialized(features))
+        write(folder / f"{split}-00000.tfrecord", records)
 
 
 def contents(shards: list[Path]) -> Iterator[dict[str, Any]]:

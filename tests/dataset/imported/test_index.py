@@ -16,7 +16,7 @@ import pytest
 import tfprep
 from tests.builder.conftest import run
 from tests.commands import status_of
-from tests.dataset.imported.conftest import image_bytes, serialized, write
+from tests.examples import image_bytes, serialized, write
 from tests.photos import save
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build

@@ -1,0 +1,97 @@
+"""Options of ops and derived inputs: what is out of range is refused with the rule and the value, by the name of the option."""
+
+import re
+from dataclasses import MISSING, fields, is_dataclass
+from math import nan
+
+import pytest
+
+from tfprep import augment, derive
+from tfprep.errors import RecipeError
+
+KINDS = [
+    kind
+    for package in (augment, derive)
+    for kind in (getattr(package, name) for name in package.__all__)
+    if is_dataclass(kind) and kind not in (augment.Transform, augment.Custom, augment.Resize)
+]
+NEEDED = {"height": 4, "width": 4, "classes": 3, "count": 1, "op": augment.Flip(), "ops": [augment.Flip()]}
+ANY = {"Heatmaps.min_visibility", "GeodesicDistance.only"}
+"""Options of which every number means something."""
+UNBOUNDED = re.compile(
+    r".*Crop\.(height|width)|.*\.(sigma_px|width_px|jitter_px|min_px|step_px|margin_px|band_px|edge_weight_px|size_px)|"
+    r"AugMix\.(width|depth|alpha)|Canny\.(low|high)|.*\.(channels|sets|scans|holes|cells|w0|n|n_neg3|classes)|"
+    r"(Signed|Geodesic|)Distance\.truncate_px"
+)
+NUMBERS = [
+    (kind, field.name)
+    for kind in KINDS
+    for field in fields(kind)
+    if re.search("int|float|Range|Targets|Dtype|Literal", field.type) and f"{kind.__name__}.{field.name}" not in ANY
+]
+
+
+@pytest.mark.parametrize(("kind", "option"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
+def test_numbers_out_of_range_are_refused_by_the_name_of_their_option(kind, option):
+    needed = {field.name: NEEDED[field.name] for field in fields(kind) if field.default is MISSING}
+    bounded = not UNBOUNDED.fullmatch(f"{kind.__name__}.{option}")
+    for wrong in (nan, -1e9, *([10**9] if bounded else [])):
+        with pytest.raises(RecipeError, match=rf"{kind.__name__}(\.{option}| in uint8)"):
+            kind(**{**needed, option: wrong})
+    assert len(NUMBERS) > 120
+
+
+WRONG = [
+    (lambda: augment.Shear(60, 60), "multiply to less than 1"),
+    (lambda: augment.Elastic(400, 10), r"Elastic.alpha_px is from 0 to 3 sigma_px² = 300"),
+    (lambda: augment.GridDistortion(5, 0.25), r"GridDistortion.amount is from 0 to below 0.25"),
+    (lambda: augment.GridDistortion(1), "GridDistortion.cells is a whole number, at least 2, got 1"),
+    (lambda: augment.Brightness(20), "Brightness.amount .* 0 <= from <= to <= 10"),
+    (lambda: augment.Contrast((2, 1)), "Contrast.amount"),
+    (lambda: augment.Hue(0.6), "Hue.amount"),
+    (lambda: augment.Noise((5, 300)), "Noise.sigma is a range"),
+    (lambda: augment.Cutout(level=256), "Cutout.level is a whole number from 0 to 255, got 256"),
+    (lambda: augment.Posterize((2.5, 4)), "Posterize.bits are whole numbers"),
+    (lambda: augment.Flip(1.5), r"Flip.p is a probability from 0 to 1, got 1.5"),
+    (lambda: augment.Flip(direction="both"), r"Flip.direction is 'horizontal' or 'vertical', got 'both'"),
+    (lambda: augment.Rotate((10, nan)), r"Rotate.degrees is a range"),
+    (lambda: augment.Crop(5, 0), r"Crop.width is a whole number of pixels, at least 1, got 0; for example 224"),
+    (augment.Resize, "either height and width, or shorter, or longer"),
+    (lambda: augment.Resize(5), "either height and width"),
+    (lambda: augment.Resize(5, 5, shorter=3), "either height and width"),
+    (lambda: augment.Resize(shorter=5, pad=True), "pad needs a size to pad to"),
+    (lambda: augment.Resize(0, 5), r"Resize.height is a whole number of pixels, at least 1, got 0"),
+    (lambda: augment.Resize(longer=2.5), r"Resize.longer is a whole number"),
+    (lambda: augment.RandomResizedCrop(5, 5, scale=(0.5, 1.5)), r"RandomResizedCrop.scale is a range"),
+    (lambda: augment.RandomResizedCrop(5, 5, scale=(0, 0)), r"RandomResizedCrop.scale ends above 0"),
+    (lambda: augment.RandomResizedCrop(5, 5, eval_fraction=0), r"eval_fraction is a number above 0, at most 1, got 0"),
+    (lambda: augment.OneOf([]), r"OneOf.ops is a list of ops"),
+    (lambda: augment.OneOf([augment.Flip()], [1, 2]), r"OneOf.weights has one number"),
+    (lambda: augment.SomeOf([augment.Flip()], 2), r"SomeOf.count is from 0 to the number of ops, 1, got 2"),
+    (lambda: augment.AugMix(0), r"AugMix.severity is a number from 1 to 10, got 0; for example 3"),
+    (lambda: derive.Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
+    (lambda: derive.Distance(target=()), "at least one class"),
+    (lambda: derive.Distance(normalise=True), "normalise divides by truncate_px"),
+    (lambda: derive.Distance(dtype="uint8"), "uint8 needs truncate_px of at most 255"),
+    (lambda: derive.Distance(dtype="uint8", truncate_px=300), "uint8 needs truncate_px of at most 255"),
+    (lambda: derive.SignedDistance(dtype="uint8"), "SignedDistance in uint8 needs truncate_px"),
+    (lambda: derive.SignedDistance(normalise=True), "normalise divides by truncate_px"),
+    (lambda: derive.Canny(low=200, high=100), "Canny.high is at least low, got 100; for example 400"),
+    (lambda: derive.Heatmaps(sigma_px=0), "Heatmaps.sigma_px is a number above 0, got 0; for example 20"),
+    (lambda: derive.OneHot(classes=0), "OneHot.classes is a whole number, at least 1"),
+    (lambda: derive.Boundaries(width_px=-1), "Boundaries.width_px is a distance, at least 0, got -1; for example 5"),
+    (
+        lambda: derive.InstanceBoxes(void=1.5),
+        "InstanceBoxes.void is a class number from 0 to 65535, got 1.5; for example 1",
+    ),
+    (lambda: derive.Clicks(truncate_px=300), "Clicks in uint8 needs truncate_px of at most 255, got 300"),
+    (lambda: derive.Clicks(n_neg1=(3, 2)), "Clicks.n_neg1 is a range"),
+    (lambda: derive.Clicks(strategies=(4,)), "Clicks.strategies is a tuple of 1, 2 and 3"),
+    (lambda: derive.Clicks(target=1, void=1), "Clicks.void is not the target's class"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_wrong_options_raise_with_the_rule_and_the_value(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()

@@ -1,0 +1,70 @@
+"""Examples and TFRecords by TensorFlow's own classes, in the layouts that people have."""
+
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+
+def example(features: Mapping[str, Any]):
+    """A `tf.train.Example` of bytes, numbers, lists of one of them, or arrays. An empty list is one of bytes."""
+    import tensorflow as tf
+
+    def feature(value):
+        values = np.ravel(value) if isinstance(value, np.ndarray) else value if isinstance(value, list) else [value]
+        if isinstance(values, list) and isinstance(values[0] if values else b"", bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        if np.asarray(values).dtype.kind == "f":
+            return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    lists = {name: value if isinstance(value, tf.train.Feature) else feature(value) for name, value in features.items()}
+    return tf.train.Example(features=tf.train.Features(feature=lists))
+
+
+def serialized(features: Mapping[str, Any]) -> bytes:
+    return bytes(example(features).SerializeToString())
+
+
+def write(path: Path, payloads: Iterable[bytes], compression: str = "") -> Path:
+    """A shard, by TensorFlow's writer."""
+    import tensorflow as tf
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path), compression) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    return path
+
+
+def image_bytes(rng: np.random.Generator, size: tuple[int, int], form: str = "JPEG", mode: str = "RGB") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode).save(file, form)
+    return file.getvalue()
+
+
+def detection(rng: np.random.Generator, number: int) -> dict[str, Any]:
+    """An Example in the layout of TensorFlow's Object Detection API: sizes differ, so do the numbers of boxes, one feature is
+    missing in some records."""
+    height, width, boxes = *(int(side) for side in rng.integers(20, 40, 2)), number % 4
+    features = {
+        "image/encoded": image_bytes(rng, (height, width), "PNG" if number % 5 == 3 else "JPEG"),
+        "image/format": b"png" if number % 5 == 3 else b"jpeg",
+        "image/filename": b"photo%04d.jpg" % number,
+        "image/source_id": str(number).encode(),
+        "image/height": height,
+        "image/width": width,
+        "image/object/class/text": [b"cat", b"dog", b"d\xc3\xb6g"][:boxes],
+        "image/object/class/label": rng.integers(1, 90, boxes),
+        "image/night": number % 3,
+    }
+    for side in ("xmin", "xmax", "ymin", "ymax"):
+        features[f"image/object/bbox/{side}"] = rng.random(boxes).astype(np.float32)
+    if number % 4 == 0:
+        del features["image/object/class/text"]
+    if number % 2:
+        features["image/weather"] = number % 7
+    return features
