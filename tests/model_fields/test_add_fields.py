@@ -483,7 +483,11 @@ def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.Captu
     defined(plain, DOUBLE)  # one of the two is named FIELDS in the recipe's file
     text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
     recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
+    assert list(explain_fields(plain.out, recipe).values()) == ["not computed yet"] * 14
     assert add_fields(plain.out, recipe).fields == ("score", "double")
+    assert set(explain_fields(plain.out, recipe).values()) == {""}
+    plain.define(weight="4.0")
+    assert [*explain_fields(plain.out, recipe).values()][7:] == ["added fields among the inputs are computed first"] * 7
     recipe.write_text(f"{RECIPE}\nfrom other import FIELDS\n")
     with pytest.raises(RecipeError, match=r"FIELDS and RECIPE\.model_fields are different ones"):
         add_fields(plain.out, recipe)

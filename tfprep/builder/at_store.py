@@ -33,7 +33,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -45,6 +44,7 @@ from tfprep.builder.publish import (
     manifest_of,
     manifest_there,
     other_files,
+    replace_manifest,
     says_the_same,
     shard_names,
     with_added,
@@ -58,7 +58,7 @@ from tfprep.dataset.other_readers import tfds_files
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import ObjectInfo
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.store import Store, find_object, open_store
+from tfprep.storage.store import Store, find_object
 from tfprep.storage.urls import PathOrUrl, folder_at
 
 HEARTBEAT_S, DEAD_S = 10.0, 45.0
@@ -228,17 +228,6 @@ def _publish(
     published = replace(first, files=digests)
     replace_manifest(layout.out, published, version)
     return published
-
-
-def replace_manifest(url: Path, manifest: Manifest, version: str | None) -> str:
-    """Replace `tfprep.json` at a store if it is still of this version; return the new version. Raises BuildError if it is not."""
-    try:
-        return open_store(url).replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
-    except ObjectChangedError as error:
-        raise BuildError(
-            f"{url}: another process published in the meantime, so this one did not; run the same command again: it continues "
-            "from the shards that are there"
-        ) from error
 
 
 # --- leftovers --------------------------------------------------------------------------------------------------------

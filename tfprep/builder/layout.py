@@ -29,17 +29,41 @@ from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import folder_at, is_remote, scheme_of
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layout:
-    """The folders of one build.
+    """The folders and files of one build.
 
     Attributes:
       out: The dataset itself: a folder, or a `Url` of an object store.
       scratch: The local folder of what this run alone uses, where `out` is at a store; None for `out` itself.
+      private, here: The folders of what readers do not read: that of the dataset, and that of this machine alone (logs, locks,
+        shards that wait to be published).
+      staged: The folder of the shards that wait to be published.
     """
 
     out: Path
     scratch: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.private = self.out / PRIVATE
+        self.here = (self.scratch or self.out) / PRIVATE
+        self.staged = self.here / "new"
+        self.receipts = self.private / "receipts"
+        self.plan = self.private / "plan.json"
+        # The recipes that were built, as JSON by fingerprint, from which a later build says what changed.
+        self.recipes = self.private / "recipes"
+        self.manifest_copy = self.private / "tfprep.json"  # for a repair
+        # The list of all shards that may be in `out`, so that none is ever forgotten there.
+        self.files = self.private / "files.json"
+        self.log = self.here / "build.log"
+        self.report = self.out / "report.html"
+        self.failed_rejects = self.private / REJECTS  # of a build that published nothing because of them
+        self.lock = self.here / "lock"
+        self.locks = self.here / "locks"  # of which a byte is the lock of one shard (`name_locked`)
+        self.mark = self.private / "mark"  # of the running build on a cluster, by which its nodes know the folder
+        # The plan that parts of a build agreed on, and the logs of parts.
+        self.parts = self.private / "parts"
+        self.part_plan = self.parts / "plan.json"
 
     def absolute(self) -> Layout:
         """Return the folders as another process finds them."""
@@ -53,78 +77,6 @@ class Layout:
     def store(self) -> Store:
         """The store of `out`."""
         return open_store(self.out)
-
-    @property
-    def private(self) -> Path:
-        return self.out / PRIVATE
-
-    @property
-    def here(self) -> Path:
-        """The folder for this machine alone: logs, locks, shards that wait to be published."""
-        return (self.scratch or self.out) / PRIVATE
-
-    @property
-    def staged(self) -> Path:
-        return self.here / "new"
-
-    @property
-    def receipts(self) -> Path:
-        return self.private / "receipts"
-
-    @property
-    def plan(self) -> Path:
-        return self.private / "plan.json"
-
-    @property
-    def recipes(self) -> Path:
-        """The recipes that were built, as JSON by fingerprint, from which a later build says what changed."""
-        return self.private / "recipes"
-
-    @property
-    def manifest_copy(self) -> Path:
-        """A copy of `tfprep.json`, for a repair."""
-        return self.private / "tfprep.json"
-
-    @property
-    def files(self) -> Path:
-        """The list of all shards that may be in `out`, so that none is ever forgotten there."""
-        return self.private / "files.json"
-
-    @property
-    def log(self) -> Path:
-        return self.here / "build.log"
-
-    @property
-    def report(self) -> Path:
-        return self.out / "report.html"
-
-    @property
-    def failed_rejects(self) -> Path:
-        """The rejects of a build that published nothing because of them."""
-        return self.private / REJECTS
-
-    @property
-    def lock(self) -> Path:
-        return self.here / "lock"
-
-    @property
-    def locks(self) -> Path:
-        """The file of which a byte is the lock of one shard (`name_locked`)."""
-        return self.here / "locks"
-
-    @property
-    def mark(self) -> Path:
-        """A file of the running build on a cluster, by which its nodes know the folder."""
-        return self.private / "mark"
-
-    @property
-    def parts(self) -> Path:
-        """The folder of the plan that parts of a build agreed on, and of the logs of parts."""
-        return self.private / "parts"
-
-    @property
-    def part_plan(self) -> Path:
-        return self.parts / "plan.json"
 
     def part_log(self, number: int, parts: int) -> Path:
         return self.here / self.parts.name / f"part-{number}-of-{parts}.log"

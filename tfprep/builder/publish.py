@@ -40,7 +40,7 @@ from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
-from tfprep.errors import DatasetError, StorageError, TooManyRejectsError
+from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError, TooManyRejectsError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import (
     link_or_copy,
@@ -51,7 +51,8 @@ from tfprep.storage.local import (
     write_whole,
     writing,
 )  # fmt: skip
-from tfprep.storage.urls import write_content
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import is_remote, write_content
 
 Publication: TypeAlias = Callable[[Plan, Layout, Sequence[Receipt], Mapping[str, str]], Manifest]
 """A function that makes the built shards the dataset, as `publish` does."""
@@ -94,7 +95,7 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
         ):  # the last: it shows TFDS that there is a dataset
             write_whole(layout.out / name, texts[name])
         published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *texts)})
-        _write_manifest(layout, published)
+        replace_manifest(layout.out, published)
     content = (layout.out / MANIFEST).read_bytes()
     if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
         with whole_file(layout.manifest_copy) as copy:
@@ -154,11 +155,26 @@ def manifest_there(layout: Layout, *, damaged_is_none: bool = True) -> Manifest 
         raise
 
 
-def _write_manifest(layout: Layout, manifest: Manifest) -> None:
-    """Replace `tfprep.json` in one step. All names in the folder are durable before it, and it is durable at the end."""
-    sync_folder(layout.out)
-    write_whole(layout.out / MANIFEST, manifest.to_json())
-    sync_folder(layout.out)
+def replace_manifest(folder: Path, manifest: Manifest, version: str | None = None) -> str:
+    """Replace `tfprep.json` in one step; return its new version at a store.
+
+    All names in a local folder are durable before it, and it is durable at the end. At a store it has to be of `version` still.
+
+    Raises:
+      BuildError: The disk refuses, or another process published at the store meanwhile.
+    """
+    if is_remote(folder):
+        try:
+            return open_store(folder).replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
+        except ObjectChangedError as error:
+            raise BuildError(
+                f"{folder}: another process published in the meantime, so this one did not; run the same command again: it "
+                "continues from the shards that are there"
+            ) from error
+    sync_folder(folder)
+    write_whole(folder / MANIFEST, manifest.to_json())
+    sync_folder(folder)
+    return ""
 
 
 def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
@@ -190,7 +206,7 @@ def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping
             link_or_copy(source, layout.out / alias)
     for name, alias in aliases.items():
         link_or_copy(written[name], layout.out / alias)
-    _write_manifest(layout, hidden)
+    replace_manifest(layout.out, hidden)
 
 
 def _take_away(path: Path) -> None:

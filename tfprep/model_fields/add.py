@@ -7,7 +7,7 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,53 +94,47 @@ def add_fields(
         BuildError: The model failed, or returned what cannot be stored; or the dataset is being built by another process.
         DatasetError: There is no such dataset, or a record of it is damaged.
     """
-    began, summaries = time.monotonic(), []
-    chosen = Part(*part) if part else None
+    began, chosen = time.monotonic(), Part(*part) if part else None
     loaded, source = _loaded(fields)
+    names: list[str] = []
     withdrawn: list[str] = []
+    samples, shards, kept, timing = 0, 0, 0, Timing()
     for one in loaded:  # each may get fields that were added before it
         plan = _plan(dataset, one)
         _check_replace(plan, replace)
-        summaries.append(_add(plan, source, devices, chosen, on_progress))
-        withdrawn = [*(name for name in withdrawn if name not in one.store), *summaries[-1].withdrawn]
-    sums = ("samples", "shards", "kept", "calls", "model_s")
-    totals = {name: sum(getattr(summary, name) for summary in summaries) for name in sums}
-    names = tuple(name for summary in summaries for name in summary.fields)
+        on_the_way = scratch_folder() if is_remote(plan.data.path) else nullcontext(plan.data.path)  # to the store
+        with on_the_way as scratch, _held(plan.data, shared=chosen is not None) as version:
+            tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
+            due = [task for task in tasks if not plan.is_computed(task)]
+            if due:
+                timing = timing.plus(_computed(plan, source, due, devices, scratch, on_progress))
+            gone = () if chosen else publish_fields(plan, scratch, version)
+        names += one.store
+        withdrawn = [*(name for name in withdrawn if name not in one.store), *gone]
+        samples += sum(task.records for task in due)
+        shards, kept = shards + len(due), kept + len(tasks) - len(due)
     return FieldsSummary(
-        plan.data.path, names, **totals, seconds=time.monotonic() - began, published=chosen is None,
-        withdrawn=tuple(withdrawn),
-    )  # fmt: skip
-
-
-def _add(
-    plan: FieldsPlan, source: Path | None, devices: int | Sequence[str | int] | None, part: Part | None,
-    on_progress: OnProgress | None,
-) -> FieldsSummary:  # fmt: skip
-    began = time.monotonic()
-    on_the_way = scratch_folder() if is_remote(plan.data.path) else nullcontext(plan.data.path)  # to the store
-    with on_the_way as scratch, _held(plan.data, shared=part is not None) as version:
-        tasks = plan.tasks[part.number :: part.parts] if part else plan.tasks
-        due = [task for task in tasks if not plan.is_computed(task)]
-        timing = _computed(plan, source, due, devices, scratch, on_progress) if due else Timing()
-        withdrawn: tuple[str, ...] = ()
-        if part is None:
-            withdrawn = publish_fields(plan, scratch, version)
-    return FieldsSummary(
-        path=plan.data.path, fields=tuple(plan.fields.store), samples=sum(task.records for task in due), shards=len(due),
-        kept=len(tasks) - len(due), calls=timing.calls, model_s=timing.model_s, seconds=time.monotonic() - began,
-        published=part is None, withdrawn=withdrawn,
+        plan.data.path, tuple(names), samples, shards, kept, timing.calls, timing.model_s, time.monotonic() - began,
+        published=chosen is None, withdrawn=tuple(withdrawn),
     )  # fmt: skip
 
 
 def explain_fields(dataset: PathOrUrl, fields: AnyFields) -> dict[str, str]:
     """Return why each shard would be computed, "" where it is up to date, without computing anything."""
-    plans = [_plan(dataset, one) for one in _loaded(fields)[0]]
-    names = [f"{plan.fields.name}: " if len(plans) > 1 else "" for plan in plans]
-    return {
-        f"{name}{task}": plan.why(task, plan.receipt(task))
-        for plan, name in zip(plans, names, strict=True)
-        for task in plan.tasks
-    }
+    reasons: dict[str, str] = {}
+    before: dict[str, set[str]] = {}  # by field, the shards of it that would be computed first
+    loaded, _ = _loaded(fields)
+    for one in loaded:
+        plan, due = _plan(dataset, one, before), set()
+        for task in plan.tasks:
+            why = plan.why(task, plan.receipt(task))
+            if not why and any(str(task) in before.get(name, ()) for name in one.inputs):
+                why = "added fields among the inputs are computed first"
+            if why:
+                due.add(str(task))
+            reasons[f"{one.name}: {task}" if len(loaded) > 1 else str(task)] = why
+        before |= dict.fromkeys(one.store, due)
+    return reasons
 
 
 def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
@@ -183,9 +177,9 @@ def _loaded(fields: AnyFields) -> tuple[list[ModelFields], Path | None]:
     return several, None
 
 
-def _plan(dataset: PathOrUrl, fields: ModelFields) -> FieldsPlan:
+def _plan(dataset: PathOrUrl, fields: ModelFields, before: Collection[str] = ()) -> FieldsPlan:
     plan = FieldsPlan(open_data(dataset), fields, fields.describe())
-    plan.check()
+    plan.check(before)
     return plan
 
 
@@ -257,7 +251,7 @@ def _computed(
                 raise BuildError(f"the process of device {at}: {event.reason}")
             elif isinstance(event, TaskDone):
                 note(event.task, sum(task.records for task in groups[event.task]))
-                timing = Timing(timing.model_s + event.result.model_s, timing.calls + event.result.calls)
+                timing = timing.plus(event.result)
     return timing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -211,12 +211,12 @@ class FieldsPlan:
             return "the main shard was built again"
         return "" if receipt.of == task.of else "the main shard, or added fields among the inputs, are others"
 
-    def check(self) -> None:
-        """Raise RecipeError where the dataset has no such inputs, or has fields of these names already."""
+    def check(self, before: Collection[str] = ()) -> None:
+        """Raise RecipeError where the dataset has no such inputs, nor will have them `before`, or has such fields already."""
         check_no_link(self.path)
         own = self.data.manifest.groups
         for name in self.fields.inputs:
-            if name != "key" and name not in self.data.fields:
+            if name not in ("key", *before, *self.data.fields):
                 raise RecipeError(
                     f"inputs: {self.data.path} has no field {name!r}; it has {', '.join(self.data.fields)}"
                 )

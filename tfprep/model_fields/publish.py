@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfprep.builder.at_store import replace_manifest
 from tfprep.builder.planning.plan import recorded_versions
+from tfprep.builder.publish import replace_manifest
 from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo, read_manifest
 from tfprep.dataset.arrow import array_of
@@ -130,18 +130,13 @@ def _remove_folders(path: Path, name: str, kept: str) -> None:
 
 
 def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
-    """Replace `tfprep.json` of the dataset in one step."""
+    """Replace `tfprep.json` of the dataset, and the copy of which `tfprep repair` makes a lost one again."""
     text = manifest.to_json()
     parse_manifest(text.encode("utf-8", "surrogateescape"), data.path / MANIFEST)  # a fault here would hide the dataset
-    if is_remote(data.path):
-        replace_manifest(data.path, manifest, version)
-        return
-    data.check_not_replaced()
-    sync_folder(data.path)
-    write_whole(data.path / MANIFEST, text)
-    sync_folder(data.path)
-    copy = data.path / PRIVATE / MANIFEST
-    if copy.exists():  # of which `tfprep repair` makes a lost one again
+    if not is_remote(data.path):
+        data.check_not_replaced()
+    replace_manifest(data.path, manifest, version)
+    if not is_remote(data.path) and (copy := data.path / PRIVATE / MANIFEST).exists():
         write_whole(copy, text)
 
 
