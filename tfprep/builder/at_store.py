@@ -38,16 +38,13 @@ from typing import Any
 import google_crc32c
 
 from tfprep.builder.layout import Layout, is_alive, locked, refusal, this_process
-from tfprep.builder.planning.plan import Plan
 from tfprep.builder.publish import (
     Publication,
-    manifest_of,
     manifest_there,
     other_files,
     replace_manifest,
     says_the_same,
     shard_names,
-    with_added,
     write_tables,
 )
 from tfprep.builder.receipts import Receipt, contents_path, read_receipts, without_digest
@@ -182,9 +179,9 @@ def locked_at_store(layout: Layout, *, shared: bool = False) -> Iterator[Publica
         info = find_object(store, MANIFEST)
         before = None if info is None else info.version
 
-        def publication(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
-            there = manifest_there(layout)
-            manifest = with_added(there, manifest_of(plan, receipts, common))
+        def publication(
+            layout: Layout, there: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]
+        ) -> Manifest:
             if there is None or not _is_published(store, there, manifest):
                 there = _publish(layout, manifest, receipts, lock, before)
             kept = {layout.receipt(receipt.split, receipt.shard).name for receipt in receipts}

@@ -54,48 +54,30 @@ from tfprep.storage.local import (
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote, write_content
 
-Publication: TypeAlias = Callable[[Plan, Layout, Sequence[Receipt], Mapping[str, str]], Manifest]
+Publication: TypeAlias = Callable[[Layout, Manifest | None, Manifest, Sequence[Receipt]], Manifest]
 """A function that makes the built shards the dataset, as `publish` does."""
 
 _TFDS_INFO = "dataset_info.json"
 
 
-def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
+def publish(layout: Layout, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]) -> Manifest:
     """Make the built shards the dataset, and return its manifest.
 
     Args:
-      plan: The plan of the build.
       layout: The folders of the build.
+      before: What `manifest_there` returns.
+      manifest: What `manifest_of` returned.
       receipts: The receipts of all shards, by split and shard.
-      common: The form of each field (`tfprep.builder.shards.sums`).
     """
-    manifest = with_added(manifest_there(layout), manifest_of(plan, receipts, common))
-    published = manifest_there(layout)
-    is_published = published is not None and says_the_same(published, manifest) and not any(layout.staged.iterdir())
     if (
-        published is None
-        or not is_published
-        or not all(matches(layout.out / name, digest) for name, digest in published.files.items())
+        before is not None
+        and says_the_same(before, manifest)
+        and not any(layout.staged.iterdir())
+        and all(matches(layout.out / name, digest) for name, digest in before.files.items())
     ):
-        written, manifest = write_tables(layout, manifest, receipts)
-        _switch_to_hidden_names(layout, manifest, written)
-        _note_files(layout, _noted(layout) | _belonging(manifest))
-        _take_away(layout.out / _TFDS_INFO)
-        with writing(layout.out):
-            # The .idx files come first: a shard that has left `.tfprep/new` is complete.
-            for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
-                if (layout.staged / name).exists():
-                    os.replace(layout.staged / name, layout.out / name)
-            for name, path in written.items():
-                os.replace(path, layout.out / name)
-        sync_folder(layout.out)
-        texts = other_files(manifest, receipts, digest_of(layout.out / INDEX))
-        for name in sorted(
-            texts, key=lambda name: name == _TFDS_INFO
-        ):  # the last: it shows TFDS that there is a dataset
-            write_whole(layout.out / name, texts[name])
-        published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *texts)})
-        replace_manifest(layout.out, published)
+        published = before
+    else:
+        published = _publish(layout, before, manifest, receipts)
     content = (layout.out / MANIFEST).read_bytes()
     if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
         with whole_file(layout.manifest_copy) as copy:
@@ -104,9 +86,28 @@ def publish(plan: Plan, layout: Layout, receipts: Sequence[Receipt], common: Map
     return published
 
 
-def with_added(before: Manifest | None, manifest: Manifest) -> Manifest:
-    """Return a manifest with the added fields of the one before it, as far as they are of the same shards."""
-    return replace(manifest, added=kept_fields(before, manifest))
+def _publish(layout: Layout, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]) -> Manifest:
+    written, manifest = write_tables(layout, manifest, receipts)
+    if before is None:  # there is no older dataset that could be read, and so nothing to protect
+        _take_away(layout.out / MANIFEST)
+    else:
+        _switch_to_hidden_names(layout, manifest, written)
+    _note_files(layout, _noted(layout) | _belonging(manifest))
+    _take_away(layout.out / _TFDS_INFO)
+    with writing(layout.out):
+        # The .idx files come first: a shard that has left `.tfprep/new` is complete.
+        for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
+            if (layout.staged / name).exists():
+                os.replace(layout.staged / name, layout.out / name)
+        for name, path in written.items():
+            os.replace(path, layout.out / name)
+    sync_folder(layout.out)
+    texts = other_files(manifest, receipts, digest_of(layout.out / INDEX))
+    for name in sorted(texts, key=lambda name: name == _TFDS_INFO):  # the last: it shows TFDS that there is a dataset
+        write_whole(layout.out / name, texts[name])
+    published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *texts)})
+    replace_manifest(layout.out, published)
+    return published
 
 
 def says_the_same(published: Manifest, manifest: Manifest) -> bool:
@@ -178,13 +179,7 @@ def replace_manifest(folder: Path, manifest: Manifest, version: str | None = Non
 
 
 def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
-    """Steps 1 and 2 above. Without an older dataset that could be read there is nothing to protect.
-
-    `written` holds the temporary paths of the index and of the records' locations, by their usual names.
-    """
-    if manifest_there(layout) is None:
-        _take_away(layout.out / MANIFEST)
-        return
+    """Steps 1 and 2 above; `written` holds the temporary paths of the index and of the locations, by their usual names."""
 
     def hidden_file(file: FileInfo) -> FileInfo:
         """Give a shard that waits to be published its hidden name; the others keep theirs."""
@@ -268,8 +263,17 @@ def _remove_rest(layout: Layout, manifest: Manifest) -> None:
 # --- the content of tfprep.json ----------------------------------------------------------------------------------------
 
 
-def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str]) -> Manifest:
-    """Return the manifest, without the digests of the files that are no shards; `common` is the form of each field."""
+def manifest_of(
+    plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str], before: Manifest | None
+) -> Manifest:
+    """Return the manifest, without the digests of the files that are no shards.
+
+    Args:
+      plan: The plan of the build.
+      receipts: The receipts of all shards, by split and shard.
+      common: The form of each field (`tfprep.builder.shards.sums`).
+      before: The manifest that is there, whose added fields are kept as far as they are of the same shards.
+    """
     specs: dict[str, FieldSpec] = {}
     for name, form in common.items():
         forms = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
@@ -292,7 +296,7 @@ def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, st
         variance = np.array(total.squares, np.float64) / total.pixels - mean**2
         statistics[name] = Statistics(tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 0)).tolist()))
     codecs = {name: codec.describe() for name, codec in plan.recipe.store.items()}
-    return Manifest(
+    manifest = Manifest(
         name=plan.recipe.name,
         fingerprint=plan.fingerprint,
         recipe=plan.description,
@@ -304,6 +308,7 @@ def manifest_of(plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, st
         versions=recorded_versions(),
         rejects=sum(len(receipt.rejects) for receipt in receipts),
     )
+    return replace(manifest, added=kept_fields(before, manifest))
 
 
 # --- index and rejects ----------------------------------------------------------------------------------------------

@@ -220,13 +220,13 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import check_rejects, manifest_there, publish
+        from tfprep.builder.publish import check_rejects, manifest_of, manifest_there, publish
         from tfprep.dataset.other_readers import tfds_limits
 
         check_rejects(self.layout, receipts, len(plan), self.options.max_bad)
         before = manifest_there(self.layout)
-        common = most_common(one.forms for one in receipts)
-        manifest = (self.publication or publish)(plan, self.layout, receipts, common)
+        manifest = manifest_of(plan, receipts, most_common(one.forms for one in receipts), before)
+        manifest = (self.publication or publish)(self.layout, before, manifest, receipts)
         for group in (before.groups.keys() if before else set()) - manifest.groups.keys():
             self.log_event(
                 "warning",
@@ -354,14 +354,9 @@ def _importing_the_rest() -> Iterator[None]:
 
     def prepare() -> None:
         with suppress(Exception):  # The caller will meet it again, and say so.
-            for name in (
-                "importlib.metadata",
-                "numpy.ma",
-                "pyarrow.compute",
-            ):  # NumPy and Arrow import them when they are used
+            of_others = "importlib.metadata", "numpy.ma", "pyarrow.compute"  # which they import when they are used
+            for name in (*of_others, "tfprep.builder.publish", "tfprep.builder.report"):
                 importlib.import_module(name)
-            import tfprep.builder.publish
-            import tfprep.builder.report  # noqa: F401
             from tfprep.inspect.pages.report import prepare_report
 
             prepare_report()

@@ -61,7 +61,7 @@ class CommonPlan:
 def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> CommonPlan:
     """Return what the plan shares with those of other parts."""
     samples, sums = np.zeros(len(plan.splits), np.int64), np.zeros(len(plan.splits), np.uint64)
-    for rows in plan.samples.blocks():
+    for rows in plan.samples.numbers.blocks():
         samples += np.bincount(rows["split"], minlength=len(samples))
         np.add.at(sums, rows["split"], rows["digest"])  # modulo 2^64
     return CommonPlan(

@@ -68,6 +68,15 @@ class _Scratch:
         """Return rows, if the file holds rows."""
         return np.frombuffer(self.read(start * ROW.itemsize, (stop - start) * ROW.itemsize), ROW)
 
+    def __len__(self) -> int:
+        """Return the number of rows, if the file holds rows."""
+        return self.size // ROW.itemsize
+
+    def blocks(self) -> Iterator[Array]:
+        """Yield all rows in order, some at a time."""
+        for start in range(0, len(self), BLOCK):
+            yield self.rows(start, min(len(self), start + BLOCK))
+
     def __del__(self) -> None:
         self._file.close()
 
@@ -93,20 +102,19 @@ class SampleTable:
     numbers: _Scratch
 
     def __len__(self) -> int:
-        return self.numbers.size // ROW.itemsize
+        return len(self.numbers)
 
     def blocks(self) -> Iterator[Array]:
         """Yield the rows of the samples that count, in order; `split` is an index into `names`."""
-        for start in range(0, len(self), BLOCK):
-            rows = self.numbers.rows(start, min(len(self), start + BLOCK)).copy()
+        for rows in map(np.copy, self.numbers.blocks()):
             rows["split"] = self.rank[rows["split"]]
             yield rows if self.most == _ALL else rows[rows["hash"] <= np.uint64(self.most)]
 
     def hashes(self) -> Array:
         """Return the hashes of all samples, sorted: uint64 [N]."""
         hashes = np.empty(len(self), np.uint64)
-        for start in range(0, len(self), BLOCK):
-            hashes[start : start + BLOCK] = self.numbers.rows(start, min(len(self), start + BLOCK))["hash"]
+        for number, rows in enumerate(self.numbers.blocks()):
+            hashes[number * BLOCK :][: len(rows)] = rows["hash"]
         hashes.sort()
         return hashes
 
@@ -207,7 +215,7 @@ class ArrangedSamples:
     numbers: _Scratch
 
     def __len__(self) -> int:
-        return self.numbers.size // ROW.itemsize
+        return len(self.numbers)
 
     def rows(self, split: str, shard: int) -> Array:
         """Return the rows of a shard."""
@@ -216,11 +224,6 @@ class ArrangedSamples:
     def samples(self, split: str, shard: int) -> list[Sample]:
         """Return what the task of a shard holds of its samples."""
         return [_sample(self.texts, row) for row in self.rows(split, shard)]
-
-    def blocks(self) -> Iterator[Array]:
-        """Yield all rows in order, some at a time."""
-        for start in range(0, len(self), BLOCK):
-            yield self.numbers.rows(start, min(len(self), start + BLOCK))
 
 
 def arrange(table: SampleTable, shards: Mapping[str, int], folder: Path | None = None) -> ArrangedSamples:
@@ -276,7 +279,7 @@ def _buckets(table: SampleTable, numbers_of: Any, total: int, folder: Path | Non
         bucket = numbers_of(rows) * count // total
         order = np.argsort(bucket, kind="stable")
         edges = np.searchsorted(bucket[order], np.arange(count + 1)).tolist()
-        start = scattered.size // ROW.itemsize
+        start = len(scattered)
         scattered.append(_reordered(rows, order))
         for number in range(count):
             pieces[number].append((start + edges[number], start + edges[number + 1]))

@@ -176,7 +176,7 @@ def _share_samples(plan: Plan, published: Dataset) -> bool:
         for keys in read_keys(published.path / published.manifest.index):
             hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
             # NumPy 2.0 fails on uint64 with its other algorithm.
-            if any(np.isin(rows["hash"], hashes, kind="sort").any() for rows in plan.samples.blocks()):
+            if any(np.isin(rows["hash"], hashes, kind="sort").any() for rows in plan.samples.numbers.blocks()):
                 return True
     except DatasetError:
         return True  # The index is damaged: the build writes it again.

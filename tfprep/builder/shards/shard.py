@@ -365,30 +365,25 @@ class _Shard:
 
     def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
         """Read the sample, make and write all its variants, or note a reject."""
-        raw = RawSample({}, b"", b"")
-        specs: Mapping[str, FieldSpec] = {}
+        result, payloads = SampleResult(key, b""), list[bytes]()
         try:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             with self._timed("read"):
                 raw = self._context.inputs.read(files, values, self.read)
-            payloads, rows, variants, moments, counts = self._make(position, key, raw)
-            specs = of_variants(variants)
-            check_expected(specs, self._task.expected)
+            result = SampleResult(key, raw.digest)
+            result, payloads = self._made(position, key, raw)
+            check_expected(result.specs, self._task.expected)
         except SampleError as error:
-            result = SampleResult(key, raw.digest, specs=specs, reject=self._rejected(key, files, error))
+            reject = self._rejected(key, files, error)
+            result = SampleResult(key, result.digest, specs=result.specs, reject=reject)
         else:
             with self._timed("write"):
-                for row, file, payload in zip(rows, self._files.variants, payloads, strict=True):
+                for row, file, payload in zip(result.rows, self._files.variants, payloads, strict=True):
                     frame, crc = file.write(payload)
                     row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
                     for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
                         row[place] += frame.offset + HEADER_BYTES
-            image, profile = self._context.inputs.image, None
-            if image is not None and not self._context.maker.converts_colour(image):
-                profile = foreign_profile(raw.parts[image])
-            name = profile[0] if profile else ""
-            result = SampleResult(key, raw.digest, rows, specs, moments, counts, profile=name)
         with self._timed("write"):
             self._files.note(result)
         self.take(result)
@@ -414,10 +409,8 @@ class _Shard:
         if result.profile:
             self._profiles[result.profile] += 1
 
-    def _make(self, position: int, key: str, raw: RawSample) -> tuple[
-        list[bytes], list[list[Any]], list[Mapping[str, FieldSpec]], dict[str, Moments], dict[str, Counter[int]]
-    ]:  # fmt: skip
-        """Return the sample's records, their rows and specs, and its sums; the pixels of one variant at a time are in memory.
+    def _made(self, position: int, key: str, raw: RawSample) -> tuple[SampleResult, list[bytes]]:
+        """Return what the sample adds, and its records; the pixels of one variant at a time are in memory.
 
         The rows have no place in the file yet: the fields' offsets count from the beginning of the payload.
         """
@@ -441,7 +434,11 @@ class _Shard:
             rows.append([key, 0, 0, 0, *self._facts(stored), raw.digest.hex(), *numbers, digest, image_hash])
             payloads.append(payload)
             specs.append(stored.specs)
-        return payloads, rows, specs, moments, counts
+        profile = None
+        if image is not None and not self._context.maker.converts_colour(image):
+            profile = foreign_profile(raw.parts[image])
+        name = profile[0] if profile else ""
+        return SampleResult(key, raw.digest, rows, of_variants(specs), moments, counts, profile=name), payloads
 
     def _facts(self, stored: Stored) -> list[Any]:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""

@@ -49,7 +49,7 @@ class SampleResult:
 
     key: str
     digest: bytes
-    rows: Sequence[Sequence[Any]] = ()
+    rows: Sequence[list[Any]] = ()
     specs: Mapping[str, FieldSpec] = field(default_factory=dict)
     moments: Mapping[str, Moments] = field(default_factory=dict)
     counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
