@@ -211,8 +211,9 @@ def test_init_leaves_warnings_about_photos_to_the_build(run, tmp_path, monkeypat
 def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()
-    for number in range(3):
-        (tmp_path / f"raw/{number}.jpg").write_bytes(b"no image")
+    Image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "whole.jpg")
+    for number in range(3):  # of which only the beginning, with the size, can be read
+        (tmp_path / f"raw/{number}.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     (tmp_path / "recipe-preview.png").write_bytes(b"of another folder")
     status, out, _ = run("init", "raw")
     assert status == 0

@@ -49,7 +49,8 @@ def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
             # Its warnings would count within these few samples; the build itself counts in all.
             built = tfprep.build(recipe, Path(temporary) / "few", folder, options=options, on_event=lambda event: None)
             split = max(built.splits, key=lambda name: built.splits[name]["samples"])
-            contact_sheet(tfprep.open(built.out), split, samples=_SAMPLES_DRAWN, panel_px=256).save(picture)
+            drawn = min(_SAMPLES_DRAWN, built.splits[split]["samples"])
+            contact_sheet(tfprep.open(built.out), split, samples=drawn, panel_px=256).save(picture)
     except TfprepError as error:
         return f"unsure: no picture of samples could be drawn: {error}"
-    return f"{picture} shows {_SAMPLES_DRAWN} samples as this recipe builds them"
+    return f"{picture} shows {drawn} sample{'s' * (drawn > 1)} as this recipe builds them"

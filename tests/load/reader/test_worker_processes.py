@@ -36,8 +36,11 @@ PROCESSES = {"workers": "processes", "threads": 4}
 
 def workers_of(parent=None):
     """The worker processes of a process, which have not ended."""
-    children = psutil.Process(parent).children()
-    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE and ENTRY in child.cmdline()]
+    found = []
+    for child in psutil.Process(parent).children():
+        with suppress(psutil.NoSuchProcess):  # it ends meanwhile
+            found += [child] if child.status() != psutil.STATUS_ZOMBIE and ENTRY in child.cmdline() else []
+    return found
 
 
 def shared_files():

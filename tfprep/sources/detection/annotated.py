@@ -19,7 +19,7 @@ from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml
 from tfprep.sources.detection import FRACTIONS, Found, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import SPLIT_NAMES, SPLIT_WORD, annotation_patterns, split_pattern, splits_of_paths
+from tfprep.sources.detection.pairs import SPLIT_WORD, annotation_patterns, is_split, split_pattern, splits_of_paths
 from tfprep.sources.paired import ade20k, camvid, cityscapes
 from tfprep.sources.patterns import Template, compile_pattern, literal
 from tfprep.sources.raw import open_raw
@@ -80,7 +80,7 @@ def other_tools(tree: Inventory) -> Found:
 def _listed_splits(tree: Inventory, folder: str) -> tuple[str, ...]:
     """The splits that lists of images in a folder are called by."""
     names = (Path(name).stem for name in tree.others.get(folder, {}).get(".txt", ()))
-    return tuple(name for name in names if name in SPLIT_NAMES - {"trainval"})
+    return tuple(name for name in names if is_split(name) and name != "trainval")
 
 
 def _ends(path: Path) -> tuple[bytes, bytes]:

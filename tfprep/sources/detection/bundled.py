@@ -13,8 +13,8 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import ANNOTATIONS, Inventory, suffix_of
-from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, SPLIT_NAMES, files_by_split, folders, split_pattern
+from tfprep.sources.detection.inventory import Inventory, may_annotate, suffix_of
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, files_by_split, folders, is_split, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, walk
 from tfprep.sources.rows import column_names, declared_classes, file_columns
@@ -74,7 +74,7 @@ def _of_members(archive: Path, pattern: str, names: list[str]) -> Archives | Non
         name, _, last = f"text.{ending}".rpartition(".") if ending == "txt" else ending.rpartition(".")
         if last == "txt" and name not in ("key", "image", "label") and field_name_fault(name) == "":
             fields[name] = ("text", ending)
-    notes = [one for one in sorted(endings) if f".{one}" in ANNOTATIONS and one not in (*images, "key.txt")]
+    notes = [one for one in sorted(endings) if may_annotate(f"x.{one}") and one not in (*images, "key.txt")]
     notes = [one for one in notes if 2 * endings[one] < sum(endings[ending] for ending in images)]
     if notes and label is None and not fields:
         said = f"{archive}: the archive holds images and files of annotations ({', '.join(notes)})"
@@ -139,7 +139,7 @@ def parquet_images(folder: Path) -> LayoutGuess | None:
     pattern = files_by_split(paths, ".parquet") or "**/*.parquet"
     for by_split in ("**/{split}.parquet", "**/{split}/*.parquet", "**/{split}-*-of-*.parquet"):  # the last that fits
         holes = [compile_pattern(by_split, "detect").match_path(path) for path in paths]
-        if all(found is not None and found["split"].lower() in SPLIT_NAMES for found in holes):
+        if all(found is not None and is_split(found["split"]) for found in holes):
             pattern = by_split
     options["splits"] = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     layout = f"{len(paths)} Parquet files with images, as Hugging Face writes them"
@@ -151,7 +151,7 @@ def videos(folder: Path) -> LayoutGuess | None:
     for suffix in VIDEO_SUFFIXES:
         if paths := _paths(folder, suffix):
             parents = {tuple(path.split("/")[:-1]) for path in paths}
-            by_split = {parts[0] if parts else "" for parts in parents} <= SPLIT_NAMES
+            by_split = all(is_split(parts[0] if parts else "") for parts in parents)
             classes = {(*parts[by_split:], "")[0] for parts in parents}
             by_class = len(classes) > 1 and "" not in classes
             pattern = f"{'{split}/' * by_split}{'{label}/' * by_class}**/*{suffix}"

@@ -7,6 +7,7 @@ unless other annotations fit; what the source does not read of the folder stands
 from __future__ import annotations
 
 import heapq
+import os
 import re
 from array import array
 from collections import Counter
@@ -64,6 +65,7 @@ class Facts:
         problems: What is wrong with files that were opened.
         tally: What the source passed over.
         used: `path_hash` of each file that samples are made of, sorted.
+        drawn: Path of each opened image, and whether it has few colours, as drawings and pictures of masks have.
     """
 
     kinds: Mapping[str, Kind]
@@ -77,6 +79,7 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    drawn: dict[str, bool] = field(default_factory=dict)
 
     @property
     def deep(self) -> bool:
@@ -178,7 +181,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
             raw |= zip(listing.values, entry.values, strict=True)
             size = decoders["image"].size(raw) if "image" in decoders else None
             if "image" in raw:
-                form, size = _form(raw["image"])
+                form, size, facts.drawn[entry.files[0]] = _form(raw["image"])
                 facts.forms[form] += 1
             facts.sizes += [] if size is None else [size]
             made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
@@ -191,24 +194,51 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
     facts.mask_numbers = {name: tuple(sorted(found)) for name, found in numbers.items()}
 
 
-def _form(data: bytes) -> tuple[str, Size]:
-    """Dtype and channels of an image as its file holds them, and its size."""
+def _form(data: bytes) -> tuple[str, Size, bool]:
+    """Dtype and channels of an image as its file holds them, its size, and whether it has few colours."""
     if is_jpeg(data):
-        return PLAIN[0], image_size(data)
+        return PLAIN[0], image_size(data), False
     try:
         pixels = decode_pixels(data, page=0, nodata=0)
     except MissingDependencyError:
         if is_dicom(data):
             raise
-        return PLAIN[0], image_size(data)  # one of more than 8 bits is a reject of the build, which says what to do
+        return (
+            PLAIN[0],
+            image_size(data),
+            False,
+        )  # one of more than 8 bits is a reject of the build, which says what to do
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
+    few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
+    drawn = len(np.unique(few, axis=0)) <= min(_MOST_COLOURS, len(few) // _PIXELS_A_COLOUR)
     kind = ", DICOM" if is_dicom(data) else ""
     try:
         pixels_size(data)
     except SampleError:
         kind += PAGES
-    return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width)
+    return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width), drawn
+
+
+def _drawn_apart(facts: Facts) -> str:
+    """Say which images have few colours, where their suffix, folder or the end of their name divides them from all others.
+
+    So masks are told from photos: in a data set of drawings and photos both have the same kinds of names.
+    """
+    features: dict[tuple[int, str], list[str]] = {}
+    for path in facts.drawn:
+        *folders, name = path.split("/")
+        stem, suffix = os.path.splitext(name)
+        named = (suffix.lower(), re.split(r"[ _.-]", stem)[-1], *folders)
+        for feature in enumerate(named):
+            features.setdefault(feature, []).append(path)
+    apart = {
+        path for paths in features.values() if len(paths) > 1 and all(map(facts.drawn.get, paths)) for path in paths
+    }
+    drawn, others = ([path for path, few in facts.drawn.items() if few is one] for one in (True, False))
+    if len(drawn) < _FEW or len(others) < _FEW or set(drawn) - apart:
+        return ""
+    return f"files such as {drawn[0]} have few colours, as masks have, and files such as {others[0]} are pictures"
 
 
 def _counts(counts: Mapping[str, int], most: int = 12) -> str:
@@ -220,6 +250,9 @@ _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic 
 """The sources with the option `pixels`."""
 _MOST_COLOURS = 64
 """A mask of colours has one colour for each class; a picture has thousands."""
+_SIDE_SEEN, _PIXELS_A_COLOUR = 256, 8
+"""Colours are counted in at most so many rows and columns of an image; few colours are few for the number of pixels too."""
+_FEW = 3
 _MASKS_OPENED = 300
 _TO_ARRAYS = "init reads the .npz that this line writes: python -c "
 _OF_KERAS = (
@@ -283,7 +316,9 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
             continue
         if refused and layout is None and found.kind in WITHOUT_ANNOTATIONS:
             break
-        if found.kind == "images" and layout is None and (said := about_tables(tree) or tree.about_images()):
+        said = about_tables(tree) or tree.about_images() if found.kind == "images" else ""
+        said = tree.about_images(beside=True) if found.kind == "folders" else said
+        if said and layout is None:
             refused.append(Refusal("annotations", SourceError(said)))
             break
         try:
@@ -291,6 +326,10 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
         except SourceError as error:
             refused.append(Refusal(found.kind, error))
             continue
+        if layout is None and found.kind in WITHOUT_ANNOTATIONS and (said := _drawn_apart(detected.facts)):
+            rule = f"{folder}: {said}; nothing says how they belong together"
+            refused.append(Refusal("masks", SourceError(rule)))
+            break
         return replace(detected, doubts=(*(str(one.error) for one in refused), *detected.doubts))
     if not refused:
         raise SourceError(f"{folder}: this folder is not laid out as --as {layout} says")
@@ -324,8 +363,12 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
     """
     source, doubts = candidate.source, candidate.doubts
     facts = look(source, tree.root)
+    if isinstance(source, Paired) and source.mask and facts.drawn and all(facts.drawn.values()):
+        rule = f"{tree.root}: the images {source.image}, with masks {source.mask}, have few colours, as pictures of masks have"
+        raise SourceError(rule)
     # There are masks, and not one of those that were opened holds class numbers.
-    if isinstance(source, Paired) and facts.mask_numbers and not any(facts.mask_numbers.values()) and facts.problems:
+    numbered = any(facts.mask_numbers.values())
+    if isinstance(source, Paired) and facts.mask_numbers and not numbered and not source.palette and facts.problems:
         source, named = _with_palette(source, tree.root, facts)
         facts, doubts = look(source, tree.root), (*doubts, *named)
     elif isinstance(source, Paired) and facts.mask_numbers.get("mask") == (0, 255):

@@ -18,14 +18,12 @@ from tfprep.sources.raw import open_raw
 
 NAMES_KEPT = 64
 """Number of names of a folder that decide which files belong together."""
-ANNOTATIONS = frozenset((
-    *(".json", ".jsonl", ".ndjson", ".geojson", ".xml", ".txt", ".csv", ".tsv", ".yaml", ".yml", ".parquet", ".arrow"),
-    *(".names", ".data", ".mat", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".xls", ".xlsx", ".svg"),
-    *(".tfrecord", ".tfrecords", ".tar", ".zip", ".gz", ".tgz", ".mdb", ""),
+_NO_ANNOTATIONS = frozenset((
+    *(".md", ".rst", ".pdf", ".doc", ".docx", ".rtf", ".odt", ".html", ".htm", ".bib", ".tex", ".ppt", ".pptx"),
+    *(".py", ".pyc", ".ipynb", ".m", ".sh", ".bat", ".cpp", ".c", ".h", ".java", ".js", ".css", ".toml", ".cfg", ".ini"),
+    *(".db", ".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp"),
 ))  # fmt: skip
-"""The suffixes of files that may hold labels, boxes, masks or further samples. Stanford Dogs' boxes have none."""
-_SAMPLES = re.compile(r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record|.*[.-]idx[1-4]-ubyte", re.IGNORECASE)
-"""Names of files that hold many samples each, and have no suffix of their own."""
+"""The suffixes of text for people, of programs and of the files of file managers. All others may hold labels or samples."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
 """Names such as `cat.0.jpg` and `dog 1.jpg`."""
@@ -90,14 +88,22 @@ class Inventory:
         """Return the suffixes of images."""
         return list(dict.fromkeys(suffix for of_folder in self.images.values() for suffix in of_folder))
 
-    def about_images(self) -> str:
-        """Say which files name images, or are called like them, though no source reads them; "" if there are none."""
+    def about_images(self, beside: bool = False) -> str:
+        """Say which files name images, or are called like them, though no source reads them; "" if there are none.
+
+        Args:
+            beside: Look only for files that are called like the images in their own folder.
+        """
         stems = {os.path.splitext(name)[0] for names in self.names.values() for name in names}
         for folder, by_suffix in self.others.items():
+            if beside:
+                stems = {os.path.splitext(name)[0] for name in self.names.get(folder, ())}
             for suffix, names in by_suffix.items():
                 of_images = [name for name in names if os.path.splitext(name)[0] in stems]
                 named = of_images if 2 * len(of_images) > len(names) else [
-                    name for name in names[:_MOST_LINES] if suffix in _TEXTS and self._names_images(below(folder, name))
+                    name
+                    for name in names[: 0 if beside else _MOST_LINES]
+                    if suffix in _TEXTS and self._names_images(below(folder, name))
                 ]  # fmt: skip
                 if named:
                     path = below(folder, named[0])
@@ -178,8 +184,8 @@ def suffix_of(name: str) -> str:
 
 
 def may_annotate(name: str) -> bool:
-    """Tell whether a file may hold annotations or samples, by its name."""
-    return bool(suffix_of(name) in ANNOTATIONS or _SAMPLES.fullmatch(name)) and not _NOTES.fullmatch(name)
+    """Tell whether a file that is no image may hold annotations or samples, by its name."""
+    return not image_suffix(name) and suffix_of(name) not in _NO_ANNOTATIONS and not _NOTES.fullmatch(name)
 
 
 def path_hash(path: str) -> int:

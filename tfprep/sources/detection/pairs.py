@@ -19,12 +19,11 @@ from tfprep.sources.folder import Folder, read_labels
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, literal, plain
 
-SPLIT_NAMES = frozenset(
-    ("train", "training", "trainval", "val", "valid", "validation", "dev", "test", "testing", "eval", "holdout")
-)
 SPLIT_WORD = re.compile(
-    rf"(?<![A-Za-z])({'|'.join(sorted(SPLIT_NAMES, key=len, reverse=True))})(?![A-Za-z])", re.IGNORECASE
+    r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval|holdout|(?-i:TR|TE))(?![A-Za-z])",
+    re.IGNORECASE,
 )
+"""The name of a split; `TR` and `TE` as in DUTS."""
 _MASK_WORDS = (
     r"(?:(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|gt|ground[_ ]?truth|targets?)"
     r"(?:_?(?:dir|ids?|png))?"
@@ -42,12 +41,18 @@ _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
 _COLOURED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
-"""Folders with pictures of masks."""
+_DRAWN_MASKS = re.compile(rf"{_COLOURED.pattern}|colou?r(?:s|ed)?", re.IGNORECASE)
+"""Folders with pictures of masks; `color` alone may also hold images, as in ScanNet."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
 Names: TypeAlias = Mapping[str, Sequence[str]]
 """Folder (relative, "" the root) to some of the names of its images, sorted."""
+
+
+def is_split(name: str) -> bool:
+    """Tell whether a folder is called like a split."""
+    return SPLIT_WORD.fullmatch(name) is not None
 
 
 def split_pattern(path: str) -> str:
@@ -63,15 +68,14 @@ def splits_of_paths(paths: Iterable[str]) -> str | None:
     parts = [posixpath.normpath(path).split("/")[:-1] for path in paths]
     for place in range(max(map(len, parts), default=0)):
         folders = {one[place] if len(one) > place else "" for one in parts}
-        if len(folders) > 1 and {folder.lower() for folder in folders} <= SPLIT_NAMES:
+        if len(folders) > 1 and all(map(is_split, folders)):
             return f"{'*/' * place}{{split}}/**"
     return None
 
 
 def files_by_split(paths: Sequence[str], suffix: str) -> str | None:
     """Return the pattern of files whose `{split}` is their folder, or a word in their names; None where there is no such word."""
-    heads = {path.split("/")[0].lower() if "/" in path else "" for path in paths}
-    if heads <= SPLIT_NAMES:
+    if all(is_split(path.split("/")[0]) and "/" in path for path in paths):
         return f"{{split}}/**/*{suffix}"
     for shard in (r"(?!)", r"\d+"):  # shards differ in their numbers
         patterns = {re.sub(shard, "*", split_pattern(path)) for path in paths}
@@ -155,7 +159,8 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
     spelled = []
     for column in (list(column) for column in zip(*annotations, strict=True)):
         alike = next((hole for other, hole in zip(columns, holes, strict=True) if other == column), None)
-        spelled.append(alike if alike is not None else literal(column[0]) if len(set(column)) == 1 else "*")
+        common = _common(column) if any("{split}" in hole for hole in holes) else "*"
+        spelled.append(alike if alike is not None else literal(column[0]) if len(set(column)) == 1 else common)
     return "".join(f"{part}/" for part in holes), "".join(f"{part}/" for part in spelled)
 
 
@@ -164,17 +169,26 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     masks = [one for one in names if any(map(_MASK_END.search, one.split("/")))]
     found: dict[tuple[int, str, str], list[tuple[str, str]]] = {}
     for mask in masks:
-        others = (one for one in names if one not in masks and not any(map(_NO_IMAGE.fullmatch, one.split("/"))))
+        others = (one for one in names if one not in masks and not any(map(NO_IMAGE.fullmatch, one.split("/"))))
         endings = {image: _mask_ending(names, image, mask) for image in others}
         fitting = [image for image, ending in endings.items() if ending is not None]
-        drawn = any(map(_COLOURED.fullmatch, mask.split("/")))
+        drawn = any(map(_DRAWN_MASKS.fullmatch, mask.split("/")))
         if fitting and not drawn and not _suffixes(names[mask]) <= _LOSSY:
+            parts, words = set(mask.split("/")), SPLIT_WORD.findall(mask)
             image = min(
-                fitting, key=lambda one: (not _near(one, mask), -len(set(one.split("/")) & set(mask.split("/"))))
+                fitting,
+                key=lambda one: (
+                    SPLIT_WORD.findall(one) != words,
+                    not _near(one, mask),
+                    -len(set(one.split("/")) & parts),
+                ),
             )
-            own = "/".join(part for part in mask.split("/") if part not in image.split("/"))  # v1.2/labels, v2.0/labels
+            own = "/".join(
+                split_pattern(part) for part in mask.split("/") if part not in image.split("/")
+            )  # v2.0/labels
             found.setdefault((image.count("/"), own, endings[image] or ""), []).append((image, mask))
-    for (_, _, ending), pairs in found.items():
+    by_size = sorted(found.items(), key=lambda one: -sum(len(names[image]) for image, _ in one[1]))
+    for (_, _, ending), pairs in by_size:
         image, mask = _joint_folders(pairs)
         image_file, mask_file = _file_patterns(names, pairs, ending)
         yield f"{image}{image_file}", f"{mask}{mask_file}"
@@ -187,10 +201,10 @@ def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         part, mask_part = image.split("/")[place], mask.split("/")[place]
         if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)) or _suffixes(names[mask]) <= _LOSSY:
             continue
-        beside = _MASK_END.search(part) or _NO_IMAGE.fullmatch(part)  # as colour maps and instances beside labels
+        beside = _MASK_END.search(part) or NO_IMAGE.fullmatch(part)  # as colour maps and instances beside labels
         if (beside and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(names, image, mask) is None:
             continue
-        by_split = part.lower() in SPLIT_NAMES and mask_part.startswith(part)
+        by_split = is_split(part) and mask_part.startswith(part)
         by_name = literal(part), literal(mask_part)
         spelled = ("{split}", "{split}" + literal(mask_part[len(part) :])) if by_split else by_name
         groups.setdefault((image.count("/"), place, *spelled), []).append((image, mask))
@@ -245,7 +259,8 @@ def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         where = _parents(sorted(set(there)))
         files = [name for folder in set(there) for name in names[folder]]
         masks = [name for name in files if os.path.splitext(name)[0].endswith(ending)]
-        images = [name for name in files if name not in masks and os.path.splitext(name)[0].endswith(ours)]
+        of_masks = {os.path.splitext(name)[0].removesuffix(ending) + ours for name in masks}
+        images = [name for name in files if os.path.splitext(name)[0] in of_masks]
         image, mask = _star(images).replace("*", f"*{ours}"), _star(masks).replace("*", f"*{literal(ending)}")
         yield (where + image, where + mask), len(there)
 
@@ -274,9 +289,12 @@ def _parents(folders: Sequence[str]) -> str:
 def _common(values: Iterable[str]) -> str:
     """Return what one name of a path is called in the pattern: the split, itself, or a wildcard."""
     different = sorted(set(values))
-    if all(value.lower() in SPLIT_NAMES for value in different):
+    if all(map(is_split, different)):
         return "{split}"
-    return literal(different[0]) if len(different) == 1 else "*"
+    if len(different) == 1:
+        return literal(different[0])
+    patterns = set(map(split_pattern, different))  # {split}_images
+    return patterns.pop() if len(patterns) == 1 else "*"
 
 
 def _star(names: Iterable[str]) -> str:
@@ -293,7 +311,7 @@ def pairs(tree: Inventory) -> Found:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
     names = tree.names
     by_names = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
-    for image, mask in [patterns for patterns, _ in by_names.most_common()] or _elsewhere(names):
+    for image, mask in dict.fromkeys((*(patterns for patterns, _ in by_names.most_common()), *_elsewhere(names))):
         doubts = list[str]()
         try:
             source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
@@ -302,11 +320,11 @@ def pairs(tree: Inventory) -> Found:
             yield Refusal("masks", SourceError(rule))
             continue
         if "{split}" in image:
-            named = {part for folder in tree.names for part in folder.split("/") if part.lower() in SPLIT_NAMES}
             paths = [below(folder, name) for folder, files in names.items() for name in files]
             compiled = [compile_pattern(pattern, "detect") for pattern in (mask, image)]
             with_masks, splits = (
-                {holes["split"] for holes in map(one.match_path, paths) if holes} & named for one in compiled
+                {holes["split"] for holes in map(one.match_path, paths) if holes and is_split(holes["split"])}
+                for one in compiled
             )
             both, without = sorted(splits & with_masks), sorted(splits - with_masks)
             source = replace(source, splits=tuple(both) if without else None)
@@ -340,23 +358,23 @@ def folders(tree: Inventory) -> Found:
     """Yield class folders or images alone; refuse folders whose names say that they are no classes."""
     prefix, inner_folders = "", sorted(tree.images)
     heads = {folder.split("/")[0] for folder in inner_folders}
-    while len(heads) == 1 and "" not in heads and not {head.lower() for head in heads} & SPLIT_NAMES:
+    while len(heads) == 1 and "" not in heads and not any(map(is_split, heads)):
         (head,) = heads  # a folder that holds everything
         prefix, inner_folders = f"{prefix}{head}/", [folder[len(head) + 1 :] for folder in inner_folders]
         heads = {folder.split("/")[0] for folder in inner_folders}
     prefix = literal(prefix)
     heads -= {""}
-    splits = {head for head in heads if head.lower() in SPLIT_NAMES}
-    inner = [folder.split("/")[1].lower() if "/" in folder else "" for folder in inner_folders]
+    splits = set(filter(is_split, heads))
+    inner = [folder.split("/")[1] if "/" in folder else "" for folder in inner_folders]
     if splits and "" not in inner_folders and (splits == heads or len(splits) > 1):
         yield from _of_splits(tree, prefix, inner_folders, splits, None if splits == heads else tuple(sorted(splits)))
-    elif len(heads) > 1 and set(inner) <= SPLIT_NAMES:
+    elif len(heads) > 1 and all(map(is_split, inner)):
         source, said = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
-        checked = _checked(tree, LayoutGuess("folders", source, said), heads, prefix)
+        checked = _checked(tree, LayoutGuess("folders", source, said), heads, [prefix])
         yield checked if isinstance(checked, Refusal) else checked._replace(doubts=())
     elif len(heads) > 1:
         source = Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS)
-        yield _checked(tree, LayoutGuess("folders", source, "class folders"), heads, prefix)
+        yield _checked(tree, LayoutGuess("folders", source, "class folders"), heads, [prefix])
     for folder, names in tree.names.items():
         masks = [name for name in names if re.fullmatch(rf".+[_-]{MASK_WORD.pattern}\.\w+", name, re.IGNORECASE)]
         if 3 * len(masks) >= len(names):
@@ -398,7 +416,7 @@ def _of_splits(
             yield Refusal("folders", SourceError(f"{rule}; {way_out}"))
         read = [names for split, names in classes.items() if split not in listed and (not taken or split in taken)]
         guess = LayoutGuess("folders", source, "class folders below split folders", tuple(doubts))
-        yield _checked(tree, guess, set().union(*read))
+        yield _checked(tree, guess, set().union(*read), [f"{prefix}{literal(split)}/" for split in classes])
     alone_there = (
         (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
     )
@@ -419,14 +437,16 @@ def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str])
     return None
 
 
-def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str = "") -> LayoutGuess | Refusal:
+def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Sequence[str]) -> LayoutGuess | Refusal:
     """Refuse class folders whose names, or the names of folders in them, say that they are no classes; say what is doubtful."""
-    starts = [f"{plain(prefix)}{name}/" for name in names]  # of class folders; the names of folders in them with images
+    prefix = prefixes[0]
+    starts = {f"{plain(one)}{name}/": name for one in prefixes for name in sorted(names)}  # of class folders
     inside = {f[len(start) :].split("/")[0] for start in starts for f in tree.images if f.startswith(start)}
     for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
         images = sorted(name for name in of_kind if IMAGE_WORD.fullmatch(_last_word(name)))
-        masks = sorted(name for name in of_kind if _NO_IMAGE.fullmatch(_last_word(name)))
-        if (images and masks) or (of_kind and len(of_kind) in (len(images), len(masks))):
+        masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)))
+        alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
+        if (images and masks) or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
             said = " and ".join(f"{name}/" for name in (*images, *masks))
             rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
@@ -449,14 +469,31 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefix: str =
     if one and 2 * len(stems & others) > max(len(stems), len(others)):
         said = f"{one}/ and {other}/ hold files of the same names"
         doubts.append(f"{said}: are these classes, or images and what belongs to them?")
+    for start, name in starts.items():
+        below_class = [folder for folder in tree.images if folder.startswith(start)]
+        for folder in below_class if guess.layout != "split folders below class folders" else ():
+            parts = folder[len(start) :].split("/")
+            strange = [part for part in parts if part != name and (is_split(part) or part in names)]
+            if strange:
+                kind = "a part of the data" if is_split(strange[0]) else "another class"
+                rule = f"{tree.root}: {folder}/ is below what would be the class {name}, and"
+                way_out = (
+                    "write the recipe by hand, with the folder that holds the classes: sources.Folder('.../{label}/**')"
+                )
+                return Refusal("folders", SourceError(f"{rule} {strange[0]}/ is called like {kind}; {way_out}"))
+        notes = next((one for one in tree.others if one.startswith(start) and one not in tree.images), None)
+        if notes is not None and below_class:
+            file = next(iter(tree.others[notes].values()))[0]
+            rule = f"{tree.root}: {below(notes, file)} is below what would be a class, in a folder without images"
+            return Refusal("folders", SourceError(f"{rule}, and no source reads it"))
     if inside:
         few = ", ".join(sorted(inside)[:3])
         doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
     return guess._replace(doubts=tuple(doubts))
 
 
-_NO_IMAGE = re.compile(
-    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|disparit(?:y|ies)|normals?|flows?|alphas?|mattes?"
+NO_IMAGE = re.compile(
+    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|disparit(?:y|ies)|normals|surface_?normals?|flows?|alphas?|mattes?"
     "|[hl]r",
     re.IGNORECASE,
 )
@@ -468,5 +505,5 @@ _OF_SPLIT = re.compile(r"(?:train|test|val|valid)(?:[ _-]?[A-Z0-9])|(?:fold|spli
 def _last_word(name: str) -> str:
     """`GroundTruth` of `ISIC_GroundTruth`, `image` of `image_2`: folders of many data sets have their name in front."""
     plain = re.sub(r"(?<=[a-z])[ _-]?\d+$", "", name)
-    whole = _NO_IMAGE.fullmatch(plain) or IMAGE_WORD.fullmatch(plain)
+    whole = NO_IMAGE.fullmatch(plain) or IMAGE_WORD.fullmatch(plain)
     return plain if whole else re.split(r"[ _-]", plain)[-1]

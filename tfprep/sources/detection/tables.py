@@ -22,7 +22,7 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import MASK_WORD, SPLIT_WORD, split_pattern, splits_of_paths
+from tfprep.sources.detection.pairs import MASK_WORD, NO_IMAGE, SPLIT_WORD, split_pattern, splits_of_paths
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern, image_suffix, literal
 from tfprep.sources.raw import read_raw
@@ -117,12 +117,14 @@ class _Seen:
         path: Its path relative to the root.
         columns: Its columns, and the values of the first rows in each; none if it is no table.
         paths: The columns whose values name images that exist, and the path with columns in braces.
+        several: The same for those whose values name images in several folders: two of these.
     """
 
     def __init__(self, tree: Inventory, path: str) -> None:
         self.tree, self.path, self.where = tree, path, tree.root / path
         self.columns: Mapping[str, Sequence[Any]] = {}
         self.paths: dict[str, str] = {}
+        self.several: dict[str, Sequence[str]] = {}
         try:
             names = column_names(self.where)
             rows = next(batches(self.where, names), None)
@@ -165,8 +167,13 @@ class _Seen:
         return None
 
     def image(self) -> tuple[str, str]:
-        """The column that names the images, and their path: the first one that does not name masks."""
-        return next((one for one in self.paths.items() if not _is_mask(one[0])), next(iter(self.paths.items())))
+        """The column that names the images, not masks, and their path. SourceError if they are in two folders."""
+        column = next((name for name in self.paths if not _is_mask(name)), next(iter(self.paths)))
+        path = self.paths[column]
+        if column in self.several:
+            rule = f"{self.where}: the images that {column!r} names are in {'/ and in '.join(self.several[column])}/"
+            raise SourceError(f"{rule}; write the recipe by hand: sources.Table({self.path!r}, {path!r}, ...)")
+        return column, path
 
     def split(self) -> str | None:
         """A column of several splits by their names."""
@@ -191,10 +198,18 @@ class _Seen:
         in_columns = next(_in_folders_of_a_column(tree, columns, column, names), None)
         if in_columns and len(set(names)) < len(names):
             return in_columns
-        for folder in dict.fromkeys((self.path.rpartition("/")[0], *_folders(tree))):
+        own, found = self.path.rpartition("/")[0], dict[str, str]()
+        for folder in dict.fromkeys((own, *_folders(tree))):
             for suffix in ("", *tree.images.get(folder, ())):
-                if _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
-                    return f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
+                if folder not in found and _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
+                    found[folder] = f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
+        if found:
+            words = _split_words(self.path)
+            alike = [one for one in found if not NO_IMAGE.fullmatch(one.rpartition("/")[2])] or list(found)
+            alike = [one for one in alike if _split_words(one) == words] or alike
+            if len(alike) > 1 and own not in found:
+                self.several[column] = alike[:2]
+            return found[own if own in found else alike[0]]
         if in_columns:
             return in_columns
         for suffix in ("", *tree.suffixes()):  # names of files, wherever these lie
@@ -235,6 +250,11 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> Layout
             rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
     return None
+
+
+def _split_words(path: str) -> list[str]:
+    """The names of splits in a path, also in `trainLabels`."""
+    return [word.lower() for word in SPLIT_WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path))]
 
 
 def _plain(column: str) -> str:
@@ -283,7 +303,7 @@ def _existing(tree: Inventory, paths: Sequence[str]) -> bool:
 
 def _is_mask(column: str) -> bool:
     word = re.sub(r"[_ ]?(?:path|file_?name|file|name)$", "", column, flags=re.IGNORECASE)
-    return MASK_WORD.fullmatch(word) is not None
+    return MASK_WORD.fullmatch(word) is not None or MASK_WORD.fullmatch(re.split(r"[_ ]", word)[-1]) is not None
 
 
 def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[str, _Seen]) -> tuple[str, list[str]]:
@@ -354,7 +374,8 @@ def _further_fields(seen: _Seen, image: str) -> tuple[dict[str, tuple[Kind, str]
     fields: dict[str, tuple[Kind, str]] = {
         c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
     }
-    if masks := [c for c in seen.paths if c != column and _is_mask(c)]:
+    images = set(seen.columns[column])  # numbers of annotations may be the numbers of images too
+    if masks := [c for c in seen.paths if c != column and _is_mask(c) and images.isdisjoint(seen.columns[c])]:
         path = seen.paths[masks[0]]
         split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
         fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
@@ -386,7 +407,8 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
 def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
     names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
-    others = [column for column in names if column not in {*CellPath.parse(image, True).columns, *seen.paths}]
+    known = {*CellPath.parse(image, True).columns, *seen.paths, seen.split()}
+    others = [column for column in names if column not in known]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
@@ -514,4 +536,8 @@ def _columns_left(source: Any, seen: _Seen) -> list[str]:
     for text in (source.image, *(text for _, text in fields)):
         named |= {text, *Template.parse(text).holes}
     names = [name for name in named if isinstance(name, str)]
-    return [c for c in seen.columns if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in names)]
+    return [
+        c
+        for c in filter(None, seen.columns)
+        if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in names)
+    ]
