@@ -886,6 +886,138 @@ def boxes_and_trimaps(root):
     return objects(beside(root, paths, "annotations/xmls/{}.xml", voc_xml()))
 
 
+def table_of_paths(root):
+    """As of the roads of Massachusetts: the column of splits is no class."""
+    paths = [f"tiff/{split}/{split}{n}.tiff" for split in ("train", "val") for n in range(4)]
+    truth = masks(root, paths, lambda path: f"{path.rpartition('/')[0]}_labels/{stem(path)}.tif", 1, 0, 1)
+    rows = (f"{stem(p)},{p.split('/')[1]},{p},{p.rpartition('/')[0]}_labels/{stem(p)}.tif" for p in paths)
+    write(root, "metadata.csv", "\n".join(["image_id,split,tiff_image_path,tif_label_path", *rows]))
+    return truth
+
+
+def table_beside_two_folders(root):
+    """As Kaggle's CIFAR-10."""
+    pictures(root, *(f"test/{n}.png" for n in range(4)))
+    write(root, "trainLabels.csv", "\n".join(["id,label", *(f"{n},{'ab'[n % 2]}" for n in range(4))]))
+    return {path: (ANY, "ab"[int(stem(path)) % 2]) for path in pictures(root, *(f"train/{n}.png" for n in range(4)))}
+
+
+def table_of_images_of_one_name(root):
+    pictures(root, *(f"{folder}/{n}.png" for folder in ("large", "small") for n in range(4)))
+    write(root, "all.csv", "\n".join(["id,label", *(f"{n},{'ab'[n % 2]}" for n in range(4))]))
+    return (
+        r"the images that 'id' names are in large/ and in small/; write .* sources.Table\('all.csv', 'large/\{id\}.png'"
+    )
+
+
+def table_of_label_studio(root):
+    """The numbers of annotations are those of images too."""
+    pictures(root, *(f"images/{n}.jpg" for n in range(4)))
+    rows = (f"/data/{n}.jpg,{n},{'Cat' if n % 2 else 'Dog'},{n}" for n in range(4))
+    write(root, "project.csv", "\n".join(["image,id,choice,annotation_id", *rows]))
+    return r"none of its columns \(image, choice\) is called like a class"
+
+
+def masks_of_splits_by_their_names(root):
+    """As in LIP, with the same names in both splits."""
+    paths = [f"{split}_images/{n}.jpg" for split in ("train", "val") for n in range(4)]
+    truth = masks(root, paths, lambda path: path.replace("images", "segmentations")[:-3] + "png", None, 0, 1)
+    return {path: (path.partition("_")[0], value) for path, (_, value) in truth.items()}
+
+
+def masks_of_duts(root):
+    paths = [f"DUTS-{split}/DUTS-{split}-Image/{split}{n}.jpg" for split in ("TR", "TE") for n in range(4)]
+    truth = masks(root, paths, lambda path: path.replace("Image", "Mask")[:-3] + "png", None, 0, 255)
+    return {path: (path[5:7], (0, 1)) for path in truth}
+
+
+def masks_of_train_val(root):
+    """As in SUIM, with further masks of the test split."""
+    images = [*numbered("train_val/images"), *numbered("TEST/images")]
+    truth = masks(root, images, lambda path: path.replace("/images/", "/masks/")[:-3] + "png", 0, 0, 1)
+    masks(root, numbered("TEST/images"), lambda path: f"TEST/masks/FV/{stem(path)}.png", 0, 0, 1)
+    return truth
+
+
+def masks_below_classes(root):
+    """As in COVID-QU; Normal is a class, and no map of normals."""
+    paths = [*numbered("Train/Covid/images"), *numbered("Train/Normal/images"), *numbered("Val/Normal/images")]
+    return masks(root, paths, lambda path: path.replace("/images/", "/lung masks/")[:-3] + "png", 0, 0, 1)
+
+
+def masks_beside_masks_of_parts(root):
+    """As in the whole of ADE20K."""
+    paths = [f"images/{split}/{n}.jpg" for split in ("training", "validation") for n in range(4)]
+    masks(root, paths, lambda path: path.replace(".jpg", "_parts_1.png"), 1, 0, 9)
+    return masks(root, paths, lambda path: path.replace(".jpg", "_seg.png"), 1, 0, 1)
+
+
+def masks_beside_their_pictures(root):
+    """As in SYNTHIA."""
+    paths = numbered("RGB", suffix=".png")
+    masks(root, paths, lambda path: f"GT/COLOR/{name(path)}", None, 0, 9)
+    return masks(root, paths, lambda path: f"GT/LABELS/{name(path)}", None, 0, 1)
+
+
+def masks_of_several_people(root):
+    """As in CHASE."""
+    paths = [f"Image_{n:02}L.jpg" for n in range(12)]
+    for end in ("1stHO", "2ndHO"):
+        masks(root, paths, lambda path, end=end: f"{stem(path)}_{end}.png", None, 0, 255)
+    return r"Image_\d\dL_...HO.png have few colours, as masks have, and files such as Image_\d\dL.jpg are pictures"
+
+
+def masks_among_what_may_be_classes(root):
+    """As in Potsdam."""
+    pictures(root, *numbered("1_DSM", 8, ".png"), *numbered("2_Ortho", 8, ".png"))
+    masks(root, numbered("2_Ortho", 8, ".png"), lambda path: f"5_All/{name(path)}", None, 0, 1)
+    return "files such as 5_All/.* have few colours, as masks have.*--as folders"
+
+
+def masks_of_other_colours(root):
+    """CamVid's folders with colours that are not CamVid's."""
+    pictures(root, *numbered("701_StillsRaw_full", suffix=".png"))
+    masks(
+        root,
+        numbered("701_StillsRaw_full", suffix=".png"),
+        lambda path: f"LabeledApproved_full/{stem(path)}_L.png",
+        None,
+        0,
+    )
+    for path in (root / "LabeledApproved_full").iterdir():
+        Image.new("RGB", (WIDTH, HEIGHT), (1, 2, 3)).save(path)
+    return r"none of the samples that were opened can be read.*\(1, 2, 3\) is not in the palette"
+
+
+def copies_of_classes(root):
+    class_folders(root, "cat", "dog", "all/cat", "all/dog")
+    return "all/cat/ is below what would be the class all, and called like another class; write the recipe by hand"
+
+
+def splits_below_what_may_be_classes(root):
+    class_folders(root, "small/small/ok", "small/small/bad", "large/large/train/ok", "large/large/test/bad")
+    return "large/large/test/ is below what would be the class large, and called like a part of the data"
+
+
+def sequences_of_mot17(root):
+    for name in ("MOT17-02", "MOT17-04"):
+        pictures(root, *numbered(f"train/{name}/img1"))
+        write(root, f"train/{name}/gt/gt.txt", "1,1,5,5,20,20,1,1,1")
+    return "train/MOT17-02/gt/gt.txt is below what would be a class, in a folder without images, and no source reads it"
+
+
+def shards_of_img2dataset(root):
+    for folder in ("00000", "00001"):
+        beside(root, pictures(root, *numbered(folder)), folder + "/{}.json", {"caption": "a dog"})
+    return r"files such as 00000/00000\d+.json are called like images"
+
+
+def labels_in_an_unknown_format(root):
+    """As in CrowdHuman."""
+    write(root, "annotation_train.odgt", '{"ID": "1", "gtboxes": []}')
+    return dict.fromkeys(pictures(root, *numbered("Images")), (ANY, None))
+
+
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
@@ -903,6 +1035,12 @@ SAID = {
     masks_of_mapillary: "training/v2.0/labels/ holds 4 .png files that this recipe does not read",
     masks_of_bdd100k: "labels/sem_seg/colormaps/train/ holds 4 .png files that this recipe does not read",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
+    masks_of_train_val: "TEST/masks/FV/ holds 4 .png files that this recipe does not read",
+    masks_beside_masks_of_parts: "images/training/ holds 4 .png files that this recipe does not read",
+    masks_beside_their_pictures: "GT/COLOR/ holds 4 .png files that this recipe does not read",
+    labels_in_an_unknown_format: "this recipe does not read annotation_train.odgt",
+    table_of_paths: "this recipe does not read the columns tiff_image_path",
+    table_beside_two_folders: "test/ holds 4 .png files that this recipe does not read",
     two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
     coco_beside_a_list_without_annotations: "this recipe does not read annotations/image_info_test.json",
     tiny_imagenet: "test/images/ holds 4 .jpeg files that this recipe does not read",

@@ -473,14 +473,15 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
         below_class = [folder for folder in tree.images if folder.startswith(start)]
         for folder in below_class if guess.layout != "split folders below class folders" else ():
             parts = folder[len(start) :].split("/")
-            strange = [part for part in parts if part != name and (is_split(part) or part in names)]
+            strange = [n for n, part in enumerate(parts) if part != name and (is_split(part) or part in names)]
             if strange:
-                kind = "a part of the data" if is_split(strange[0]) else "another class"
-                rule = f"{tree.root}: {folder}/ is below what would be the class {name}, and"
+                there = "/".join(parts[: strange[0] + 1])
+                kind = "a part of the data" if is_split(parts[strange[0]]) else "another class"
+                rule = f"{tree.root}: {start}{there}/ is below what would be the class {name}, and"
                 way_out = (
                     "write the recipe by hand, with the folder that holds the classes: sources.Folder('.../{label}/**')"
                 )
-                return Refusal("folders", SourceError(f"{rule} {strange[0]}/ is called like {kind}; {way_out}"))
+                return Refusal("folders", SourceError(f"{rule} called like {kind}; {way_out}"))
         notes = next((one for one in tree.others if one.startswith(start) and one not in tree.images), None)
         if notes is not None and below_class:
             file = next(iter(tree.others[notes].values()))[0]
