@@ -49,9 +49,13 @@ def test_the_front_page_has_no_relative_links():
     assert not relative, "PyPI shows README.md without the repository"
 
 
-def test_every_path_in_contributing_exists():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    paths = set(re.findall(r"`((?:tfprep|tests|scripts|\.ci|benchmarks|pipelines)/[^`\s:]*)", text))
-    assert len(paths) > 30
-    missing = [path for path in sorted(paths) if not re.search("NAME|FAMILY", path) and not (ROOT / path).exists()]
+def test_every_path_of_the_repository_that_the_pages_name_exists():
+    pattern = r"`(?:python )?((?:tfprep|tests|scripts|\.ci|benchmarks|pipelines)/[^`\s:]*)"
+    paths = {(path, page.name) for page in PAGES for path in re.findall(pattern, page.read_text())}
+    assert len(paths) > 60
+    missing = [
+        path
+        for path in sorted(paths)
+        if not re.search("NAME|FAMILY", path[0]) and not list(ROOT.glob(path[0].rstrip("/")))
+    ]
     assert not missing
