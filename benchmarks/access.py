@@ -1,13 +1,12 @@
-"""Processor time a sample of random access, beside our loader, Grain over ArrayRecord, and DataLoader over an image folder.
+"""Processor time a sample of random access, beside our loader and Grain over ArrayRecord.
 
-    python benchmarks/access.py [--count 2000] [--rounds 5] [--seconds 2] [--python INTERPRETER] [--data DIR] [--json access.json]
+    python benchmarks/access.py [--count 2000] [--rounds 5] [--seconds 2] [--python INTERPRETER] [--json access.json]
 
 Each reading takes place in a process of its own, once a round, in another order each round: numbers in random order, and every
 image decoded to uint8 [224, 224, 3], from JPEG of quality 95 or raw bytes. The processor time is that of all its threads.
 ArrayRecord holds the same JPEG or raw bytes in records of its own, one a group, as Grain's guide says for random access, and they
-are decoded by the decoder that ours are. The image folder holds the same JPEG files, opened with Pillow as torchvision's
-ImageFolder opens them. The figures are medians over rounds; ratios are taken within a round. What is not installed is left out,
-and named.
+are decoded by the decoder that ours are. The figures are medians over rounds; ratios are taken within a round. What is not
+installed is left out, and named.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,10 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
 import harness
+import loader_data
+import numpy as np
+from loader_peers import contents
 
 BATCH, SIZE = 64, 224
 Read = Callable[[list[int]], Any]
@@ -37,40 +35,28 @@ Read = Callable[[list[int]], Any]
 
 def main() -> None:
     options = harness.arguments(
-        __doc__,
-        more_arguments,
-        count=(2000, "Number of images"),
-        rounds=(5, "Number of rounds"),
-        seconds=(2.0, "Seconds of each reading"),
-        python=(sys.executable, "Interpreter with PyTorch and Grain"),
-    )
+        __doc__ or "", count=(2000, "Number of images"), rounds=(5, "Number of rounds"),
+        seconds=(2.0, "Seconds of each reading"), python=(sys.executable, "Interpreter with Grain"),
+        reading=("", argparse.SUPPRESS), folder=(Path, argparse.SUPPRESS),
+    )  # fmt: skip
     if options.reading:
-        print(json.dumps(measured(options.data / options.form, options.reading, options.seconds)))
+        print(json.dumps(measured(options.folder, options.reading, options.seconds)))
         return
-    with tempfile.TemporaryDirectory() as own_folder:
-        folder = options.data or Path(own_folder)
-        harness.write_jpeg_and_raw(folder, options.count)
-        figures = {form: compared(folder, form, options) for form in ("jpeg", "raw")}
+    with loader_data.datasets(options.count) as folder:
+        figures = {form: compared(folder / form, options) for form in ("jpeg", "raw")}
     harness.finish(options, {"arguments": {"count": options.count, "rounds": options.rounds}, **figures})
 
 
-def more_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--reading", choices=READINGS, help=argparse.SUPPRESS)
-    parser.add_argument("--form", help=argparse.SUPPRESS)
-
-
-def compared(folder: Path, form: str, options: argparse.Namespace) -> dict[str, Any]:
-    names = [name for name in READINGS if form == "jpeg" or name != "image folder, DataLoader"]
-    command = [options.python, __file__, "--data", str(folder), "--form", form, "--seconds", str(options.seconds)]
+def compared(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    command = [options.python, __file__, "--folder", str(folder), "--seconds", str(options.seconds)]
 
     def microseconds(name: str) -> float | None:
         done = subprocess.run([*command, "--reading", name], stdout=subprocess.PIPE, text=True, check=True)
         return json.loads(done.stdout.splitlines()[-1])
 
-    times = harness.in_turns({name: partial(microseconds, name) for name in names}, options.rounds)
+    times = harness.in_turns({name: partial(microseconds, name) for name in READINGS}, options.rounds)
     figures = {}
-    print(f"{form}: processor time a sample, and as a multiple of numpy_loader's")
+    print(f"{folder.name}: processor time a sample, and as a multiple of numpy_loader's")
     for name, values in times.items():
         if None in values:
             print(f"  {name:28} not installed, left out")
@@ -139,35 +125,7 @@ def numpy_loader(folder: Path) -> tuple[Read, int]:
     return lambda numbers: consume(next(stream) for _ in batches(numbers)), loader.pipeline.schedule.size
 
 
-def data_loader(folder: Path) -> tuple[Read, int]:
-    samples = samples_of(folder)
-    return lambda numbers: consume(torch_loader(samples, numbers)), len(samples)
-
-
-def torch_loader(samples: Any, numbers: list[int]) -> Any:
-    import torch
-
-    torch.set_num_threads(1)
-    return torch.utils.data.DataLoader(samples, batch_sampler=batches(numbers))
-
-
 # --- others -------------------------------------------------------------------------------------------------------------------
-
-
-def stored_images(folder: Path) -> list[bytes]:
-    """The bytes of the field `image` of every record."""
-    import pyarrow.parquet as pq
-
-    images = []
-    columns = ["shard", "image_offset", "image_size"]
-    for shard, offset, size in zip(
-        *pq.read_table(folder / "index.parquet", columns=columns).to_pydict().values(), strict=True
-    ):
-        path = sorted(folder.glob("bench-train.tfrecord-*-of-?????"))[shard]
-        with path.open("rb") as file:
-            file.seek(offset)
-            images.append(file.read(size))
-    return images
 
 
 def array_record(folder: Path) -> tuple[Read, int]:
@@ -177,7 +135,7 @@ def array_record(folder: Path) -> tuple[Read, int]:
     path = folder / "images.array_record"
     if not path.exists():
         writer = ArrayRecordWriter(str(path), "group_size:1")
-        for image in stored_images(folder):
+        for image in contents(folder):
             writer.write(image)
         writer.close()
     source = ArrayRecordDataSource(str(path))
@@ -212,40 +170,13 @@ def decoder(form: str) -> Callable[[bytes], Any]:
     return lambda data: simplejpeg.decode_jpeg(data, "RGB")
 
 
-class ImageFolder:
-    """The images of a folder as torchvision's ImageFolder opens them, as arrays."""
-
-    def __init__(self, folder: Path) -> None:
-        if not folder.exists():
-            folder.mkdir()
-            for number, image in enumerate(stored_images(folder.parent)):
-                (folder / f"{number:08d}.jpg").write_bytes(image)
-        self.paths = sorted(folder.iterdir())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, number: int) -> Any:
-        from PIL import Image
-
-        with self.paths[number].open("rb") as file:
-            return np.asarray(Image.open(file).convert("RGB"))
-
-
-def image_folder(folder: Path) -> tuple[Read, int]:
-    images = ImageFolder(folder / "images")
-    return lambda numbers: consume(torch_loader(images, numbers)), len(images)
-
-
 READINGS: dict[str, tuple[str, Callable[[Path], tuple[Read, int]]]] = {
     "numpy_loader": ("tfprep", numpy_loader),
     "one by one": ("tfprep", one_by_one),
     "64 together": ("tfprep", together),
-    "DataLoader": ("torch", data_loader),
     "ArrayRecord, 64 together": ("array_record", array_record),
     "Grain over tfprep": ("grain", grain_over_ours),
     "Grain over ArrayRecord": ("grain", grain_dataset),
-    "image folder, DataLoader": ("torch", image_folder),
 }
 """By name the package that a reading needs, and what makes its function and says how many samples there are."""
 

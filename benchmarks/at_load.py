@@ -2,7 +2,7 @@
 
     python benchmarks/at_load.py --photos data/photos [--peers peers/bin/python] [--ffcv PYTHON] [--rounds 12] [--json FILE]
 
-The photos are stored as JPEG of quality 95, their short side 256 pixels, or as `--side` says. FFCV writes its own file of the
+The photos are stored as JPEG of quality 95, their short side 256 pixels. FFCV writes its own file of the
 same pixels. Every candidate has a process of its own. In each round all of them deliver some seconds of images in turn, in
 another order, uint8 in batches of 64, on all cores. Figures are medians over the rounds, ratios medians of the ratios within a
 round.
@@ -23,168 +23,117 @@ import argparse
 import functools
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import harness
 
-HERE = Path(__file__).parent
-BATCH, SIZE, SMALL, VIEWS = 64, 224, 128, 8
+BATCH, SIZE, SMALL, VIEWS, SIDE = 64, 224, 128, 8, 256
 DRAIN = 12
 """Batches consumed before the clock starts."""
 
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _paths,
-        side=(256, "Short side of the stored photos"),
-        images=(4000, "Images, repeated where there are fewer photos"),
-        rounds=(5, "Rounds"),
+        __doc__ or "",
+        photos=(Path("data/photos"), "Folder of class folders"),
+        peers=(Path, "Interpreter with DALI, PyTorch and torchvision"), ffcv=(Path, "Interpreter with FFCV"),
+        images=(4000, "Images, repeated where there are fewer photos"), rounds=(5, "Rounds"),
         turn=(6000, "Images that a candidate delivers in its turn: in half a second, processes have hardly begun"),
+        serve=([], argparse.SUPPRESS),
     )  # fmt: skip
     if options.serve:
-        serve(SERVED[options.serve[0]](Path(options.serve[1])))
+        batches = SERVED[options.serve[0]](Path(options.serve[1]))
+        next(batches)
+        harness.serve(lambda images: rate(batches, int(images)))
         return
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.data or Path(temporary)) / f"photos-{options.side}-{options.images}"
-        write(folder, options.photos, options.side, options.images)
+        folder = Path(temporary) / "built"
+        write(folder, options.photos, options.images)
         result = measured(options, folder)
     print(json.dumps(result, indent=1))
     harness.finish(options, result)
 
 
-def _paths(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--photos", type=Path, help="Folder of class folders; without, noise that looks like photos")
-    parser.add_argument("--peers", type=Path, help="Interpreter with DALI, PyTorch and torchvision")
-    parser.add_argument("--ffcv", type=Path, help="Interpreter with FFCV")
-    parser.add_argument("--data", type=Path, help="Folder for the datasets, which are kept there")
-    parser.add_argument("--serve", nargs=2, metavar=("CANDIDATE", "DATASET"), help=argparse.SUPPRESS)
-
-
-def write(folder: Path, photos: Path | None, side: int, count: int) -> None:
-    """Build the photos, linked as often as it takes, unless the folder is there already."""
-    if (folder / "tfprep.json").exists():
-        return
+def write(folder: Path, photos: Path, count: int) -> None:
+    """Build the photos, linked as often as it takes."""
     import tfprep
     from tfprep import Recipe, augment, codecs, sources
 
+    files = sorted(path for path in photos.rglob("*") if path.is_file())
     with tempfile.TemporaryDirectory() as raw:
-        files = sorted(path for path in photos.rglob("*") if path.is_file()) if photos else _noise(Path(raw) / "noise")
         for number in range(count):
             file = files[number % len(files)]
-            below = Path(raw) / "photos" / file.parent.name
-            below.mkdir(parents=True, exist_ok=True)
+            below = Path(raw) / file.parent.name
+            below.mkdir(exist_ok=True)
             (below / f"{number:06d}{file.suffix}").symlink_to(file.resolve())
         store = {"image": codecs.Jpeg(95), "label": codecs.Scalar()}
-        source = sources.Folder()
-        recipe = Recipe("photos", source, store, geometry=[augment.Resize(shorter=side)], shards={"train": 4})
-        tfprep.build(recipe, folder, Path(raw) / "photos")
-
-
-def _noise(folder: Path) -> list[Path]:
-    import cv2
-    import loader_data
-
-    (folder / "noise").mkdir(parents=True)
-    for number, image in enumerate(loader_data.images(64)):
-        cv2.imwrite(str(folder / f"noise/{number}.png"), cv2.resize(image, (683, 512), interpolation=cv2.INTER_CUBIC))
-    return sorted((folder / "noise").iterdir())
+        geometry = [augment.Resize(shorter=SIDE)]
+        tfprep.build(
+            Recipe("photos", sources.Folder(), store, geometry=geometry, shards={"train": 4}), folder, Path(raw)
+        )
 
 
 # --- the rounds -------------------------------------------------------------------------------------------------------------
-
-
-class Process:
-    """A candidate in a process of its own."""
-
-    def __init__(self, name: str, python: str, folder: Path) -> None:
-        self.name = name
-        command = [python, str(Path(__file__).resolve()), "--serve", name, str(folder)]
-        environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline().strip() != "ready":
-            assert self._process.stderr is not None
-            raise RuntimeError((self._process.stderr.read().strip().splitlines() or ["no output"])[-1])
-
-    def rate(self, images: int) -> float:
-        """Images/s of a turn."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{images}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     pythons = dict.fromkeys(("threads", "processes", "threads 128", "views"), sys.executable)
     pythons |= {"ffcv": options.ffcv} | dict.fromkeys(("dali", "torchvision"), options.peers)
     missing: dict[str, str] = {}
-    running = []
+    turns = {}
     for name, python in pythons.items():
         try:
             if python is None:
                 raise RuntimeError("no interpreter is named")
-            running.append(Process(name, str(python), folder))
+            process = harness.Process([python, __file__, "--serve", name, folder])
+            turns[name] = functools.partial(turn, process, options.turn // (VIEWS if name == "views" else 1))
         except (RuntimeError, OSError) as error:
             missing[name] = str(error)
             print(f"{name} is missing: {error}", file=sys.stderr)
-    turns = {
-        process.name: functools.partial(process.rate, options.turn // (VIEWS if process.name == "views" else 1))
-        for process in running
-    }
     rates = harness.in_turns(turns, options.rounds)
-    for process in running:
-        process.close()
-    best = max((rates["threads"], rates["processes"]), key=statistics.median)
+    best = max((rates["threads"], rates["processes"]), key=median)
     pairs = {
         **{f"threads or processes / {peer}": (best, rates.get(peer)) for peer in ("ffcv", "dali", "torchvision")},
         "128 pixels / 224 pixels": (rates["threads 128"], rates["threads"]),
         "8 loads / 8 views, in time": ([VIEWS * rate for rate in rates["views"]], rates["threads"]),
     }
-    ratios = {
-        name: spread([a / b for a, b in zip(ours, theirs, strict=True)])
-        for name, (ours, theirs) in pairs.items()
-        if theirs
-    }
-    samples = {name: spread(values) for name, values in rates.items()}
     return {
-        "command": " ".join(sys.argv),
         "cores": os.cpu_count(),
-        "samples_per_s": samples,
-        "ratios": ratios,
+        "samples_per_s": {name: spread(values) for name, values in rates.items()},
+        "ratios": {
+            name: spread([a / b for a, b in zip(ours, theirs, strict=True)])
+            for name, (ours, theirs) in pairs.items()
+            if theirs
+        },
         "missing": missing,
     }
 
 
+def turn(process: harness.Process, images: int) -> float:
+    process.tell(images)
+    return float(process.answer())
+
+
 def spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return {"median": median(values), "least": min(values), "most": max(values)}
 
 
-def serve(batches: Iterator[int]) -> None:
-    """Deliver as many samples as are asked for, and say how many there were a second."""
-    next(batches)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        for _ in range(DRAIN):
-            next(batches)
-        done, start = 0, time.perf_counter()
-        while done < int(line):
-            done += next(batches)
-        print(done / (time.perf_counter() - start), flush=True)
-        time.sleep(0.3)  # until what goes on filling its buffers is done
+def rate(batches: Iterator[int], images: int) -> float:
+    """Samples a second."""
+    for _ in range(DRAIN):
+        next(batches)
+    done, start = 0, time.perf_counter()
+    while done < images:
+        done += next(batches)
+    result = done / (time.perf_counter() - start)
+    time.sleep(0.3)  # until what goes on filling its buffers is done
+    return result
 
 
 # --- the candidates: endless iterators of the sizes of batches ------------------------------------------------------------
@@ -204,32 +153,29 @@ def _tfprep(folder: Path, size: int = SIZE, workers: str = "threads", **options:
 
 def _ffcv(folder: Path) -> Iterator[int]:
     import numpy as np
-    from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.basics import IntDecoder
     from ffcv.fields.decoders import RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import RandomHorizontalFlip
-    from ffcv.writer import DatasetWriter
+    from peer_ffcv import write as write_beton
 
-    file = folder.parent / f"{folder.name}.beton"
-    if not file.exists():
-        import tfprep
+    import tfprep
 
-        class Photos:
-            samples = tfprep.open(folder).random_access("train", fields=["image", "label"])
+    class Photos:
+        samples = tfprep.open(folder).random_access("train", fields=["image", "label"])
 
-            def __len__(self) -> int:
-                return len(self.samples)
+        def __len__(self) -> int:
+            return len(self.samples)
 
-            def __getitem__(self, number: int) -> tuple[Any, int]:
-                sample = self.samples[number]
-                return np.asarray(sample["image"]), int(sample["label"])
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            sample = self.samples[number]
+            return np.asarray(sample["image"]), int(sample["label"])
 
-        fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=95), "label": IntField()}
-        DatasetWriter(str(file), fields, num_workers=1).from_indexed_dataset(Photos())
+    write_beton(Photos(), folder.parent / "ffcv", "jpeg")
     image = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
     loader = Loader(
-        str(file), batch_size=BATCH, num_workers=os.cpu_count(), order=OrderOption.RANDOM, drop_last=True, os_cache=True,
+        str(folder.parent / "ffcv/photos.beton"), batch_size=BATCH, num_workers=os.cpu_count(), order=OrderOption.RANDOM,
+        drop_last=True, os_cache=True,
         pipelines={"image": image, "label": [IntDecoder()]},
     )  # fmt: skip
     while True:

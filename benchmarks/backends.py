@@ -1,6 +1,6 @@
 """The rate of `keras_loader` on each backend, as a share of `numpy_loader`, and what `jax_loader` hides of the transfers.
 
-    python benchmarks/backends.py [--count 2000] [--rounds 7] [--seconds 1] [--data DIR] [--json backends.json]
+    python benchmarks/backends.py [--count 2000] [--rounds 7] [--seconds 1] [--json backends.json]
 
 Each backend runs in a process of its own, because KERAS_BACKEND is fixed when Keras is imported. `numpy_loader` and the iterator
 that Keras pulls from (NumPy arrays on JAX, tensors on PyTorch, a `tf.data.Dataset` on TensorFlow) take turns, in another order
@@ -20,7 +20,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -28,57 +27,47 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 import harness
+import loader_data
 
-MODULES = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+BACKENDS = ("tensorflow", "jax", "torch")
 BATCH = 64
-STEP_S = 0.01
+STEP_S, STEPS = 0.01, 20
 
 
 def main() -> None:
-    numbers = {"count": (2000, "Number of images"), "rounds": (7, "Number of rounds")}
-    options = harness.arguments(__doc__, more_arguments, **numbers, seconds=(1.0, "Seconds of each turn"))
+    options = harness.arguments(
+        __doc__ or "", count=(2000, "Number of images"), rounds=(7, "Number of rounds"), seconds=(1.0, "Seconds of each turn"),
+        backend=("", argparse.SUPPRESS), folder=(Path, argparse.SUPPRESS),
+    )  # fmt: skip
     if options.backend:
         print(json.dumps(measured(options)))
         return
     figures: dict[str, Any] = {
         "arguments": {"count": options.count, "rounds": options.rounds, "seconds": options.seconds}
     }
-    with tempfile.TemporaryDirectory() as own_folder:
-        folder = options.data or Path(own_folder)
-        harness.write_jpeg_and_raw(folder, options.count)
-        for backend, module in MODULES.items():
-            if importlib.util.find_spec(module) is None:
+    with loader_data.datasets(options.count) as folder:
+        command = [sys.executable, __file__, "--folder", str(folder), "--rounds", str(options.rounds)]
+        for backend in BACKENDS:
+            if importlib.util.find_spec(backend) is None:
                 print(f"{backend}: not installed, left out")
                 continue
-            figures[backend] = in_a_process(backend, folder, options)
-            show(backend, figures[backend])
+            environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            done = subprocess.run(
+                [*command, "--seconds", str(options.seconds), "--backend", backend],
+                env=environment, stdout=subprocess.PIPE, text=True, check=True,
+            )  # fmt: skip
+            figures[backend] = json.loads(done.stdout.splitlines()[-1])
+            print(backend, json.dumps(figures[backend], indent=1))
     harness.finish(options, figures)
-
-
-def more_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--backend", choices=MODULES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-
-
-def in_a_process(backend: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--backend", backend, "--folder", str(folder)]
-    command += ["--rounds", str(options.rounds), "--seconds", str(options.seconds)]
-    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     import tfprep
 
-    figures = {}
-    for kind in ("jpeg", "raw"):
-        data = tfprep.open(options.folder / kind)
-        figures[kind] = shares(data, options.rounds, options.seconds)
+    figures = {
+        form: shares(tfprep.open(options.folder / form), options.rounds, options.seconds) for form in ("jpeg", "raw")
+    }
     if options.backend == "jax":
         figures["transfers"] = transfers(tfprep.open(options.folder / "raw"), options.rounds)
     return figures
@@ -122,14 +111,14 @@ def images_per_s(batches: Iterator[Any], seconds: float) -> float:
 # --- transfers --------------------------------------------------------------------------------------------------------------
 
 
-def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[str, Any]:
+def transfers(data: Any, rounds: int) -> dict[str, Any]:
     """The time of a step with its batch, in milliseconds, and the share of the transfers that the steps hide."""
     import jax
 
     from tfprep.load.jax_loader import AHEAD, transferred_ahead
 
     options = {"fields": ["image"], "cache": "decoded", "training": True}
-    loader = data.numpy_loader("train", batch, **options).repeat()
+    loader = data.numpy_loader("train", BATCH, **options).repeat()
 
     def transfer(element: Any) -> Any:
         """On a CPU device JAX takes over aligned memory, whatever `may_alias` says; a GPU, and other memory, needs a copy."""
@@ -146,10 +135,10 @@ def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[
 
     def step_s(feed: Callable[[], Any]) -> float:
         began = time.perf_counter()
-        for _ in range(steps):
+        for _ in range(STEPS):
             feed().block_until_ready()
             time.sleep(STEP_S)
-        return (time.perf_counter() - began) / steps
+        return (time.perf_counter() - began) / STEPS
 
     took = harness.in_turns({name: partial(step_s, feed) for name, feed in feeds.items()}, rounds, warm_up=1)
     extra = {
@@ -158,18 +147,6 @@ def transfers(data: Any, rounds: int, steps: int = 20, batch: int = 64) -> dict[
     }
     hidden = 1 - median(extra["two ahead"]) / median(extra["when needed"])
     return {"step_ms": {name: 1e3 * median(values) for name, values in took.items()}, "hidden": hidden}
-
-
-def show(backend: str, figures: dict[str, Any]) -> None:
-    for kind in ("jpeg", "raw"):
-        ratio, rates = figures[kind]["ratio"], figures[kind]["images_per_s"]
-        print(
-            f"{backend:10} {kind:4}  {ratio['median']:.2f} of numpy_loader ({ratio['least']:.2f} to {ratio['greatest']:.2f}); "
-            f"{rates['keras_loader']:,.0f} and {rates['numpy_loader']:,.0f} images/s"
-        )
-    if "transfers" in figures:
-        steps = ", ".join(f"{name} {value:.1f} ms" for name, value in figures["transfers"]["step_ms"].items())
-        print(f"{backend:10} transfers: a step with its batch {steps}; hidden: {figures['transfers']['hidden']:.0%}")
 
 
 if __name__ == "__main__":

@@ -24,19 +24,19 @@ which varies less than wall time on a machine that runs other programs.
 from __future__ import annotations
 
 import argparse
-import functools
 import multiprocessing
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any, BinaryIO
 
 import harness
 
@@ -65,47 +65,36 @@ class Run:
     first_s: float
     cpu_s: float
 
-    @property
-    def rest_s(self) -> float:
-        """Seconds from the first record to the end."""
-        return self.seconds - self.first_s
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A program to measure: `command(folder)` writes to the folder; its first record appears in a file that matches `first`."""
-
-    name: str
-    command: Callable[[Path], list[str]]
-    first: str
-
-
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--megapixels", type=float, help="Size to which 16 photos are enlarged")
-    parser.add_argument("--part", nargs=6, help=argparse.SUPPRESS)
-
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _more,
+        __doc__ or "",
         data=(Path("data/photos"), "Folder of class folders"), repeat=(12, "Number of links to each photo"),
         rounds=(5, "Measured rounds"), workers=("1,2", "Numbers of worker processes, comma-separated"),
         only=("", "Prefixes of the candidates' names, comma-separated"),
+        megapixels=(float, "Size to which 16 photos are enlarged"), part=([], argparse.SUPPRESS),
     )  # fmt: skip
     if options.part:
-        PARTS[options.part[0]](*options.part[1:])
+        pil(*options.part[1:]) if options.part[0] == "pil" else in_shares(*options.part)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if options.megapixels:
             options.data = enlarged(options.data, folder / "large", options.megapixels)
         images = gather(options.data, folder / "data", options.repeat)
-        workers = [int(number) for number in options.workers.split(",")]
-        chosen = candidates(folder, workers, tuple(options.only.split(",")))
-        turns = {one.name: functools.partial(run_once, one, folder) for one in chosen}
+        workers = options.workers.split(",")
+        turns = {
+            name: partial(run_once, name, command, folder)
+            for count in workers
+            for name, command in candidates(folder, count).items()
+            if name.startswith(tuple(options.only.split(",")))
+        }
         runs = harness.in_turns(turns, options.rounds, warm_up=1)
-    result = summary(runs, images, workers)
-    print_results(result, runs, images)
+    result = summary(runs, images, max(workers, key=int))
+    for name in runs:
+        figures = {of: result[of][name] for of in ("images_per_s", "cpu_ms", "first_s")}
+        print(f"{name:22} " + "  ".join(f"{of} {value:.4g}" for of, value in figures.items()))
+    print({name: value for name, value in result.items() if name.startswith("build_vs")})
     harness.finish(options, result)
 
 
@@ -142,87 +131,71 @@ def enlarged(data: Path, into: Path, megapixels: float) -> Path:
 # --- candidates -------------------------------------------------------------------------------------------------------
 
 
-def candidates(folder: Path, workers: list[int], only: tuple[str, ...]) -> list[Candidate]:
-    recipes = {"plain": RECIPE, "original": ORIGINAL}
-    for name, text in recipes.items():
+def candidates(folder: Path, workers: str) -> dict[str, list[str]]:
+    """The commands by name; the folder of the result is `folder / "out"`."""
+    data, out, here = str(folder / "data"), str(folder / "out"), Path(__file__)
+    for name, text in (("plain", RECIPE), ("original", ORIGINAL)):
         (folder / f"{name}.py").write_text(text)
-    all_candidates = []
-    for count in workers:
-        all_candidates += [
-            Candidate(f"limit {count}", part("limit", folder, count), "*.tfrecord"),
-            Candidate(f"pil pool {count}", usual(folder, count), "*.tfrecord"),
-            Candidate(f"lean pil pool {count}", part("pil", folder, count), "*.tfrecord"),
-            Candidate(f"copy {count}", part("copy", folder, count), "*.tfrecord"),
-            Candidate(f"tfprep {count}", tfprep("plain", folder, count), ".tfprep/new/*"),
-            Candidate(f"tfprep original {count}", tfprep("original", folder, count), ".tfprep/new/*"),
-        ]
-    return [candidate for candidate in all_candidates if candidate.name.startswith(only)]
+
+    def tfprep(recipe: str) -> list[str]:
+        command = [sys.executable, "-m", "tfprep", "build", str(folder / f"{recipe}.py"), "--data", data]
+        return [*command, "--workers", workers, "--out", out, "--quiet"]
+
+    part = [sys.executable, str(here), "--part"]
+    return {
+        f"limit {workers}": [*part, "limit", data, out, workers],
+        f"pil pool {workers}": [sys.executable, str(here.with_name("build_usual.py")), data, out, workers],
+        f"lean pil pool {workers}": [*part, "pil", data, out, workers],
+        f"copy {workers}": [*part, "copy", data, out, workers],
+        f"tfprep {workers}": tfprep("plain"),
+        f"tfprep original {workers}": tfprep("original"),
+    }
 
 
-def tfprep(recipe: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
-    command = [sys.executable, "-m", "tfprep", "build", str(folder / f"{recipe}.py"), "--data", str(folder / "data")]
-    return lambda out: [*command, "--workers", str(workers), "--out", str(out), "--quiet"]
-
-
-def part(name: str, folder: Path, workers: int) -> Callable[[Path], list[str]]:
-    command = [sys.executable, __file__, "--part", name, str(folder / "data")]
-    return lambda out: [*command, str(out), str(workers), "-1", ""]
-
-
-def usual(folder: Path, workers: int) -> Callable[[Path], list[str]]:
-    script = str(Path(__file__).with_name("build_usual.py"))
-
-    def command(out: Path) -> list[str]:
-        out.mkdir()
-        return [sys.executable, script, str(folder / "data"), str(out / "all.tfrecord"), str(workers)]
-
-    return command
-
-
-def limit(data: str, out: str, workers: str, number: str, work: str) -> None:
-    """Starts one process per share of the files if `number` is -1, and otherwise converts the share `number`."""
-    if number == "-1":
-        os.makedirs(out, exist_ok=True)
-        command = [sys.executable, __file__, "--part", work or "limit", data, out, workers]
-        shares = [subprocess.Popen([*command, str(share), work]) for share in range(int(workers))]
+def in_shares(name: str, data: str, out: str, workers: str, number: str = "") -> None:
+    """Start a process for each share of the files, or do the work of the share `number`."""
+    if not number:
+        os.makedirs(out)
+        command = [sys.executable, __file__, "--part", name, data, out, workers]
+        shares = [subprocess.Popen([*command, str(share)]) for share in range(int(workers))]
         sys.exit(max(share.wait() for share in shares))
+    with open(f"{out}/{number}.tfrecord", "wb") as file:
+        {"limit": limit, "copy": copy}[name](files_of(data)[int(number) :: int(workers)], file)
+
+
+def limit(paths: list[Path], file: BinaryIO) -> None:
     import cv2
     import simplejpeg
 
     from tfprep.records import frame
 
     cv2.setNumThreads(0)
-    with open(f"{out}/{number}.tfrecord", "wb") as file:
-        for path in share_of(data, int(workers), int(number)):
-            pixels = simplejpeg.decode_jpeg(path.read_bytes())
-            height, width = pixels.shape[:2]
-            scale = 256 / min(height, width)
-            size = (round(width * scale), round(height * scale))
-            small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
-            top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
-            crop = small[top : top + 224, left : left + 224].copy()
-            file.write(frame(simplejpeg.encode_jpeg(crop, 95, colorsubsampling="420")))
+    for path in paths:
+        pixels = simplejpeg.decode_jpeg(path.read_bytes())
+        height, width = pixels.shape[:2]
+        scale = 256 / min(height, width)
+        size = (round(width * scale), round(height * scale))
+        small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+        top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
+        crop = small[top : top + 224, left : left + 224].copy()
+        file.write(frame(simplejpeg.encode_jpeg(crop, 95, colorsubsampling="420")))
 
 
-def copy(data: str, out: str, workers: str, number: str, work: str) -> None:
-    if number == "-1":
-        limit(data, out, workers, number, "copy")
-        return
+def copy(paths: list[Path], file: BinaryIO) -> None:
     from tfprep.records import frame
 
-    with open(f"{out}/{number}.tfrecord", "wb") as file:
-        for path in share_of(data, int(workers), int(number)):
-            file.write(frame(path.read_bytes()))
-        file.flush()
-        os.fsync(file.fileno())
+    for path in paths:
+        file.write(frame(path.read_bytes()))
+    file.flush()
+    os.fsync(file.fileno())
 
 
-def pil(data: str, out: str, workers: str, number: str, work: str) -> None:
+def pil(data: str, out: str, workers: str) -> None:
     from tfprep.records import frame
 
     os.makedirs(out)
     with multiprocessing.Pool(int(workers)) as pool, open(f"{out}/all.tfrecord", "wb") as file:
-        for encoded in pool.imap_unordered(one_with_pil, share_of(data, 1, 0), chunksize=8):
+        for encoded in pool.imap_unordered(one_with_pil, files_of(data), chunksize=8):
             file.write(frame(encoded))
 
 
@@ -242,114 +215,66 @@ def one_with_pil(path: Path) -> bytes:
     return file.getvalue()
 
 
-def share_of(data: str, workers: int, number: int) -> list[Path]:
-    return sorted(Path(data).rglob("*.*"))[number::workers]
-
-
-PARTS: dict[str, Callable[[str, str, str, str, str], None]] = {"limit": limit, "copy": copy, "pil": pil}
+def files_of(data: str) -> list[Path]:
+    return sorted(Path(data).rglob("*.*"))
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def run_once(candidate: Candidate, folder: Path) -> Run:
+def run_once(name: str, command: list[str], folder: Path) -> Run:
+    """Bytecode is kept, as after an installation by pip; the first round compiles it."""
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
-    command = candidate.command(out)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    records = ".tfprep/new/*" if name.startswith("tfprep") else "*.tfrecord"
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(folder))
-    first = _First(out, candidate.first, started)
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - started
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    first_s = 0.0
+    while True:
+        ended, status, usage = os.wait4(process.pid, 0 if first_s else os.WNOHANG)
+        seconds = time.perf_counter() - started
+        if ended:
+            break
+        if any_bytes(out, records):
+            first_s = seconds
+        else:
+            time.sleep(POLL_S)
     process.returncode = status
     if status:
-        sys.exit(f"{candidate.name} failed")
-    return Run(seconds, first.stop() or seconds, usage.ru_utime + usage.ru_stime)
+        sys.exit(f"{name} failed")
+    return Run(seconds, first_s or seconds, usage.ru_utime + usage.ru_stime)
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """The environment of a run: bytecode is kept, as after an installation by pip; the first round compiles it."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
+def any_bytes(out: Path, pattern: str) -> bool:
+    try:
+        return any(path.stat().st_size for path in out.glob(pattern))
+    except OSError:  # renamed between the two calls
+        return False
 
 
-class _First:
-    """A thread that notes when the first bytes of a record appear."""
+def summary(runs: dict[str, list[Run]], images: int, workers: str) -> dict[str, Any]:
+    """Medians of each candidate, and for the largest number of workers how many times as fast a build is as the others."""
 
-    def __init__(self, out: Path, pattern: str, started: float) -> None:
-        self._out, self._pattern, self._started = out, pattern, started
-        self._seconds = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
+    def each(value: Callable[[Run], float]) -> dict[str, float]:
+        return {name: median(value(run) for run in of_one) for name, of_one in runs.items()}
 
-    def _watch(self) -> None:
-        while not self._ended.wait(POLL_S):
-            try:
-                if any(path.stat().st_size for path in self._out.glob(self._pattern)):
-                    self._seconds = time.perf_counter() - self._started
-                    return
-            except OSError:
-                continue  # renamed between the two calls
-
-    def stop(self) -> float:
-        self._ended.set()
-        self._thread.join()
-        return self._seconds
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def ratio(runs: dict[str, list[Run]], fast: str, slow: str, of: str = "seconds") -> float | None:
-    """The speed of `fast` as a multiple of that of `slow`: the median over the rounds."""
-    if fast not in runs or slow not in runs:
-        return None
-    return statistics.median(getattr(b, of) / getattr(a, of) for a, b in zip(runs[fast], runs[slow], strict=True))
-
-
-def median_of(runs: list[Run], of: str) -> float:
-    return statistics.median(getattr(run, of) for run in runs)
-
-
-def summary(runs: dict[str, list[Run]], images: int, workers: list[int]) -> dict[str, object]:
-    most = max(workers)
-    firsts = [run.first_s for name, all_runs in runs.items() if name == f"tfprep {most}" for run in all_runs]
+    ours, times = runs.get(f"tfprep {workers}", []), {}
+    for other in ("limit", "pil pool", "lean pil pool"):
+        if pairs := list(zip(ours, runs.get(f"{other} {workers}", []), strict=False)):
+            name = f"build_vs_{other.replace(' ', '_')}"
+            times[name] = median(theirs.seconds / mine.seconds for mine, theirs in pairs)
+            times[f"{name}_cpu"] = median(theirs.cpu_s / mine.cpu_s for mine, theirs in pairs)
     return {
         "images": images,
-        "rounds": len(next(iter(runs.values()))),
-        "workers": most,
-        "build_vs_limit": ratio(runs, f"tfprep {most}", f"limit {most}"),
-        "build_vs_pil_pool": ratio(runs, f"tfprep {most}", f"pil pool {most}"),
-        "build_vs_lean_pil_pool": ratio(runs, f"tfprep {most}", f"lean pil pool {most}"),
-        "build_vs_lean_pil_pool_cpu": ratio(runs, f"tfprep {most}", f"lean pil pool {most}", "cpu_s"),
-        "build_vs_pil_pool_rest": ratio(runs, f"tfprep {most}", f"pil pool {most}", "rest_s"),
-        "build_vs_limit_cpu": ratio(runs, f"tfprep {most}", f"limit {most}", "cpu_s"),
-        "first_image_s": statistics.median(firsts) if firsts else None,
-        "scaling_1_to_2": ratio(runs, "tfprep 2", "tfprep 1"),
-        "limit_scaling_1_to_2": ratio(runs, "limit 2", "limit 1"),
-        "original_vs_copy": ratio(runs, f"tfprep original {most}", f"copy {most}"),
-        "original_vs_copy_cpu": ratio(runs, f"tfprep original {most}", f"copy {most}", "cpu_s"),
-        "images_per_s": {name: images / median_of(all_runs, "seconds") for name, all_runs in runs.items()},
-        "cpu_ms": {name: 1000 * median_of(all_runs, "cpu_s") / images for name, all_runs in runs.items()},
-        "first_s": {name: median_of(all_runs, "first_s") for name, all_runs in runs.items()},
-        "seconds": {name: [round(run.seconds, 3) for run in all_runs] for name, all_runs in runs.items()},
+        **times,
+        "images_per_s": each(lambda run: images / run.seconds),
+        "cpu_ms": each(lambda run: 1000 * run.cpu_s / images),
+        "first_s": each(lambda run: run.first_s),
+        "seconds": {name: [round(run.seconds, 3) for run in of_one] for name, of_one in runs.items()},
     }
-
-
-def print_results(result: dict[str, object], runs: dict[str, list[Run]], images: int) -> None:
-    print(f"{images} images, {result['rounds']} rounds, medians")
-    for name, all_runs in runs.items():
-        seconds = median_of(all_runs, "seconds")
-        print(
-            f"{name:22} {images / seconds:7.0f} images/s  {seconds:6.2f} s  "
-            f"cpu {median_of(all_runs, 'cpu_s'):6.2f} s  first after {median_of(all_runs, 'first_s'):5.2f} s  "
-            f"rest {median_of(all_runs, 'rest_s'):6.2f} s"
-        )
-    for name, value in result.items():
-        if isinstance(value, float):
-            print(f"{name:22} {value:7.2f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The script that most people write for TFRecords: Pillow in a `multiprocessing.Pool`, Examples and the writer of TensorFlow.
 
-    python benchmarks/build_usual.py DATA OUT.tfrecord WORKERS
+    python benchmarks/build_usual.py DATA OUT WORKERS
 
 This is a candidate of `benchmarks/build.py`. It does what public scripts have in common (TensorFlow's `build_imagenet_data.py`,
 https://www.tensorflow.org/tutorials/load_data/tfrecord and their copies): it imports TensorFlow at the top, makes an Example of
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def example_of(path_and_label):
 def main(data, out, workers):
     paths = sorted(Path(data).rglob("*.*"))
     labels = {name: number for number, name in enumerate(sorted({path.parent.name for path in paths}))}
-    with multiprocessing.Pool(workers) as pool, tf.io.TFRecordWriter(out) as writer:
+    os.makedirs(out)
+    with multiprocessing.Pool(workers) as pool, tf.io.TFRecordWriter(f"{out}/all.tfrecord") as writer:
         for serialized in pool.imap_unordered(example_of, [(p, labels[p.parent.name]) for p in paths], chunksize=8):
             writer.write(serialized)
 

@@ -1,7 +1,6 @@
 """Causes of slow training, each staged on purpose: which of them `InputMonitor` and `tfprep bench` name, and what they advise.
 
-    python benchmarks/causes.py [--times 1] [--burners 0] [--tool monitor] [--input tfprep] [--backend jax] [--cause decode ...]
-                                [--jax PYTHON] [--data DIR] [--json causes.json]
+    python benchmarks/causes.py [--times 1] [--burners 0] [--cause decode ...] [--jax PYTHON] [--json causes.json]
 
 Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads that sleep, a map that calls Python, a map of
 TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, eight
@@ -24,20 +23,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import harness
+import loader_data
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-HERE = Path(__file__).parent
 
 BATCH = 32
 IMAGES = 600
 LATENCY_MS = 300
 SLEEP_S = 0.04
-STEPS = {"filling": IMAGES // BATCH, "disk": 25, "step": 25, "decode": 150, "processors": 150}
+STEPS = {"disk": 25, "step": 25, "decode": 150, "processors": 150}
 """By cause the steps of a training, some seconds each; 40 of the others."""
 TFPREP = {
     "filling": "filling", "decode": "decode", "disk": "read", "python map": "python map", "map": "map", "memory": "memory",
@@ -62,138 +62,76 @@ FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Deliver uin
 """Advice that every pipeline here follows already; a loader of one thread is the exception."""
 
 
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tool", choices=("monitor", "bench"), help="The one to ask; both by default")
-    parser.add_argument("--input", choices=("tfprep", "plain"), help="The input of the training; both by default")
-    parser.add_argument("--backend", choices=("tensorflow", "jax"), help="Keras's backend; both by default")
-    parser.add_argument("--cause", choices=TFPREP, nargs="+", default=list(TFPREP), help="The causes to stage")
-    parser.add_argument("--data", type=Path, help="Folder that keeps the images for the next run")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
-
-
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _more,
-        times=(1, "How often each cause is staged"), burners=(0, "Programs that take a processor each beside everything"),
-        jax=(sys.executable, "Interpreter with JAX"),
+        __doc__ or "", cause=(list(TFPREP), "Causes to stage"), times=(1, "How often each cause is staged"),
+        burners=(0, "Programs that take a processor each beside everything"), jax=(sys.executable, "Interpreter with JAX"),
+        run=([], argparse.SUPPRESS),
     )  # fmt: skip
     if options.run:
-        tool, source, folder = options.run
-        for line in sys.stdin:
-            cause = line.strip()
-            found = monitored(source, cause, Path(folder)) if tool == "monitor" else benched(cause, Path(folder))
-            print(json.dumps(found), flush=True)
+        tool, source, place = options.run
+        ask = partial(monitored, source) if tool == "monitor" else benched
+        harness.serve(lambda cause: json.dumps(ask(cause, Path(place))))
         return
     answers: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        folder = options.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_datasets(folder)
-        stack.enter_context(burning(options.burners))
-        began = time.perf_counter()
-        for (tool, source, backend), cells_of_one in itertools.groupby(cells(options), key=lambda cell: cell[:3]):
-            causes = [cause for *_, cause in cells_of_one]
-            with closing(Trainer(options, tool, source, backend, folder)) as trainer:
-                for cause in causes * options.times:
-                    answers.append(trainer.answer(cause))
-                    print("right" if answers[-1]["right"] else "WRONG", json.dumps(answers[-1]), flush=True)
-        print(f"{(time.perf_counter() - began) / options.times:.0f} s a round")
-    print(f"{sum(answer['right'] for answer in answers)} of {len(answers)} right", flush=True)
-    for (tool, source, backend), given in itertools.groupby(
-        sorted(answers, key=lambda one: (one["tool"], one["input"], one["backend"])),
-        key=lambda one: (one["tool"], one["input"], one["backend"]),
-    ):
-        listed = list(given)
-        wrong = [f"{one['cause']} as {one['kind']}" for one in listed if not one["right"]]
-        print(
-            f"  {tool}, {source}, {backend}: {len(listed) - len(wrong)} of {len(listed)}; wrong: {', '.join(wrong) or 'none'}"
-        )
+    with loader_data.datasets(IMAGES) as folder, burning(options.burners):
+        for tool, source, backend, causes in trainings(options):
+            given = answered(options, tool, source, backend, causes * options.times, folder)
+            answers += given
+            wrong = ", ".join(f"{one['cause']} as {one['kind']}" for one in given if not one["right"])
+            print(f"{tool}, {source}, {backend}: {len(given)} causes; wrong: {wrong or 'none'}", flush=True)
+    print(f"{sum(answer['right'] for answer in answers)} of {len(answers)} right")
     harness.finish(options, {"times": options.times, "burners": options.burners, "answers": answers})
 
 
-def cells(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
-    """Tool, input, backend and cause of each question."""
-    found = []
+def trainings(options: argparse.Namespace) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Tool, input, backend and causes of each training process."""
     for source, backend in itertools.product(("tfprep", "plain"), ("tensorflow", "jax")):
-        if options.input not in (None, source) or options.backend not in (None, backend):
-            continue
-        needed = {backend} | ({"tensorflow"} if source == "plain" else set())
         there = installed(options.jax if backend == "jax" else sys.executable)
-        missing = needed - there
-        if missing:
+        if missing := ({backend} | ({"tensorflow"} if source == "plain" else set())) - there:
             print(f"{source} on {backend}: left out, {', '.join(sorted(missing))} is not installed")
             continue
         left_out = NOT_STAGED[source, backend] | (set() if "obstore" in there else {"remote"})
-        causes = [cause for cause in options.cause if cause not in left_out]
-        found += [("monitor", source, backend, cause) for cause in causes]
-    if options.backend in (None, "tensorflow") and options.input in (None, "tfprep"):
-        found += [("bench", "tfprep", "tensorflow", cause) for cause in options.cause if cause in BENCH]
-    return [cell for cell in found if options.tool in (None, cell[0])]
+        yield "monitor", source, backend, [cause for cause in options.cause if cause not in left_out]
+    yield "bench", "tfprep", "tensorflow", [cause for cause in options.cause if cause in BENCH]
 
 
 def installed(interpreter: str) -> set[str]:
-    code = "import importlib.util as u; print([m for m in ('jax', 'tensorflow', 'obstore') if u.find_spec(m)])"
-    done = subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True)
-    return set(json.loads(done.stdout.replace("'", '"')))
+    code = "import importlib.util as u; print(*[m for m in ('jax', 'tensorflow', 'obstore') if u.find_spec(m)])"
+    return set(subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-def write_datasets(folder: Path) -> None:
-    from loader_data import write
-
-    from tfprep import codecs
-
-    for name, codec in (("jpeg", codecs.Jpeg(95)), ("raw", codecs.Raw())):
-        write(folder / name, codec, IMAGES)
-
-
-class Trainer:
-    """A process that trains with one input on one backend, one staged cause after the other."""
-
-    def __init__(self, options: argparse.Namespace, tool: str, source: str, backend: str, folder: Path) -> None:
-        self._cell = {"tool": tool, "input": source, "backend": backend}
-        self._folder = folder
-        python = options.jax if backend == "jax" else sys.executable
-        self._command = [python, __file__, "--run", tool, source, str(folder)]
-        self._environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(HERE.parent)}
-        with ExitStack() as stack:
-            self._environment |= dict(stack.enter_context(harness.store(folder, LATENCY_MS))[1])
-            self._errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-            self._stack = stack.pop_all()
-        self._process: subprocess.Popen[str] | None = None
-
-    def answer(self, cause: str) -> dict[str, Any]:
-        """What the tool names as the first cause, in which words, and whether that is right."""
-        for path in self._folder.rglob("*.tfrecord-*"):
-            path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
-        if self._process is None:
-            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
-            self._process = subprocess.Popen(self._command, text=True, env=self._environment, **pipes)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        started = time.perf_counter()
-        with burning(8 * (os.cpu_count() or 1) if cause == "processors" else 0):
-            self._process.stdin.write(f"{cause}\n")
-            self._process.stdin.flush()
-            line = next((line for line in self._process.stdout if line.startswith('["')), "")
-        if line:
-            kind, text = json.loads(line)
-        else:
-            self._errors.seek(0)
-            kind, text = "failed", self._errors.read()[-600:]
-            self._process.wait()
-            self._process = None
-        tool, source = self._cell["tool"], self._cell["input"]
-        expected = BENCH[cause] if tool == "bench" else (PLAIN if source == "plain" else TFPREP)[cause]
-        repeated = [words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")]
-        return {
-            **self._cell, "cause": cause, "kind": kind, "text": text, "already_done": repeated,
-            "seconds": round(time.perf_counter() - started, 1), "right": kind == expected and not repeated,
-        }  # fmt: skip
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._stack.close()
+def answered(
+    options: argparse.Namespace, tool: str, source: str, backend: str, causes: list[str], folder: Path
+) -> list[dict[str, Any]]:
+    """What a tool names as the first of each cause, in which words, and whether that is right."""
+    command = [options.jax if backend == "jax" else sys.executable, __file__, "--run", tool, source, folder]
+    expected = BENCH if tool == "bench" else PLAIN if source == "plain" else TFPREP
+    answers, process = [], None
+    with harness.store(folder, LATENCY_MS) as (_, store):
+        for cause in causes:
+            for path in folder.rglob("*.tfrecord-*"):
+                path.read_bytes()  # into the page cache, so that no disk but the staged one is slow
+            started = time.perf_counter()
+            with burning(8 * (os.cpu_count() or 1) if cause == "processors" else 0):
+                try:
+                    process = process or harness.Process(command, {"KERAS_BACKEND": backend, **store})
+                    process.tell(cause)
+                    kind, text = json.loads(process.answer())
+                except (OSError, RuntimeError) as error:
+                    kind, text, process = "failed", str(error), None
+            repeated = [
+                words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")
+            ]
+            right = kind == expected[cause] and not repeated
+            answers.append({
+                "tool": tool, "input": source, "backend": backend, "cause": cause, "kind": kind, "text": text,
+                "already_done": repeated, "seconds": round(time.perf_counter() - started, 1), "right": right,
+            })  # fmt: skip
+            print("right" if right else "WRONG", json.dumps(answers[-1]), flush=True)
+    if process is not None:
+        process.close()
+    return answers
 
 
 @contextmanager
@@ -233,19 +171,20 @@ def slow_reads(cause: str) -> Iterator[None]:
 def loader_options(cause: str) -> dict[str, Any]:
     batch_bytes = BATCH * 224 * 224 * 3 + 4096  # with labels, in whole pages
     return {
-        "inputs": "image",
-        "targets": "label",
-        "training": True,
+        "inputs": "image", "targets": "label", "training": True,
         **({} if cause == "filling" else {"cache": False}),
-        **({"threads": 1} if cause == "decode" else {}),
-        **({"memory_budget": 5 * batch_bytes, "threads": 8} if cause == "memory" else {}),
-        **({"threads": 2} if cause == "remote" else {}),
-    }
+        **{"decode": {"threads": 1}, "memory": {"memory_budget": 5 * batch_bytes, "threads": 8}, "remote": {"threads": 2}}.get(
+            cause, {}
+        ),
+    }  # fmt: skip
+
+
+def form_of(cause: str) -> str:
+    return "jpeg" if cause in ("decode", "processors", "filling") else "raw"
 
 
 def dataset_of(cause: str, folder: Path) -> Any:
-    name = "jpeg" if cause in ("decode", "processors", "filling") else "raw"
-    return f"s3://bench/{name}" if cause == "remote" else folder / name
+    return f"s3://bench/{form_of(cause)}" if cause == "remote" else folder / form_of(cause)
 
 
 def asleep(value: Any) -> Any:
@@ -265,41 +204,41 @@ def busy(images: Any) -> Any:
     return tf.cast(small, tf.uint8)
 
 
-def input_of(source: str, cause: str, folder: Path, backend: str) -> tuple[Any, int]:
-    """The input, and its steps an epoch."""
-    import tfprep
-
-    steps = STEPS.get(cause, 40)
-    if source == "plain":
-        return plain(cause, folder), steps
-    data = tfprep.open(dataset_of(cause, folder))
-    if backend == "jax":
-        loader = data.keras_loader("train", BATCH, **loader_options(cause))
-        return (loader if cause == "filling" else loader.repeat()), steps
+def mapped(dataset: Any, cause: str) -> Any:
+    """The dataset with the map of a cause."""
     import tensorflow as tf
 
-    train = data.loader("train", BATCH, **loader_options(cause))
-    train = train if cause == "filling" else train.repeat()
     if cause == "python map":
-        mapped = train.map(lambda images, labels: (images, asleep(labels)), num_parallel_calls=1)
-        return mapped.prefetch(2), steps
+        return dataset.map(lambda images, labels: (images, asleep(labels)), num_parallel_calls=1).prefetch(2)
     if cause == "map":
-        mapped = train.map(lambda images, labels: (busy(images), labels), num_parallel_calls=tf.data.AUTOTUNE)
-        return mapped.prefetch(2), steps
-    return train, steps
+        busy_map = dataset.map(lambda images, labels: (busy(images), labels), num_parallel_calls=tf.data.AUTOTUNE)
+        return busy_map.prefetch(2)
+    return dataset
+
+
+def input_of(source: str, cause: str, folder: Path, backend: str) -> Any:
+    import tfprep
+
+    if source == "plain":
+        return plain(cause, folder)
+    data = tfprep.open(dataset_of(cause, folder))
+    loader_kind = data.keras_loader if backend == "jax" else data.loader
+    loader = loader_kind("train", BATCH, **loader_options(cause))
+    train = loader if cause == "filling" else loader.repeat()
+    return train if backend == "jax" else mapped(train, cause)
 
 
 def plain(cause: str, folder: Path) -> Any:
     """A pipeline of tf.data as its guide writes it: parallel maps, and a prefetch at its end."""
     import tensorflow as tf
 
-    name = "jpeg" if cause in ("decode", "processors", "filling") else "raw"
-    files = sorted(str(path) for path in (folder / name).glob("*.tfrecord-*") if path.suffix != ".idx")
+    form = form_of(cause)
+    files = sorted(str(path) for path in (folder / form).glob("*.tfrecord-*") if path.suffix != ".idx")
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parsed(record: Any) -> Any:
         example = tf.io.parse_single_example(record, features)
-        if name == "jpeg":
+        if form == "jpeg":
             image = tf.ensure_shape(tf.io.decode_jpeg(example["image"], channels=3), [224, 224, 3])
             if cause == "decode":  # as a map that decodes large photos and makes them small
                 image = tf.cast(tf.image.resize(tf.image.resize(image, [896, 896]), [224, 224]), tf.uint8)
@@ -320,12 +259,7 @@ def plain(cause: str, folder: Path) -> Any:
     threads = 1 if cause == "decode" else tf.data.AUTOTUNE
     dataset = records.map(parsed, num_parallel_calls=threads)
     dataset = dataset.cache() if cause == "filling" else dataset.repeat()
-    dataset = dataset.batch(BATCH, drop_remainder=True)
-    if cause == "python map":
-        dataset = dataset.map(lambda images, labels: (images, asleep(labels)), num_parallel_calls=1)
-    if cause == "map":
-        dataset = dataset.map(lambda images, labels: (busy(images), labels), num_parallel_calls=tf.data.AUTOTUNE)
-    return dataset.prefetch(2)
+    return mapped(dataset.batch(BATCH, drop_remainder=True), cause).prefetch(2)
 
 
 # --- who is asked -----------------------------------------------------------------------------------------------------------
@@ -338,42 +272,40 @@ def monitored(source: str, cause: str, folder: Path) -> tuple[str, str]:
     import tfprep
 
     backend = keras.backend.backend()
-    feed, steps = input_of(source, cause, folder, backend)
+    feed = input_of(source, cause, folder, backend)
     with tempfile.TemporaryDirectory() as logs, slow_reads(cause):
         monitor = tfprep.train.InputMonitor(logs, every_s=1)
         if cause == "retracing":
             retraced(monitor, feed, backend)
         else:
-            fitted(monitor, feed, steps, cause)
+            fitted(monitor, feed, cause)
         total = monitor.total()
     return (total.causes[0].kind if total else "none"), monitor.summary
 
 
-def fitted(monitor: Any, feed: Any, steps: int, cause: str) -> None:
+def fitted(monitor: Any, feed: Any, cause: str) -> None:
     import keras
 
     class Sleeping(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             time.sleep(SLEEP_S)
 
+    heavy, jax = cause in ("step", "memory"), keras.backend.backend() == "jax"
+
     class Strided(keras.layers.Layer):
         def call(self, images: Any) -> Any:
-            return keras.ops.cast(
-                images[:, ::8, ::8] if cause in ("step", "memory") else images[:, ::16, ::16], "float32"
-            )
+            return keras.ops.cast(images[:, ::8, ::8] if heavy else images[:, ::16, ::16], "float32")
 
-    wide = (
-        64 if cause == "step" or keras.backend.backend() == "tensorflow" else 16
-    )  # JAX computes them five times as long
-    heavy = [keras.layers.Conv2D(wide, 5, activation="relu"), keras.layers.Conv2D(wide, 5, activation="relu")]
-    layers = [Strided(), *(heavy if cause in ("step", "memory") else []), keras.layers.Flatten(), keras.layers.Dense(1)]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
+    wide = 16 if jax and cause == "memory" else 64  # JAX computes them five times as long
+    convolutions = [keras.layers.Conv2D(wide, 5, activation="relu") for _ in range(2)] if heavy else []
+    model = keras.Sequential([Strided(), *convolutions, keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=jax)
+    options: dict[str, Any] = {"steps_per_epoch": STEPS.get(cause, 40)}
+    if cause == "filling":
+        options = {}  # an epoch from the beginning to the end
+    elif cause == "validation":
+        options = {"steps_per_epoch": 10, "validation_data": feed, "validation_steps": 60, "epochs": 3}
     callbacks = [monitor, *([Sleeping()] if cause == "callback" else [])]
-    whole = cause == "filling"  # an epoch from the beginning to the end
-    options = {} if whole else {"steps_per_epoch": steps if cause != "validation" else 10}
-    if cause == "validation":
-        options |= {"validation_data": feed, "validation_steps": 60, "epochs": 3}
     model.fit(feed, verbose=0, shuffle=False, callbacks=callbacks, **options)
 
 
@@ -400,13 +332,9 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
 
     loader = {name: value for name, value in loader_options(cause).items() if name != "training"}
     with slow_reads(cause):
+        sleeping = (lambda images, labels: (images, asleep(labels))) if cause == "python map" else None
         options = BenchOptions(
-            batch_size=BATCH,
-            rounds=1,
-            seconds=0.8,
-            changes=False,
-            loader=loader,
-            map_function=(lambda images, labels: (images, asleep(labels))) if cause == "python map" else None,
+            batch_size=BATCH, rounds=1, seconds=0.8, changes=False, loader=loader, map_function=sleeping
         )
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
     if result.against is not None:

@@ -22,7 +22,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import harness
-from small_network import mean_recall, network, summary
+from small_network import mean_recall, network, over_seeds, summary
 
 import tfprep
 from tfprep import ModelFields, Recipe, augment, codecs, sources
@@ -32,19 +32,17 @@ SIDE, BATCH = 48, 20
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "",
-        lambda parser: parser.add_argument("--photos", type=Path, help="Folder of class folders; by default drawn objects"),
+        __doc__ or "", photos=(Path, "Folder of class folders; by default drawn objects"),
         count=(300, "Photos that are drawn"), seeds=(5, "Seeds"), teacher_epochs=(30, "Epochs of the teacher"),
         epochs=(60, "Epochs of a student"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         data, teacher = taught(Path(folder), options)
-        seeds = {name: iter(range(options.seeds)) for name in ("label", "teacher")}
-        recalls = harness.in_turns(
-            {"labels": lambda: student(data, "label", options.epochs, next(seeds["label"])),
-             "teacher": lambda: student(data, "teacher", options.epochs, next(seeds["teacher"]))},
-            options.seeds,
-        )  # fmt: skip
+        students = {
+            "labels": partial(student, data, "label", options.epochs),
+            "teacher": partial(student, data, "teacher", options.epochs),
+        }
+        recalls = over_seeds(students, options.seeds)
     results = {"of the teacher": teacher, **summary(recalls)}
     results["wins"] = sum(ours > theirs for ours, theirs in zip(recalls["teacher"], recalls["labels"], strict=True))
     print(f"the teacher itself: {100 * teacher:.1f} %; its student is better in {results['wins']} of {options.seeds}")
@@ -76,7 +74,7 @@ def taught(folder: Path, options: Any) -> tuple[Any, float]:
         files=["teacher.keras"], folder=folder,
     )  # fmt: skip
     tfprep.add_fields(folder / "built", fields)
-    return tfprep.open(folder / "built"), recall(data, model)
+    return tfprep.open(folder / "built"), mean_recall(data, model)
 
 
 def load(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -89,7 +87,7 @@ def load(path: Path) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
 def student(data: Any, targets: str, epochs: int, seed: int) -> float:
     """Train a student with these targets; return its mean recall."""
     few = data.folds(5, stratify="label")[0][1]
-    return recall(data, trained(data, few, (8, 16, 32), targets, epochs, seed))
+    return mean_recall(data, trained(data, few, (8, 16, 32), targets, epochs, seed))
 
 
 def trained(data: Any, photos: Any, widths: tuple[int, ...], targets: str, epochs: int, seed: int) -> Any:
@@ -104,13 +102,6 @@ def trained(data: Any, photos: Any, widths: tuple[int, ...], targets: str, epoch
     model.fit(train, epochs=epochs, verbose=0)
     train.close()
     return model
-
-
-def recall(data: Any, model: Any) -> float:
-    val = data.loader("val", BATCH, inputs="image", targets="label")
-    result = mean_recall(model, val)
-    val.close()
-    return result
 
 
 if __name__ == "__main__":

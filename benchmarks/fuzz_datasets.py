@@ -1,11 +1,11 @@
 """Damaged and malicious dataset folders: mutated manifests, indices, shards and other files are opened, verified and read.
 
-    python benchmarks/fuzz_datasets.py --count 2000 --seed 0 --memory-gb 3 --json fuzz_datasets.json
+    python benchmarks/fuzz_datasets.py --count 2000 --seed 0 --json fuzz_datasets.json
 
 Each folder is a copy of one small dataset with one to three mutations. The manifests of half of the folders are sealed again, so
 that the checksums agree and only the rules of the format can detect the mutation. Every folder is opened, verified and read for
-one epoch by the NumPy loader. The run counts errors that are not tfprep's, folders that take longer than `--timeout-s` (a hang),
-and files outside the folder that were opened, as reported by Python's audit hook. The address space is limited to `--memory-gb`
+one epoch by the NumPy loader. The run counts errors that are not tfprep's, folders that take longer than `TIMEOUT_S` (a hang),
+and files outside the folder that were opened, as reported by Python's audit hook. The address space is limited to 3 GB
 above that of the process at the start.
 """
 
@@ -37,6 +37,7 @@ from tfprep.dataset.verify import verify
 from tfprep.errors import TfprepError
 from tfprep.records import masked_crc
 
+TIMEOUT_S = 30
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**40, 2**62, 2**70, -(2**63), 0.5, 1e308, float("inf"), [], {}, [[]], {"": None}, [1] * 50,
     "", "x", "a\0b", "../../evil", "/etc/passwd", "\x1b[31m", "\ud800", "x" * 5000, "uint8", "object", "train", "index.parquet",
@@ -250,11 +251,7 @@ def read_all(folder: Path) -> str:
 
 def main() -> None:
     options = harness.arguments(
-        __doc__,
-        count=(2000, "Number of mutated folders"),
-        seed=(0, "Seed of all mutations"),
-        timeout_s=(30, "Seconds after which a folder counts as a hang"),
-        memory_gb=(3.0, "Limit of the address space above that at the start"),
+        __doc__ or "", count=(2000, "Number of mutated folders"), seed=(0, "Seed of all mutations")
     )
     outside: list[str] = []
 
@@ -269,14 +266,14 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(whole, folder, ignore=shutil.ignore_patterns(".tfprep", "report.html"))
             mutations = mutate(folder, draws)
-            yield f"{number} {mutations}", partial(read_inside, folder), options.timeout_s
+            yield f"{number} {mutations}", partial(read_inside, folder), TIMEOUT_S
 
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         whole = make_dataset(root)
         assert read_all(whole) == "read"
         watch_opened_files(root / "mutated", outside)
-        harness.limit_memory(options.memory_gb)
+        harness.limit_memory(3)
         bad = ("not tfprep's", "hang", "read outside")
         harness.run_cases(options, cases(root, whole), allowed=lambda outcome: not outcome.startswith(bad))
 

@@ -2,11 +2,11 @@
 
     pip download --no-deps --no-binary pillow pillow && tar xzf pillow-*.tar.gz
     pip download --no-deps pydicom-data && unzip pydicom_data-*.whl
-    python benchmarks/fuzz_odd_files.py pillow-*/Tests/images data_store/data --json fuzz_odd_files.json
+    python benchmarks/fuzz_odd_files.py --folders pillow-*/Tests/images data_store/data --json fuzz_odd_files.json
 
 Without a folder, the test files of the installed pydicom are taken. Every file gets a folder of its own. An outcome is one of:
 built; rejected (some samples of the file, such as frames of a video, are); refused (a `TfprepError` of `init` or of the build,
-such as the one that says that every sample was rejected); a hang (more than `--timeout-s`); any other exception, or a Python
+such as the one that says that every sample was rejected); a hang (more than `TIMEOUT_S`); any other exception, or a Python
 warning that left the library. The run fails if there is one of the last two.
 """
 
@@ -30,6 +30,8 @@ from tfprep.builder import BuildOptions
 from tfprep.errors import TfprepError
 from tfprep.recipe.file import data_root, load_recipe
 from tfprep.recipe.template import recipe_text, recognised
+
+TIMEOUT_S = 60.0
 
 
 def outcome_of(folder: Path, out: Path) -> str:
@@ -61,19 +63,13 @@ def whole(folder: Path) -> str:
 
 
 def main() -> None:
-    text = "Folders of odd files; by default pydicom's test files"
-    options = harness.arguments(
-        __doc__ or "",
-        lambda parser: parser.add_argument("folders", nargs="*", type=Path, help=text),
-        timeout_s=(60.0, "Seconds for each file"),
-        memory_gb=(8.0, "Address space above that at the start"),
-    )
-    harness.limit_memory(options.memory_gb)
+    options = harness.arguments(__doc__ or "", folders=([], "Folders of odd files; by default pydicom's test files"))
+    harness.limit_memory(8)
     cases: list[tuple[str, Callable[[], str], float]] = []
-    for folder in options.folders or [pydicom_files()]:
+    for folder in map(Path, options.folders or [pydicom_files()]):
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        cases += [(str(file), partial(alone, file), options.timeout_s) for file in files]
-        cases.append((f"{folder} as a whole", partial(whole, folder), 20 * options.timeout_s))
+        cases += [(str(file), partial(alone, file), TIMEOUT_S) for file in files]
+        cases.append((f"{folder} as a whole", partial(whole, folder), 20 * TIMEOUT_S))
     harness.run_cases(options, cases, allowed=lambda outcome: outcome in ("built", "rejected", "refused"))
 
 

@@ -127,14 +127,8 @@ def write_data(data: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (24, 28, 3), np.uint8)).save(path)
         Image.fromarray(rng.integers(0, 3, (24, 28), np.uint8)).save(path.with_suffix(".png"))
-        rows.append(
-            {
-                "path": f"{path.parent.name}/{path.name}",
-                "kind": path.parent.name,
-                "boxes": [[1, 2, 10, 20]],
-                "age": number,
-            }
-        )
+        name, kind = f"{path.parent.name}/{path.name}", path.parent.name
+        rows.append({"path": name, "kind": kind, "boxes": [[1, 2, 10, 20]], "age": number})
     (data / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -147,9 +141,8 @@ def with_mistakes(rng: random.Random) -> str:
 
 
 def other_value(text: str, rng: random.Random) -> str:
-    match = rng.choice(
-        [match for match in VALUE.finditer(text) if match.start() > len(HEAD)] or list(VALUE.finditer(text)) or [None]
-    )
+    matches = list(VALUE.finditer(text))
+    match = rng.choice([match for match in matches if match.start() > len(HEAD)] or matches or [None])
     return text if match is None else text[: match.start()] + rng.choice(VALUES) + text[match.end() :]
 
 
@@ -173,14 +166,9 @@ def character_changed(text: str, rng: random.Random) -> str:
 def other_body(text: str, rng: random.Random) -> str:
     """Replaces the body of one of the user's functions."""
     bodies = [
-        "return None",
-        "raise KeyError('x')",
-        "return image",
-        "return sample",
-        "import sys; sys.exit(3)",
-        "while False: yield 1",
+        "return None", "raise KeyError('x')", "return image", "return sample", "import sys; sys.exit(3)", "while False: yield 1",
         "1",
-    ]
+    ]  # fmt: skip
     return re.sub(r"(?m)^    return .*$", f"    {rng.choice(bodies)}", text, count=rng.randint(1, 2))
 
 
@@ -199,11 +187,8 @@ def outcome(path: Path) -> str:
     shutil.rmtree(folder / "out", ignore_errors=True)
     before = set(folder.parent.iterdir())
     result = load_and_build(path, folder / "out", folder / "data")
-    stray = {entry.name for entry in folder.iterdir() if not entry.name.startswith("recipe_")} - {
-        "data",
-        "out",
-        "__pycache__",
-    }
+    known = {"data", "out", "__pycache__"}
+    stray = {entry.name for entry in folder.iterdir() if not entry.name.startswith("recipe_")} - known
     stray |= {entry.name for entry in set(folder.parent.iterdir()) - before if "evil" in entry.name}
     assert not stray, f"wrote outside its folder: {stray}"
     return result

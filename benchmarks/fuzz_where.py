@@ -102,11 +102,7 @@ def documented(rng: np.random.Generator, depth: int) -> str:
     if depth and rng.random() < 0.6:
         one, other = documented(rng, depth - 1), documented(rng, depth - 1)
         return str(rng.choice([f"({one} and {other})", f"({one} or {other})", f"(not {one})"]))
-    height, label, key = (
-        int(rng.integers(0, 400)),
-        int(rng.integers(0, 3)),
-        str(rng.choice(["day", "night", "0", "/", "19"])),
-    )
+    height, label, key = rng.integers(0, 400), rng.integers(0, 3), rng.choice(["day", "night", "0", "/", "19"])
     return str(
         rng.choice([
             f"height >= {height}", f"{height} < height <= {height + 90}", f"height * 2 - {height} > 3 + 4",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
+import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -20,23 +23,29 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-def arguments(doc: str, more: Callable[[argparse.ArgumentParser], Any] | None = None, **numbers: Any) -> Any:
+def arguments(doc: str, **known: tuple[Any, str]) -> Any:
     """Parse the command line of a script.
 
     Args:
         doc: The module's docstring, which is the help.
-        more: Adds further arguments to the parser.
-        **numbers: Arguments by name, as (default, help); the type is that of the default.
+        **known: Arguments by name, as (default, help). The type is that of the default; a list takes several values, False is a
+            flag, and a type in the place of a default means None.
 
     Returns:
         The values, with `json`: the file for the results, or None.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, (default, text) in numbers.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="File for the results")
-    if more is not None:
-        more(parser)
+    known["json"] = (Path, "File for the results")
+    for name, (default, text) in known.items():
+        if default is False:
+            how: dict[str, Any] = {"action": "store_true"}
+        elif isinstance(default, type):
+            how = {"type": default}
+        elif isinstance(default, list):
+            how = {"nargs": "*", "type": type(default[0]) if default else str, "default": default}
+        else:
+            how = {"type": type(default), "default": default}
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **how)
     return parser.parse_args()
 
 
@@ -148,11 +157,45 @@ def store(folder: Path, latency_ms: float) -> Iterator[tuple[int, dict[str, str]
         process.wait()
 
 
-def write_jpeg_and_raw(folder: Path, count: int) -> None:
-    """Build `jpeg` and `raw` below the folder, unless they are there: `count` images of `loader_data`."""
-    from loader_data import write
+class Process:
+    """A process that answers lines of its standard input, each with a line; it says first that it is ready."""
 
-    from tfprep import codecs
+    def __init__(self, command: Sequence[object], environment: Mapping[str, str] | None = None) -> None:
+        here = Path(__file__).parent
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 # closed by `close`
+        self._process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**os.environ, "PYTHONPATH": f"{here}:{here / 'peers'}:{here.parent}", **(environment or {})},
+        )  # fmt: skip
+        atexit.register(self.close)
+        self.answer()
 
-    write(folder / "jpeg", codecs.Jpeg(95), count)
-    write(folder / "raw", codecs.Raw(), count)
+    def tell(self, line: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        """The next line that begins with a mark, without it: other programs print to standard output too."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                return line.removeprefix(MARK)
+        self._errors.seek(0)
+        raise RuntimeError(self._errors.read()[-600:].strip() or "no output")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+        atexit.unregister(self.close)
+
+
+MARK = "answer: "
+
+
+def serve(answer: Callable[[str], object]) -> None:
+    """The other side of a `Process`."""
+    print(f"{MARK}ready", flush=True)
+    for line in sys.stdin:
+        print(f"{MARK}{answer(line.strip())}", flush=True)

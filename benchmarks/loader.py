@@ -1,6 +1,6 @@
 """The loader compared with the limit of the hardware, with tf.data and with FFCV.
 
-Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE] [--data FOLDER]
+Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE]
 
 FFCV takes part where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
 
@@ -24,72 +24,60 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import statistics
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import harness
 import loader_data
+import loader_peers as peers
 import psutil
-from loader_peers import (
-    BATCH,
-    DRAIN,
-    Candidate,
-    decode_only,
-    decode_processes,
-    eager,
-    ffcv,
-    loader,
-    memory_map,
-    pread,
-    tfdata_by_batch,
-    tfdata_by_record,
-    tfdata_fixed_length,
-)
+from loader_peers import BATCH, DRAIN, Candidate
 
-from tfprep import codecs
 from tfprep.bench.machine import this_machine
 
 TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
-FASTEST = (
+LONGER = dict.fromkeys((
     "pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, threads, read", "raw: FFCV", "fit, nothing to read",
     "raw: tfprep, fit", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
-)  # fmt: skip
-LONGER = dict.fromkeys(FASTEST, 4)
+), 4)  # fmt: skip
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
 whose turn is an epoch."""
 
 DECODE_ONLY = ("decode only, threads", "decode only, processes")
-RAW_TFDATA = ("raw: tf.data by record", "raw: tf.data by batch", "raw: tf.data, fixed length")
-RAW_TFDATA_FIT = tuple(f"{name}, fit" for name in RAW_TFDATA[1:])  # the one by record is five times slower than these
-
-
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, help="Folder of the datasets, which are generated if they do not exist")
-    parser.add_argument("--ffcv", type=Path, metavar="PYTHON", help="Interpreter that has FFCV")
+RATIOS = {
+    "jpeg_vs_decode": ("jpeg: tfprep", *DECODE_ONLY),
+    "jpeg_fit_vs_decode": ("jpeg: tfprep, fit", *DECODE_ONLY),
+    "jpeg_threads_vs_decode": ("jpeg: tfprep, threads", *DECODE_ONLY),
+    "jpeg_threads_fit_vs_decode": ("jpeg: tfprep, threads, fit", *DECODE_ONLY),
+    "raw_vs_memory": ("raw: tfprep", "pread", "memory map"),
+    "raw_read_vs_pread": ("raw: tfprep, read", "pread"),
+    "raw_fit_vs_memory": ("raw: tfprep, fit", "pread", "memory map"),
+    "jpeg_vs_ffcv": ("jpeg: tfprep", "jpeg: FFCV"),
+    "raw_vs_ffcv": ("raw: tfprep, read", "raw: FFCV"),
+}
+"""A candidate, and those to the fastest of which it is compared."""
 
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _more, images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds")
-    )
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.data or Path(temporary)
-        jpeg = loader_data.write(folder / f"jpeg-{options.images}", codecs.Jpeg(95), options.images)
-        raw = loader_data.write(folder / f"raw-{options.images}", codecs.Raw(), options.images)
+        __doc__ or "", images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds"),
+        ffcv=(Path, "Interpreter that has FFCV"),
+    )  # fmt: skip
+    with loader_data.datasets(options.images) as folder:
         result = {
             "images": options.images,
             "rounds": options.rounds,
             "batch_size": BATCH,
             "machine": this_machine(folder).words,
+            **throughput(folder / "jpeg", folder / "raw", options),
         }
-        result |= throughput(jpeg, raw, options)
     harness.finish(options, result)
 
 
@@ -99,84 +87,70 @@ def main() -> None:
 def all_candidates(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Candidate]:
     from loader_fit import fit, fitted, keras_alone
 
-    tfdata = {"by record": tfdata_by_record(raw, raw=True), "by batch": tfdata_by_batch(raw)}
-    tfdata["fixed length"] = tfdata_fixed_length(raw)
+    tfdata = {
+        "raw: tf.data by batch": peers.tfdata_by_batch(raw),
+        "raw: tf.data, fixed length": peers.tfdata_fixed_length(raw),
+    }
     threads: dict[str, Any] = {"cache": False, "workers": "threads"}
     candidates: dict[str, Candidate] = {
-        "decode only, threads": decode_only(jpeg),
-        "decode only, processes": decode_processes(jpeg),
-        "jpeg: tfprep": loader(jpeg, cache=False),
+        "decode only, threads": peers.decode_only(jpeg),
+        "decode only, processes": peers.decode_processes(jpeg),
+        "jpeg: tfprep": peers.loader(jpeg, cache=False),
         "jpeg: tfprep, fit": fit(jpeg, cache=False),
-        "jpeg: tfprep, threads": loader(jpeg, **threads),
+        "jpeg: tfprep, threads": peers.loader(jpeg, **threads),
         "jpeg: tfprep, threads, fit": fit(jpeg, **threads),
-        "jpeg: tf.data by record": eager(iter(tfdata_by_record(jpeg, raw=False))),
-        "pread": pread(raw),
-        "memory map": memory_map(raw),
-        "raw: tfprep": loader(raw),
-        "raw: tfprep, read": loader(raw, cache=False),
-        "raw: tfprep, threads, read": loader(raw, **threads),
+        "jpeg: tf.data by record": peers.eager(iter(peers.tfdata_by_record(jpeg))),
+        "pread": peers.pread(raw),
+        "memory map": peers.memory_map(raw),
+        "raw: tfprep": peers.loader(raw),
+        "raw: tfprep, read": peers.loader(raw, cache=False),
+        "raw: tfprep, threads, read": peers.loader(raw, **threads),
         "raw: tfprep, fit": fit(raw),
-        **dict(zip(RAW_TFDATA, (eager(iter(batches)) for batches in tfdata.values()), strict=True)),
-        **dict(zip(RAW_TFDATA_FIT, (fitted(batches) for batches in list(tfdata.values())[1:]), strict=True)),
+        **{name: peers.eager(iter(batches)) for name, batches in tfdata.items()},
+        **{f"{name}, fit": fitted(batches) for name, batches in tfdata.items()},
         "fit, nothing to read": keras_alone(),
     }
     if options.ffcv:
-        candidates |= {"jpeg: FFCV": ffcv(jpeg, "jpeg", options.ffcv), "raw: FFCV": ffcv(raw, "raw", options.ffcv)}
+        candidates |= {f"{folder.name}: FFCV": peers.ffcv(folder, options.ffcv) for folder in (jpeg, raw)}
     return candidates
 
 
 def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Any]:
-    images, rounds = options.images, options.rounds
     candidates = all_candidates(jpeg, raw, options)
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}  # per image
-    cpu_ms: dict[str, list[float]] = {name: [] for name in candidates}  # per image
+    turns = {name: partial(turn, name, candidate, int(options.images * TURN)) for name, candidate in candidates.items()}
     rest()
-    for number in range(-1, rounds):  # the first round warms up and is not counted
-        for name in sorted(candidates, key=lambda name: hash((number, name))):
-            count = int(images * TURN) * LONGER.get(name, 1)
-            spent = cpu_s()
-            taken = candidates[name](count) / (count // BATCH * BATCH)
-            rest()
-            if number >= 0:
-                seconds[name].append(taken)
-                cpu_ms[name].append((cpu_s() - spent) / (count + drained(name) * BATCH) * 1e3)
-    rates = {name: statistics.median(1 / each for each in taken) for name, taken in seconds.items()}
-    cpu = {name: statistics.median(each) for name, each in cpu_ms.items()}
+    runs = harness.in_turns(turns, options.rounds, warm_up=1)
+    seconds = {name: [taken for taken, _ in of_one] for name, of_one in runs.items()}  # per image
+    cpu = {name: median(cpu_ms for _, cpu_ms in of_one) for name, of_one in runs.items()}
+    rates = {name: median(1 / each for each in taken) for name, taken in seconds.items()}
+    slowest = {name: 1 / max(taken) for name, taken in seconds.items()}
+    fastest = {name: 1 / min(taken) for name, taken in seconds.items()}
     for name, rate in rates.items():
-        spread = sorted(1 / each for each in seconds[name])
-        print(
-            f"{name:32} {rate:10,.0f} images/s   ({spread[0]:,.0f} to {spread[-1]:,.0f}), {cpu[name]:.3f} ms CPU per image"
-        )
-    memory = ("pread", "memory map")
-    ratios = {
-        "jpeg_vs_decode": ratio(seconds, "jpeg: tfprep", *DECODE_ONLY),
-        "jpeg_fit_vs_decode": ratio(seconds, "jpeg: tfprep, fit", *DECODE_ONLY),
-        "jpeg_threads_vs_decode": ratio(seconds, "jpeg: tfprep, threads", *DECODE_ONLY),
-        "jpeg_threads_fit_vs_decode": ratio(seconds, "jpeg: tfprep, threads, fit", *DECODE_ONLY),
-        "jpeg_vs_tfdata": ratio(seconds, "jpeg: tfprep", "jpeg: tf.data by record"),
-        "raw_vs_memory": ratio(seconds, "raw: tfprep", *memory),
-        "raw_read_vs_pread": ratio(seconds, "raw: tfprep, read", "pread"),
-        "raw_fit_vs_memory": ratio(seconds, "raw: tfprep, fit", *memory),
-        "raw_vs_tfdata": ratio(seconds, "raw: tfprep", *RAW_TFDATA),
-        "raw_read_vs_tfdata": ratio(seconds, "raw: tfprep, read", *RAW_TFDATA),
-        "raw_fit_vs_tfdata": ratio(seconds, "raw: tfprep, fit", *RAW_TFDATA_FIT),
-    }
-    if options.ffcv:
-        ratios["jpeg_vs_ffcv"] = ratio(seconds, "jpeg: tfprep", "jpeg: FFCV")
-        ratios["jpeg_threads_vs_ffcv"] = ratio(seconds, "jpeg: tfprep, threads", "jpeg: FFCV")
-        ratios["raw_threads_vs_ffcv"] = ratio(seconds, "raw: tfprep, threads, read", "raw: FFCV")
-        ratios["raw_vs_ffcv"] = ratio(seconds, "raw: tfprep, read", "raw: FFCV")
-    for name, value in ratios.items():
-        print(f"{name:32} {value:6.2f}")
+        spread = f"({slowest[name]:,.0f} to {fastest[name]:,.0f})"
+        print(f"{name:32} {rate:10,.0f} images/s   {spread}, {cpu[name]:.3f} ms CPU per image")
+    ratios = {}
+    for name, (ours, *others) in RATIOS.items():
+        if others[0] in seconds:
+            best = min((seconds[other] for other in others), key=median)
+            ratios[name] = harness.ratio(best, seconds[ours])
+            print(f"{name:32} {ratios[name]:6.2f}")
     return {
         **ratios,
-        "cpu_ms": cpu["jpeg: tfprep"],
         "cpu_ms_each": cpu,
         "images_per_s": rates,
-        "slowest": {name: 1 / max(taken) for name, taken in seconds.items()},
-        "fastest": {name: 1 / min(taken) for name, taken in seconds.items()},
+        "slowest": slowest,
+        "fastest": fastest,
         "seconds_per_image": seconds,
     }
+
+
+def turn(name: str, candidate: Candidate, images: int) -> tuple[float, float]:
+    """Seconds an image, and processor milliseconds."""
+    count = images * LONGER.get(name, 1)
+    spent = cpu_s()
+    taken = candidate(count) / (count // BATCH * BATCH)
+    rest()
+    return taken, (cpu_s() - spent) / (count + drained(name) * BATCH) * 1e3
 
 
 def drained(name: str) -> int:
@@ -203,12 +177,6 @@ def cpu_s() -> float:
         with contextlib.suppress(psutil.NoSuchProcess):
             seconds += sum(child.cpu_times()[:2])
     return seconds
-
-
-def ratio(seconds: dict[str, list[float]], ours: str, *peers: str) -> float:
-    """The speed of `ours` as a multiple of that of the fastest peer: the median over the rounds."""
-    best = min((seconds[peer] for peer in peers), key=statistics.median)
-    return statistics.median(b / a for a, b in zip(seconds[ours], best, strict=True))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,21 @@ def raw_files(folder: Path, count: int) -> None:
     Path(folder, "samples.csv").write_text("\n".join(rows) + "\n")
 
 
-def recipe_of(codec: Any, shards: int = 4, side: int = SIZE) -> Recipe:
-    """Stores the images of `raw_files`; the resizing says that all have one size."""
+def write(folder: Path, codec: Any, count: int) -> Path:
+    """Builds a dataset of images and labels; the resizing says that all have one size."""
     source = sources.Table("samples.csv", "{number}.png", label="label", key="number")
     store = {"image": codec, "label": codecs.Scalar()}
-    return Recipe("bench", source, store, geometry=[augment.Resize(side, side)], shards={"train": shards})
-
-
-def write(folder: Path, codec: Any, count: int, shards: int = 4, side: int = SIZE) -> Path:
-    """Builds a dataset of images and labels, unless the folder already contains one."""
-    if (folder / "tfprep.json").exists():
-        return folder
+    recipe = Recipe("bench", source, store, geometry=[augment.Resize(SIZE, SIZE)], shards={"train": 4})
     with tempfile.TemporaryDirectory() as raw:
         raw_files(Path(raw), count)
-        build(recipe_of(codec, shards, side), folder, Path(raw))
+        build(recipe, folder, Path(raw))
     return folder
+
+
+@contextmanager
+def datasets(count: int) -> Iterator[Path]:
+    """A folder with the datasets `jpeg` and `raw` of so many images."""
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name) / "jpeg", codecs.Jpeg(95), count)
+        write(Path(name) / "raw", codecs.Raw(), count)
+        yield Path(name)

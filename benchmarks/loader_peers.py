@@ -9,18 +9,17 @@ and were not faster: `num_parallel_calls` of 2 and none, a private thread pool, 
 
 from __future__ import annotations
 
-import atexit
 import math
 import mmap
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import simplejpeg
 
@@ -28,7 +27,6 @@ import tfprep
 from tfprep.dataset import open_dataset
 
 Candidate = Callable[[int], float]
-HERE = Path(__file__).parent
 BATCH = 64
 DRAIN = 16
 """Batches consumed before the clock starts."""
@@ -47,15 +45,13 @@ def record_spans(folder: Path) -> tuple[list[Path], np.ndarray, np.ndarray, np.n
     return (files, *(index.column(name).to_numpy() for name in ("shard", "image_offset", "image_size")))
 
 
-def two_threads(work: Callable[[Any, int], None], count: int) -> float:
-    """Seconds in which two threads call `work(numbers, thread)`, each with half of a random order of `count` numbers."""
+def in_threads(work: Callable[[Any, int], None], count: int, threads: int = 2) -> float:
+    """Seconds in which the threads call `work(numbers, thread)`, each with its part of a random order of `count` numbers."""
     order = np.random.default_rng().integers(0, 1 << 62, count)
-    threads = [threading.Thread(target=work, args=(order[number::2], number)) for number in range(2)]
+    parts = [(order[number::threads], number) for number in range(threads)]
     start = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: work(*part), parts))
     return time.perf_counter() - start
 
 
@@ -66,55 +62,56 @@ def batch_memory() -> np.ndarray:
     return memory
 
 
-def decode_only(folder: Path) -> Candidate:
-    """Limit for JPEG: two threads decode JPEG bytes from memory into the memory of a batch."""
+def contents(folder: Path) -> list[bytes]:
+    """The bytes of each image."""
     files, file, offset, size = record_spans(folder)
     data = [path.read_bytes() for path in files]
-    jpegs = [data[f][o : o + s] for f, o, s in zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)]
-    rows = batch_memory().reshape(2, BATCH, 224, 224, 3)
+    return [data[f][o : o + s] for f, o, s in zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)]
+
+
+def decode_only(folder: Path, threads: int = 2) -> Candidate:
+    """Limit for JPEG: threads decode JPEG bytes from memory into the memory of a batch."""
+    jpegs, rows = contents(folder), batch_memory().reshape(2, BATCH, *SHAPE)
 
     def work(order: np.ndarray, thread: int) -> None:
         for at, number in enumerate((order % len(jpegs)).tolist()):
             simplejpeg.decode_jpeg(jpegs[number], buffer=rows[thread, at % BATCH])
 
-    return lambda count: two_threads(work, count)
+    return lambda count: in_threads(work, count, threads)
 
 
 def decode_processes(folder: Path) -> Candidate:
     """The other limit for JPEG: two processes that decode the same bytes, as `decode_only` does with threads. They share no
     interpreter, but the kernel moves them between cores more often than threads: either limit may be the higher one."""
-    return in_processes([[sys.executable, str(HERE / "decode_process.py"), str(folder)]] * 2)
+    return in_processes([[sys.executable, __file__, "decode", folder, "jpeg"]] * 2)
 
 
-def ffcv(folder: Path, form: str, python: Path) -> Candidate:
-    """FFCV on the same images, in a process of its own with its own interpreter (see benchmarks/peers/peer_ffcv.py)."""
-    return in_processes([[str(python), str(HERE / "ffcv_process.py"), str(folder), form]])
+def ffcv(folder: Path, python: Path) -> Candidate:
+    """FFCV on the same images, in a process of its own with its own interpreter."""
+    return in_processes([[python, __file__, "ffcv", folder, folder.name]])
 
 
-def in_processes(commands: Sequence[Sequence[str]]) -> Candidate:
-    """Processes that read a number of images from standard input, deliver them and print the seconds that they took."""
-    here = {**os.environ, "PYTHONPATH": str(HERE.parent)}
-    pipe = subprocess.PIPE
-    running = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=here) for command in commands]
-    atexit.register(lambda: [process.kill() for process in running])
-    for process in running:
-        _answer(process)  # that it is ready
+def in_processes(commands: Sequence[Sequence[object]]) -> Candidate:
+    """Processes that each deliver a part of a number of images."""
+    running = [harness.Process(command) for command in commands]
 
     def run(count: int) -> float:
         for process in running:
-            assert process.stdin is not None
-            process.stdin.write(f"{count // len(running)}\n")
-            process.stdin.flush()
-        return max(float(_answer(process)) for process in running)
+            process.tell(count // len(running))
+        return max(float(process.answer()) for process in running)
 
     return run
 
 
-def _answer(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    if not (line := process.stdout.readline()):
-        sys.exit(f"{process.args} ended with status {process.wait()}")
-    return line
+def batches_of_ffcv(folder: Path, form: str) -> Candidate:
+    """The options are those of benchmarks/peers/peer_ffcv.py, which says what was tried."""
+    import loader_data
+    import peer_ffcv
+
+    out = folder.parent / f"{form}-ffcv"
+    images = list(loader_data.images(len(record_spans(folder)[1])))
+    peer_ffcv.write([(image, number % loader_data.CLASSES) for number, image in enumerate(images)], out, form)
+    return eager(iter(peer_ffcv.load(out, form, BATCH, workers=2)))
 
 
 def pread(folder: Path) -> Candidate:
@@ -129,17 +126,14 @@ def pread(folder: Path) -> Candidate:
         for at, number in enumerate((order % len(fds)).tolist()):
             os.preadv(fds[number], (mine[at % BATCH],), offsets[number])
 
-    return lambda count: two_threads(work, count)
+    return lambda count: in_threads(work, count)
 
 
 def pixel_file(folder: Path) -> Path:
     """A file with only the pixels of a raw dataset, in the order of its records; the first call writes it."""
-    path = folder.parent / f"{folder.name}-pixels.bin"
+    path = folder.parent / "pixels.bin"
     if not path.exists():
-        files, file, offset, size = record_spans(folder)
-        data = [shard.read_bytes() for shard in files]
-        rows = zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)
-        path.write_bytes(b"".join(data[f][o : o + s] for f, o, s in rows))
+        path.write_bytes(b"".join(contents(folder)))
     return path
 
 
@@ -154,20 +148,16 @@ def memory_map(folder: Path) -> Candidate:
             chosen = numbers[start : start + BATCH]
             np.take(pixels, chosen, axis=0, out=memory[thread, : len(chosen)], mode="clip")
 
-    return lambda count: two_threads(work, count)
+    return lambda count: in_threads(work, count)
 
 
-def tfdata_by_record(folder: Path, *, raw: bool) -> Any:
-    """tf.data as in TensorFlow's guide: a parallel map parses and decodes every record."""
+def tfdata_by_record(folder: Path) -> Any:
+    """tf.data on JPEG as in TensorFlow's guide: a parallel map parses and decodes every record."""
     import tensorflow as tf
 
     def decode(record: Any) -> tuple[Any, Any]:
         parsed = tf.io.parse_single_example(record, _features())
-        if raw:
-            image = tf.reshape(tf.io.decode_raw(parsed["image"], tf.uint8), SHAPE)
-        else:
-            image = tf.ensure_shape(tf.io.decode_jpeg(parsed["image"], channels=3), SHAPE)
-        return image, parsed["label"]
+        return tf.ensure_shape(tf.io.decode_jpeg(parsed["image"], channels=3), SHAPE), parsed["label"]
 
     decoded = _records(folder).map(decode, num_parallel_calls=tf.data.AUTOTUNE)
     return _buffered(decoded.batch(BATCH, drop_remainder=True))
@@ -247,3 +237,9 @@ def eager(batches: Iterator[Any]) -> Candidate:
         return time.perf_counter() - start
 
     return run
+
+
+if __name__ == "__main__":
+    what, form, place = sys.argv[1], sys.argv[3], Path(sys.argv[2])
+    candidate = decode_only(place, 1) if what == "decode" else batches_of_ffcv(place, form)
+    harness.serve(lambda count: candidate(int(count)))

@@ -9,8 +9,6 @@ found and no mutant changes nothing. The tests of the mutant's own area run firs
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import shutil
@@ -23,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import harness
+
+ROOT = Path(__file__).resolve().parents[1]
 AREAS = ("geometry", "policies", "colour", "derive", "images", "codecs", "load", "load_ops")
 SURVIVORS: dict[str, str] = {}
 """Why no test can find a mutant, by its name; at most one of 20."""
@@ -53,22 +54,19 @@ def read_mutants() -> list[Mutant]:
 MUTANTS = read_mutants()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="Run the mutants whose area or name contains this text")
-    parser.add_argument("--processes", type=int, default=2, help="Mutants that run at once")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    options = parser.parse_args()
+def main() -> None:
+    options = harness.arguments(
+        __doc__ or "", only=("", "Run the mutants whose area or name contains this text"),
+        processes=(2, "Mutants that run at once"),
+    )  # fmt: skip
     chosen = [mutant for mutant in MUTANTS if options.only in f"{mutant.area} {mutant.name}"]
     sources = package_sources()
     for mutant in chosen:
         place(mutant, sources)
+    if failing := run(None)["found_by"]:
+        sys.exit(f"the tests fail without any fault: {failing}")
+    rows = []
     with ThreadPoolExecutor(options.processes) as pool:
-        unchanged = next(iter(pool.map(run, [None])))
-        if unchanged["found_by"]:
-            print(f"the tests fail without any fault: {unchanged['found_by']}")
-            return 2
-        rows = []
         for row in pool.map(run, chosen):
             rows.append(row)
             print(f"{row['area']:9} {row['name']:55} {row['found_by'] or 'SURVIVES'}", flush=True)
@@ -76,12 +74,10 @@ def main() -> int:
     print(f"\n{len(survivors)} of {len(rows)} survive")
     for name in sorted(survivors):
         print(f"  {name}: {SURVIVORS.get(name, 'no reason is known: a test is missing')}")
-    if options.json:
-        options.json.write_text(
-            json.dumps({"mutants": len(rows), "survivors": sorted(survivors), "rows": rows}, indent=1)
-        )
     known = {mutant.name for mutant in chosen} & set(SURVIVORS)
-    return int(survivors != known)
+    harness.finish(
+        options, {"mutants": len(rows), "survivors": sorted(survivors), "rows": rows}, failed=survivors != known
+    )
 
 
 def package_sources() -> dict[Path, str]:
@@ -148,4 +144,4 @@ def failing_test(copy: Path, files: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

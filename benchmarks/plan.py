@@ -1,6 +1,6 @@
 """Time and memory of planning a build, of publishing it, and of opening it, for 10^5, 10^6 and 10^7 samples.
 
-    python benchmarks/plan.py [--samples 100000,1000000] [--publish] [--folder FOLDER] [--json FILE]
+    python benchmarks/plan.py [--samples 100000 1000000] [--publish] [--folder FOLDER] [--json FILE]
 
 Planning is the work before the first shard: it lists the source, reads every file's size and time, hashes the keys, distributes
 the samples over shards, and computes every shard's signature, as it does to compare them with receipts. The listing is generated.
@@ -37,6 +37,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 
 from tfprep import Recipe, codecs, records
@@ -96,28 +97,19 @@ def path_of(number: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", default="100000,1000000,10000000", help="Numbers of samples, comma-separated")
-    parser.add_argument("--publish", action="store_true", help="Publish and open the dataset too")
-    parser.add_argument("--folder", type=Path, help="Folder for scratch files [default: that for temporary files]")
-    parser.add_argument("--json", type=Path, help="File for the results")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = harness.arguments(
+        __doc__ or "", samples=([10**5, 10**6, 10**7], "Numbers of samples"), publish=(False, "Publish and open the dataset too"),
+        folder=(Path, "Folder for scratch files [default: that for temporary files]"), one=(0, argparse.SUPPRESS),
+    )  # fmt: skip
     if options.one:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             print(json.dumps(measure(options.one, Path(folder), options.publish)))
         return
-    rows = [in_new_process(int(samples), sys.argv[1:]) for samples in options.samples.split(",")]
-    for row in rows:
-        print("  ".join(f"{name} {value:,.2f}".removesuffix(".00") for name, value in row.items()))
-    if options.json:
-        options.json.write_text(json.dumps({name: [row[name] for row in rows] for name in rows[0]}, indent=1) + "\n")
-
-
-def in_new_process(samples: int, arguments: list[str]) -> dict[str, float]:
-    command = [sys.executable, __file__, *arguments, "--one", str(samples)]
-    row: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    return row
+    rows = []
+    for samples in options.samples:
+        command = [sys.executable, __file__, *sys.argv[1:], "--one", str(samples)]
+        rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    harness.finish(options, {name: [row[name] for row in rows] for name in rows[0]})
 
 
 def measure(samples: int, folder: Path, with_publication: bool) -> dict[str, float]:
@@ -157,7 +149,8 @@ def planning(recipe: Recipe, root: Path, layout: Layout, folder: Path | None) ->
 def shown(row: dict[str, float]) -> None:
     """Print figures as soon as they are known: what follows may take an hour, or more room than the disk has."""
     print(
-        "  ".join(f"{name} {value:,.2f}".removesuffix(".00") for name, value in row.items()),
+        *(f"{name} {value:,.2f}".removesuffix(".00") for name, value in row.items()),
+        sep="  ",
         file=sys.stderr,
         flush=True,
     )
@@ -198,6 +191,7 @@ def using(recipe: Recipe, root: Path, layout: Layout) -> dict[str, float]:
     row = {"noop_s": time.perf_counter() - started}
     output = subprocess.run([sys.executable, "-c", LOAD, layout.out], check=True, stdout=subprocess.PIPE, text=True)
     row["open_s"], row["open_mb"] = map(float, output.stdout.split())
+    shown(row)
     return row
 
 

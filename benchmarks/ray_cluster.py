@@ -1,7 +1,7 @@
 """A Ray cluster on this machine in a network namespace of its own, with nodes that can be killed whole, as by a power failure.
 
 Each node has an address of its own and a process namespace of its own, so that one signal ends its daemons, its actor and the
-actor's workers. It takes Linux and root. `python benchmarks/ray_cluster.py NODES COMMAND...` runs a command beside a cluster.
+actor's workers. It takes Linux and root.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -140,19 +139,3 @@ class Cluster:
 
     def _log(self, address: str) -> Path:
         return self.folder / f"{address}.log"
-
-
-def main() -> int:
-    nodes, command = int(sys.argv[1]), sys.argv[2:]
-    with Cluster() as cluster:
-        cluster.add_all(*[{}] * nodes)
-        driver = cluster.run(command)
-        try:
-            return driver.wait()
-        except KeyboardInterrupt:
-            driver.send_signal(signal.SIGINT)
-            return driver.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

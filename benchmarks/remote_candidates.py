@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,50 +54,36 @@ def loader(place: str, **options: Any) -> Iterator[int]:
     import tfprep
 
     options = {"cache": False, "memory_budget": "512MB", "seed": 1, "workers": "threads", **options}
-    batches = tfprep.open(place).numpy_loader("train", BATCH, **options).repeat()
-    try:
+    with closing(tfprep.open(place).numpy_loader("train", BATCH, **options).repeat()) as batches:
         for batch in batches:
             yield len(batch["image"])
-    finally:
-        batches.close()
 
 
 def with_local_cache(place: str, folder: Path) -> Iterator[int]:
     """The loader with all shards in the local cache."""
     import tfprep
 
-    cold = tfprep.open(place).numpy_loader("train", BATCH, cache=False, workers="threads", local=folder)
-    next(iter(cold))
-    while cold.report()["local"]["hits"] < 1.0:
-        time.sleep(0.05)
-    cold.close()
+    with closing(tfprep.open(place).numpy_loader("train", BATCH, cache=False, workers="threads", local=folder)) as cold:
+        next(iter(cold))
+        while cold.report()["local"]["hits"] < 1.0:
+            time.sleep(0.05)
     yield from loader(place, local=folder)
 
 
 def apart(place: str) -> Iterator[int]:
     """Global order as in a dataset of many GB, where hardly two records that are needed together lie side by side."""
+    from unittest.mock import patch
+
     from tfprep.load.reader import ahead
 
     join = ahead._ranges
 
     def one_each(*arguments: Any) -> Any:
-        with _replaced(ahead, GAP_BYTES=-(1 << 60)):
+        with patch.object(ahead, "GAP_BYTES", -(1 << 60)):
             return join(*arguments)
 
-    with _replaced(ahead, _ranges=one_each):
+    with patch.object(ahead, "_ranges", one_each):
         yield from loader(place)
-
-
-@contextmanager
-def _replaced(owner: Any, **values: Any) -> Iterator[None]:
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 # --- tf.data ------------------------------------------------------------------------------------------------------------

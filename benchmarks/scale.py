@@ -2,8 +2,7 @@
 
     python benchmarks/scale.py --workers 2 16 64 --json scale.json
 
-- `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing; `threads_per_s`
-  the same with threads, for comparison; `waits_per_s` that of processes that only wait, the limit.
+- `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing.
 - `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
   already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
   only wait, without a loader: what a machine of few cores loses to wake-ups alone.
@@ -20,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -40,31 +39,23 @@ STEP_S = 0.4e-3
 DELAY_WORKERS = 16
 ONLY_WAITING = """
 import sys, threading, time
-threads, seconds = int(sys.argv[1]), float(sys.argv[2])
-counts = [0] * threads
-def wait(number):
+def wait():
     while True:
-        time.sleep({WAIT_S})
-        counts[number] += 1
-for number in range(threads):
-    threading.Thread(target=wait, args=(number,), daemon=True).start()
-time.sleep(0.2)
-before, begin = sum(counts), time.perf_counter()
+        time.sleep(float(sys.argv[2]))
+for _ in range(int(sys.argv[1])):
+    threading.Thread(target=wait, daemon=True).start()
 print(flush=True)
-time.sleep(seconds)
-print((sum(counts) - before) / (time.perf_counter() - begin))
-""".replace("{WAIT_S}", str(WAIT_S))
+sys.stdin.read()
+"""
 
 
 def main() -> None:
-    def more(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--workers", type=int, nargs="+", default=[2, 16, 64], help="Numbers of workers to measure")
-        parser.add_argument("--data", type=Path, help="Folder where the dataset is made, or lies already")
-
-    numbers = {"images": (4000, "Records of the dataset"), "rounds": (3, "Measured rounds")}
-    options = harness.arguments(__doc__, more, **numbers, seconds=(3.0, "Seconds of each measurement"))
+    options = harness.arguments(
+        __doc__ or "", workers=([2, 16, 64], "Numbers of workers to measure"), images=(4000, "Records of the dataset"),
+        rounds=(3, "Measured rounds"), seconds=(3.0, "Seconds of each measurement"),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as temporary:
-        folder = loader_data.write((options.data or Path(temporary)) / "jpeg", codecs.Jpeg(95), options.images)
+        folder = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
         results = measure(folder, options)
     print(json.dumps(results, indent=1))
     harness.finish(options, results)
@@ -72,47 +63,50 @@ def main() -> None:
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     turns: dict[str, Callable[[], float]] = {
-        "step_delay": partial(step_delay, folder, "processes", options.seconds),
-        "step_delay_threads": partial(step_delay, folder, "threads", options.seconds),
+        "step_delay": partial(step_delay, folder, options.seconds),
         "step_delay_limit": partial(step_delay_limit, options.seconds),
         "first_batch_s": partial(first_batch_s, folder),
+        **{f"images_per_s {n}": partial(images_per_s, folder, n, options.seconds) for n in options.workers},
     }
-    figures: dict[str, Any] = dict.fromkeys(turns)
-    for n in options.workers:
-        turns[f"images_per_s {n}"] = partial(images_per_s, folder, "processes", n, options.seconds)
-        turns[f"threads_per_s {n}"] = partial(images_per_s, folder, "threads", n, options.seconds)
-        turns[f"waits_per_s {n}"] = partial(waits_per_s, n, options.seconds)
+    figures: dict[str, Any] = {"images_per_s": {}}
     for turn, values in harness.in_turns(turns, options.rounds).items():
         name, _, workers = turn.partition(" ")
         if workers:
-            figures.setdefault(name, {})[workers] = round(median(values))
+            figures[name][workers] = round(median(values))
         else:
             figures[name] = round(median(values), 3)
     return figures
 
 
-def waiting_loader(folder: Path, kind: str, workers: int) -> Any:
+def waiting_loader(folder: Path, workers: int) -> Any:
     data = tfprep.open(folder)
     data.codecs["image"] = Waiting(95)
     return data.numpy_loader(
-        "train", BATCH, workers=kind, threads=workers, cache=False, verify="never", inputs="image", memory_budget="2GB"
+        "train",
+        BATCH,
+        workers="processes",
+        threads=workers,
+        cache=False,
+        verify="never",
+        inputs="image",
+        memory_budget="2GB",
     ).repeat()
 
 
-def started(folder: Path, kind: str, workers: int) -> tuple[Any, Any]:
+def started(folder: Path, workers: int) -> tuple[Any, Any]:
     """A loader whose workers have all started, and an iterator over it."""
-    loader = waiting_loader(folder, kind, workers)
+    loader = waiting_loader(folder, workers)
     batches = iter(loader)
     next(batches)
-    while kind == "processes" and not loader.report()["workers"]["started"]:
+    while not loader.report()["workers"]["started"]:
         next(batches)
     for _ in range(2 * workers):  # what threads filled before is behind
         next(batches)
     return loader, batches
 
 
-def images_per_s(folder: Path, kind: str, workers: int, seconds: float) -> float:
-    loader, batches = started(folder, kind, workers)
+def images_per_s(folder: Path, workers: int, seconds: float) -> float:
+    loader, batches = started(folder, workers)
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         next(batches)
@@ -122,44 +116,27 @@ def images_per_s(folder: Path, kind: str, workers: int, seconds: float) -> float
     return rate
 
 
-def step_delay(folder: Path, kind: str, seconds: float) -> float:
+def step_delay(folder: Path, seconds: float) -> float:
     """Measure what the loop's own Python takes beside the loader, against alone. Waits for batches are not counted."""
     alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    loader, batches = started(folder, kind, DELAY_WORKERS)
+    loader, batches = started(folder, DELAY_WORKERS)
     beside = python_seconds(lambda: next(batches), seconds / 2)
     loader.close()
     return beside / alone
 
 
 def step_delay_limit(seconds: float) -> float:
-    """The same beside processes that wait and do nothing else."""
+    """The same beside processes of threads that wait and do nothing else, as many of each as a loader of so many workers has."""
     alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    with only_waiting(DELAY_WORKERS, seconds):
-        beside = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    return beside / alone
-
-
-def waits_per_s(workers: int, seconds: float) -> float:
-    """Waits a second of so many threads in processes that do nothing else: the limit of `images_per_s`."""
-    with only_waiting(workers, seconds) as processes:
-        return sum(float(process.communicate()[0]) for process in processes)
-
-
-@contextmanager
-def only_waiting(workers: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes of threads that wait, as many of each as a loader of so many workers has, when all of them have begun."""
-    count = min(workers, max(2, workers // THREADS_EACH))
-    command = [sys.executable, "-c", ONLY_WAITING, str(workers // count), str(seconds)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
-    try:
-        for process in processes:
+    count = max(2, DELAY_WORKERS // THREADS_EACH)
+    command = [sys.executable, "-c", ONLY_WAITING, str(DELAY_WORKERS // count), str(WAIT_S)]
+    with ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
             assert process.stdout is not None
             process.stdout.readline()
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        return python_seconds(lambda: time.sleep(1e-3), seconds / 2) / alone
 
 
 def python_seconds(wait: Any, seconds: float) -> float:
@@ -193,7 +170,7 @@ def _python(rounds: int) -> int:
 
 
 def first_batch_s(folder: Path) -> float:
-    loader = waiting_loader(folder, "processes", DELAY_WORKERS)
+    loader = waiting_loader(folder, DELAY_WORKERS)
     begin = time.perf_counter()
     next(iter(loader))
     seconds = time.perf_counter() - begin

@@ -44,19 +44,15 @@ SHARD_S, CORES = 1.5, 8
 """A shard of 64 MiB of photos holds 600 images, of which a core makes 400 a second (docs/scale.md)."""
 
 
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="Numbers of nodes to measure")
-    parser.add_argument("--drive", type=float, nargs=2, help=argparse.SUPPRESS)  # the driver's side, inside the cluster
-
-
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _more,
+        __doc__ or "", nodes=([1, 2, 4], "Numbers of nodes to measure"),
         tasks=(10_000, "Tasks of each measurement"), seed=(0, "Seed of the moments of the kills"),
         kills=(0, "Number of builds that lose a node; nothing else is measured"),
+        drive=([], argparse.SUPPRESS),  # the driver's side, inside the cluster
     )  # fmt: skip
     if options.drive:
-        print(json.dumps(drive(int(options.drive[0]), options.drive[1])))
+        print(json.dumps(drive(int(options.drive[0]), float(options.drive[1]))))
         return
     if reason := why_not():
         sys.exit(f"no cluster here: {reason}")
@@ -85,8 +81,7 @@ def scale(counts: list[int], tasks: int) -> dict[str, Any]:
 
 def _driven(cluster: Cluster, tasks: int, wait_s: float) -> dict[str, Any]:
     """Run a driver in the cluster."""
-    command = [sys.executable, __file__, "--drive", str(tasks), str(wait_s)]
-    driver = cluster.run(command, stdout=subprocess.PIPE)
+    driver = cluster.run([sys.executable, __file__, "--drive", str(tasks), str(wait_s)], stdout=subprocess.PIPE)
     output, _ = driver.communicate()
     assert driver.returncode == 0
     result: dict[str, Any] = json.loads(output)
@@ -128,7 +123,7 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
 
     begun: list[tuple[float, float, float]] = []
 
-    def tell(name: str, text: str, **facts: Any) -> None:
+    def begin(name: str = "shard", text: str = "", **facts: Any) -> None:
         if name == "shard" and not begun:  # All nodes have joined.
             begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
 
@@ -138,9 +133,9 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
         try:
             engine.start()
             engine.open(stack.enter_context(_context(Path(folder), wait_s)))
-            scheduler = ShardScheduler(plan, engine, tell, None, lambda task, size: None, time.monotonic())
+            scheduler = ShardScheduler(plan, engine, begin, None, lambda task, size: None, time.monotonic())
             if wait_s == LONG_S:
-                begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
+                begin()
             scheduler.run([ShardState("train", shard, SAMPLES, "") for shard in range(tasks)])
             cpu, peak, start = begun[0]
             driver_s, seconds = time.process_time() - cpu, time.perf_counter() - start

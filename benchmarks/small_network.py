@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +44,24 @@ CASES: dict[str, tuple[int, list[Any]]] = {
 def main() -> None:
     options = harness.arguments(
         __doc__ or "",
-        lambda parser: parser.add_argument("--photos", type=Path, required=True, help="Folder of class folders"),
-        seeds=(5, "Seeds"), epochs=(60, "Epochs"),
-    )  # fmt: skip
+        photos=(Path("data/photos"), "Folder of class folders"),
+        seeds=(5, "Seeds"),
+        epochs=(60, "Epochs"),
+    )
     with tempfile.TemporaryDirectory() as folder:
         data = {count: built(Path(folder) / str(count), options.photos, count) for count in (1, VARIANTS)}
-        recalls = harness.in_turns(
-            {name: trainer(data[count], ops, options.epochs) for name, (count, ops) in CASES.items()}, options.seeds
+        recalls = over_seeds(
+            {name: partial(trained, data[count], ops, options.epochs) for name, (count, ops) in CASES.items()},
+            options.seeds,
         )
     harness.finish(options, summary(recalls))
+
+
+def over_seeds(trainings: Mapping[str, Callable[[int], float]], seeds: int) -> dict[str, list[float]]:
+    """The recalls by name; in each round all train from the same seed."""
+    numbers = {name: iter(range(seeds)) for name in trainings}
+    turns = {name: lambda name=name: trainings[name](next(numbers[name])) for name in trainings}
+    return harness.in_turns(turns, seeds)
 
 
 def summary(recalls: Mapping[str, list[float]]) -> dict[str, Any]:
@@ -79,11 +90,6 @@ def built(folder: Path, photos: Path, variants: int) -> Any:
     return tfprep.open(folder)
 
 
-def trainer(data: Any, ops: list[Any], epochs: int) -> Any:
-    seeds = iter(range(1000))
-    return lambda: trained(data, ops, epochs, next(seeds))
-
-
 def trained(data: Any, ops: list[Any], epochs: int, seed: int) -> float:
     """Train from this seed; return the mean recall."""
     import keras
@@ -92,15 +98,12 @@ def trained(data: Any, ops: list[Any], epochs: int, seed: int) -> float:
     keras.utils.set_random_seed(seed)
     elements = {"inputs": "image", "targets": "label", "at_load": ops}
     train = data.loader("train", BATCH, seed=seed, **elements)
-    val = data.loader("val", BATCH, **elements)
     model = keras.Sequential([network(SIDE, (16, 32, 64, 96), len(data.class_names)), layers.Softmax()])
     rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * len(train))
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy")
     model.fit(train, epochs=epochs, verbose=0)
-    recall = mean_recall(model, val)
     train.close()
-    val.close()
-    return recall
+    return mean_recall(data, model, at_load=ops)
 
 
 def network(side: int, widths: Sequence[int], classes: int, momentum: float = 0.99) -> Any:
@@ -121,10 +124,11 @@ def network(side: int, widths: Sequence[int], classes: int, momentum: float = 0.
     return keras.Sequential([layers.Input((side, side, 3)), layers.Rescaling(1 / 128, -1), *blocks, *head])
 
 
-def mean_recall(model: Any, val: Any) -> float:
+def mean_recall(data: Any, model: Any, **options: Any) -> float:
     """The mean of the classes' recalls."""
-    labels = np.concatenate([label for _, label in val.as_numpy_iterator()])
-    found = model.predict(val, verbose=0).argmax(1)
+    with closing(data.loader("val", BATCH, inputs="image", targets="label", **options)) as val:
+        labels = np.concatenate([label for _, label in val.as_numpy_iterator()])
+        found = model.predict(val, verbose=0).argmax(1)
     return float(np.mean([np.mean(found[labels == label] == label) for label in np.unique(labels)]))
 
 

@@ -55,13 +55,11 @@ class Trainer:
         return next(self.batches)
 
 
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="Kinds of iterators")
-    parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
-
-
 def main() -> None:
-    options = harness.arguments(__doc__ or "", _more, count=(10_000, "Iterators of each kind"))
+    options = harness.arguments(
+        __doc__ or "", kinds=(list(KINDS), "Kinds of iterators"), count=(10_000, "Iterators of each kind"),
+        data=(Path, argparse.SUPPRESS),
+    )  # fmt: skip
     if options.data is not None:
         print(json.dumps(soak(options.kinds[0], options.data, options.count)))
         return

@@ -65,10 +65,9 @@ FRAMEWORKS = {
 
 
 def main() -> None:
-    names = {"nargs": "+", "choices": FRAMEWORKS, "default": list(FRAMEWORKS), "help": "What reads"}
     options = harness.arguments(
         __doc__,
-        lambda parser: parser.add_argument("--framework", **names),
+        framework=(list(FRAMEWORKS), "What reads"),
         count=(300, "Interruptions of each framework"),
         seed=(0, "Seed of the interruptions"),
     )

@@ -9,6 +9,7 @@ the end the counts are printed, and no more descriptors and shared memory may be
 
 from __future__ import annotations
 
+import argparse
 import collections
 import gc
 import json
@@ -41,28 +42,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"inputs": "image", "targets": "label"},
     "cropped": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)]},
     "at load": {
-        "fields": ["image", "caption", "label"],
-        "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
+        "fields": ["image", "caption", "label"], "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
     },
     "damaged": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)], "on_bad": "skip"},
     "cached text": {
-        "fields": ["image", "caption", "key"],
-        "at_load": [RandomFlip()],
-        "cache": "decoded",
-        "prefetch": 4,
+        "fields": ["image", "caption", "key"], "at_load": [RandomFlip()], "cache": "decoded", "prefetch": 4,
     },
-}
-TRAINER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import soak_workers
-soak_workers.train(sys.argv[2], sys.argv[3])
-"""
+}  # fmt: skip
 
 
 def main() -> None:
     numbers = {"rounds": (50, "Processes that are killed"), "seed": (0, "Seed of the moments")}
-    options = harness.arguments(__doc__, **numbers, images=(1000, "Records of each dataset"))
+    images, train_on = (1000, "Records of each dataset"), ([], argparse.SUPPRESS)
+    options = harness.arguments(__doc__ or "", **numbers, images=images, train=train_on)
+    if options.train:
+        train(*options.train)
+        return
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
         uneven = write_captioned(Path(temporary) / "uneven", options.images)
@@ -178,7 +173,7 @@ def compare(batch: Any, other: Any, step: int) -> None:
 
 def kill_trainer(folder: Path, name: str, chance: random.Random) -> None:
     """Kill a process that trains; its workers must end by themselves."""
-    command = [sys.executable, "-c", TRAINER, str(Path(__file__).parent), str(folder), name]
+    command = [sys.executable, __file__, "--train", str(folder), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         if chance.random() < 0.8:  # else while the workers start

@@ -27,32 +27,29 @@ from tfprep.recipe.file import load_recipe
 RECIPE = Path(__file__).parent.parent / "pipelines" / "camvid_clicks.py"
 
 
-def _more(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=Path, required=True, help="Folder of CamVid")
-    parser.add_argument("--built", type=Path, help="Dataset that the recipe has built; it is built if this is missing")
-
-
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", _more,
-        recipe=(RECIPE, "Recipe file"), batch_size=(16, "Batch size"), rounds=(7, "Measured rounds"),
-        seconds=(4.0, "Measured seconds per candidate and round"),
+        __doc__ or "", data=(Path("data/camvid"), "Folder of CamVid"), batch_size=(16, "Batch size"),
+        rounds=(7, "Measured rounds"), seconds=(4.0, "Measured seconds per candidate and round"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        built = options.built or tfprep.build(options.recipe, Path(folder) / "built", options.data).out
-        result = measured(options, built, tfprep.build(as_zstd(options), Path(folder) / "zstd", options.data).out)
+        built, packed = Path(folder) / "built", Path(folder) / "zstd"
+        tfprep.build(RECIPE, built, options.data)
+        tfprep.build(as_zstd(RECIPE, options.data), packed, options.data)
+        result = measured(options, built, packed)
     harness.finish(options, result)
 
 
-def as_zstd(options: argparse.Namespace) -> tfprep.Recipe:
-    recipe = load_recipe(options.recipe)
-    kinds = {**recipe.source.scan(options.data).kinds, **recipe.derived_kinds()}
+def as_zstd(path: Path, data: Path) -> tfprep.Recipe:
+    """A recipe with all rasters as `Zstd`."""
+    recipe = load_recipe(path)
+    kinds = {**recipe.source.scan(data).kinds, **recipe.derived_kinds()}
     return next(one.recipe for one in strategies(recipe, kinds) if one.name == "all as Zstd")
 
 
 def measured(options: argparse.Namespace, built: Path, packed: Path) -> dict[str, Any]:
     start_tensorflow()
-    recipe, batch = load_recipe(options.recipe), options.batch_size
+    recipe, batch = load_recipe(RECIPE), options.batch_size
     candidates = [
         Candidate("py_function", lambda: iter(on_the_fly(recipe, options.data, "train", batch))),
         Candidate("tfprep", lambda: iter(loader(built, batch))),

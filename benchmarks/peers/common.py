@@ -25,12 +25,13 @@ import simplejpeg
 
 from tfprep.bench.rounds import Budget, Candidate, Meter, measure
 
-SIDE, CROP, QUALITY = 256, 224, 95
+SIDE, CROP, QUALITY, BATCH, SHARDS = 256, 224, 95, 64, 8
 WARM_UP_S = 2.0
 """Time after the first batch that does not count: workers start and tf.data tunes its parallelism."""
 Item: TypeAlias = tuple[str, int]
 Build: TypeAlias = Callable[[Sequence[Item], Path, str], None]
 Write: TypeAlias = Callable[[Item, int, Path, str], None]
+WriteShard: TypeAlias = Callable[[Sequence[Item], Path, str], None]
 Load: TypeAlias = Callable[[Path, str, int, int], Iterable[Any]]
 
 
@@ -66,15 +67,16 @@ def in_class_folders(write: Write, items: Sequence[Item], out: Path, form: str) 
         pool.starmap(write, [(item, number, out, form) for number, item in enumerate(items)], chunksize=8)
 
 
-def decoded(content: Any, form: str) -> Any:
-    """The pixels of an encoded photo. The decoder is the one of tfprep, so that decoding takes the same time for all peers."""
-    if form == "raw":
-        return np.frombuffer(content, np.uint8).reshape(CROP, CROP, 3)
-    return simplejpeg.decode_jpeg(content, "RGB")
+def in_shards(write: WriteShard, items: Sequence[Item], out: Path, suffix: str, form: str) -> None:
+    """Calls `write(items, path, form)` for 8 files that share the items, in a pool of processes."""
+    out.mkdir(parents=True)
+    with Pool() as pool:
+        pool.starmap(write, [(items[n::SHARDS], out / f"{n:03d}.{suffix}", form) for n in range(SHARDS)])
 
 
 def decode_into(row: Any, content: Any, form: str) -> None:
-    """As `decoded`, into uint8 [224, 224, 3] that is already a part of the batch."""
+    """The pixels of an encoded photo, into uint8 [224, 224, 3] that is already a part of the batch. The decoder is the one of
+    tfprep, so that decoding takes the same time for all peers."""
     if form == "raw":
         row.reshape(-1)[:] = np.frombuffer(content, np.uint8)
     else:
@@ -87,19 +89,12 @@ def forever(epoch: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         yield from epoch()
 
 
-def stacked(batch: Sequence[tuple[Any, int]]) -> tuple[Any, Any]:
-    """A batch from samples."""
-    return np.stack([image for image, _ in batch]), np.array([label for _, label in batch])
-
-
 def main(build: Build, load: Load) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["build", "load"])
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--form", choices=["jpeg", "raw"], required=True)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
     print(json.dumps(_built(build, options) if options.what == "build" else _loaded(load, options)))
@@ -118,19 +113,14 @@ def _built(build: Build, options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def _checked(batch: Sequence[Any], size: int) -> tuple[Any, Any]:
-    """The batch, if it contains as many images and labels as all peers deliver, as uint8."""
-    images, labels = batch
-    assert tuple(images.shape) == (size, CROP, CROP, 3), images.shape
-    assert "uint8" in str(images.dtype), images.dtype
-    assert len(labels) == size, len(labels)
-    return images, labels
-
-
 def _loaded(load: Load, options: argparse.Namespace) -> dict[str, float]:
     def begin() -> Iterator[Any]:
-        batches = iter(load(options.out, options.form, options.batch_size, options.workers))
-        return (_checked(batch, options.batch_size) for batch in batches)
+        """The batches, if they have as many images and labels as all peers deliver, as uint8."""
+        for images, labels in load(options.out, options.form, BATCH, len(os.sched_getaffinity(0))):
+            assert tuple(images.shape) == (BATCH, CROP, CROP, 3), images.shape
+            assert "uint8" in str(images.dtype), images.dtype
+            assert len(labels) == BATCH, len(labels)
+            yield images, labels
 
     started = time.perf_counter()
     measurement = measure(Candidate("peer", begin), Budget(1, options.seconds, WARM_UP_S, least_batches=8))

@@ -12,23 +12,19 @@ not used, since its pixels differ from those of the other peers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, Item, encoded, main
+from common import CROP, Item, encoded, in_shards, main
 
 from tfprep import records
 
-SHARDS = 8
 SHUFFLE = 1000
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    out.mkdir(parents=True)
-    with Pool() as pool:
-        pool.starmap(_shard, [(items[n::SHARDS], out / f"{n:03d}.tfrecord", form) for n in range(SHARDS)])
+    in_shards(_shard, items, out, "tfrecord", form)
 
 
 def _shard(items: Sequence[Item], path: Path, form: str) -> None:

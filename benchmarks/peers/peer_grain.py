@@ -12,20 +12,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, Item, decode_into, encoded, main
-
-SHARDS = 8
+from common import CROP, Item, decode_into, encoded, in_shards, main
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    out.mkdir(parents=True)
-    with Pool() as pool:
-        pool.starmap(_shard, [(items[n::SHARDS], out / f"{n:03d}.array_record", form) for n in range(SHARDS)])
+    in_shards(_shard, items, out, "array_record", form)
 
 
 def _shard(items: Sequence[Item], path: Path, form: str) -> None:

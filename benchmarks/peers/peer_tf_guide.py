@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import CROP, Item, encoded, main
+from common import CROP, SHARDS, Item, encoded, main
 
-SHARDS = 8
 READ_BYTES = 4 << 20
 
 

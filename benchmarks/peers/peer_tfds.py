@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, Item, encoded, main, prepared
+from common import CROP, SHARDS, Item, encoded, main, prepared
 
-SHARDS = 8
 READ_BYTES = 4 << 20
 
 

@@ -8,20 +8,16 @@ Tried and not faster: `resampled=True`, which draws shards with replacement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
-from common import Item, encoded, main
+from common import Item, encoded, in_shards, main
 
-SHARDS = 8
 PREFETCH = 4
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
-    out.mkdir(parents=True)
-    with Pool() as pool:
-        pool.starmap(_shard, [(items[n::SHARDS], out / f"{n:03d}.tar", form) for n in range(SHARDS)])
+    in_shards(_shard, items, out, "tar", form)
 
 
 def _shard(items: Sequence[Item], path: Path, form: str) -> None:
