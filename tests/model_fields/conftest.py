@@ -1,4 +1,4 @@
-"""A small built dataset, and files that define fields for it."""
+"""A small built dataset, files that define fields for it, and what every reader must deliver of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,6 +19,7 @@ import pytest
 import tfprep
 from tests.storage.server import S3
 from tfprep import Recipe, augment, codecs, sources
+from tfprep.dataset.verify import verify
 from tfprep.model_fields import add_fields
 from tfprep.storage.store import open_store
 
@@ -90,11 +94,20 @@ class Site:
         )  # fmt: skip
         return events
 
-    def define(self, body: str = "", options: str = "", weight: str = "2.0") -> Path:
-        """Write the file of fields; `body` is code of the model, `options` are those of ModelFields."""
+    def define(
+        self, body: str = "pass", options: str = "", weight: str = "2.0", change: tuple[str, str] | None = None
+    ) -> Path:
+        """Write the file of fields: code of the model, options of ModelFields, and a text to change with what takes its place."""
         (self.root / "weight.txt").write_text(weight)
-        self.fields.write_text(FIELDS.replace("BODY", body or "pass").replace("OPTIONS", options))
+        text = FIELDS.replace("BODY", body).replace("OPTIONS", options)
+        self.fields.write_text(text.replace(*change) if change else text)
         return self.fields
+
+    def other(self, text: str) -> Path:
+        """Write a second file of fields; `text` ends with the call of ModelFields."""
+        path = self.root / "other.py"
+        path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
+        return path
 
     def main_files(self) -> dict[str, bytes]:
         """The bytes of the dataset's own shards and tables."""
@@ -108,17 +121,56 @@ class Site:
         return {f"{folder.name}/{path.name}": path.read_bytes() for folder in folders for path in folder.iterdir()}
 
 
-def killed_at_store(s3: S3, site: Site, url: str, after: int) -> bool:
-    """Run `add-fields`, and kill it after so many requests; False if it ended before."""
-    command = [sys.executable, "-m", "tfprep", "add-fields", url, str(site.fields), "--quiet"]
-    first = len(s3.proxy.requests)
-    process = subprocess.Popen(command)
-    while process.poll() is None and len(s3.proxy.requests) < first + after:
+VIEWS = (("train", 0), ("train", 1), ("val", 0))
+
+
+def expected(site: Site, split: str, variant: int, weight: float = 2.0) -> np.ndarray:
+    """The scores by the formula, of the pixels that Pillow reads from the PNG of each record (lossless)."""
+    samples = tfprep.open(site.out).samples(split, variant, fields=["image"])
+    return np.stack([np.asarray(one["image"], np.float64).mean((0, 1)) * weight for one in samples])
+
+
+def check_all(site: Site, weight: float = 2.0) -> None:
+    """Every record has the scores of its own pixels, and no file is damaged."""
+    for split, variant in VIEWS:
+        scores = [one["score"] for one in tfprep.open(site.out).samples(split, variant, fields=["score"])]
+        np.testing.assert_allclose(scores, expected(site, split, variant, weight), rtol=1e-5)
+    assert not list(verify(site.out))
+
+
+def check_batch(batch: Any, weight: float = 2.0) -> None:
+    """The scores of a batch, or of one sample, by the formula from its images."""
+    wanted = np.asarray(batch["image"], np.float64).mean((-3, -2)) * weight
+    np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
+
+
+def every_batch(data: tfprep.load.Data, **options: Any) -> Iterator[Any]:
+    """Batches of 5 training samples: two epochs of each kind of loader for NumPy, of which the second may come from a cache."""
+    ways: tuple[dict[str, Any], ...] = (
+        {"workers": "threads"}, {"workers": "processes"}, {"cache": "decoded"}, {"cache": False, "verify": "always"}
+    )  # fmt: skip
+    for way in ways:
+        with closing(data.numpy_loader("train", 5, seed=1, **way, **options)) as loader:
+            for _ in range(2):
+                yield from loader
+    yield from data.loader("train", 5, **options)
+
+
+def killed(place: object, site: Site, count: Callable[[], int], after: int) -> bool:
+    """Run `add-fields`, and kill it as soon as `count()` has grown by so many; False if it ended before."""
+    end = count() + after
+    process = subprocess.Popen([sys.executable, "-m", "tfprep", "add-fields", str(place), str(site.fields), "--quiet"])
+    while process.poll() is None and count() < end:
         time.sleep(0.001)
     process.kill()
     status = process.wait()
     assert status in (0, -9), f"a run ended with status {status}"
     return status != 0
+
+
+def killed_at_store(s3: S3, site: Site, url: str, after: int) -> bool:
+    """Run `add-fields`, and kill it after so many requests; False if it ended before."""
+    return killed(url, site, lambda: len(s3.proxy.requests), after)
 
 
 def objects_of_fields(url: str) -> dict[str, bytes]:

@@ -1,17 +1,14 @@
-"""Fields that a model computes: aligned, delivered everywhere, continued, stale when they are, and gone when removed."""
+"""Fields that a model computes: continued after kills, stale when they are, refused where they are wrong, gone when removed."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,16 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
-from tests.model_fields.conftest import Site, killed_at_store, objects_of_fields
+from tests.model_fields.conftest import (
+    Site,
+    check_all,
+    check_batch,
+    expected,
+    killed,
+    killed_at_store,
+    objects_of_fields,
+)
 from tests.storage.server import S3, copied_to_memory
-from tests.waiting import wait_until
 from tfprep import ModelFields, codecs
 from tfprep.builder.at_store import clean, store_locked
 from tfprep.builder.layout import Layout, locked
@@ -32,202 +36,11 @@ from tfprep.builder.repair import repair
 from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
-from tfprep.errors import (
-    BuildError,
-    BuildLockedError,
-    DatasetError,
-    DatasetReplacedError,
-    LoaderError,
-    RecipeError,
-    RecordError,
-)  # fmt: skip
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, DatasetReplacedError, RecipeError
 from tfprep.export.export import Format, export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
 from tfprep.storage.store import open_store
-
-
-def expected(site: Site, split: str, variant: int, weight: float = 2.0) -> np.ndarray:
-    """The scores by the formula, of the pixels that Pillow reads from the PNG of each record (lossless)."""
-    samples = tfprep.open(site.out).samples(split, variant, fields=["image"])
-    return np.stack([np.asarray(one["image"], np.float64).mean((0, 1)) * weight for one in samples])
-
-
-def scores(site: Site, split: str = "train", variant: int = 0) -> np.ndarray:
-    return np.stack([one["score"] for one in tfprep.open(site.out).samples(split, variant, fields=["score"])])
-
-
-VIEWS = (("train", 0), ("train", 1), ("val", 0))
-
-
-def check_all(site: Site, weight: float = 2.0) -> None:
-    """Every record has the scores of its own pixels, and no file is damaged."""
-    for split, variant in VIEWS:
-        np.testing.assert_allclose(scores(site, split, variant), expected(site, split, variant, weight), rtol=1e-5)
-    assert not list(verify(site.out))
-
-
-def defined(site: Site, text: str) -> Path:
-    """A file of fields `other` beside that of the site: `text` ends with the call of ModelFields."""
-    path = site.root / "other.py"
-    path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
-    return path
-
-
-def check_batch(batch: Any, weight: float = 2.0) -> None:
-    """The scores of a batch, or of one sample, by the formula from its images."""
-    wanted = np.asarray(batch["image"], np.float64).mean((-3, -2)) * weight
-    np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
-
-
-def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Site) -> None:
-    before, opened = plain.main_files(), tfprep.open(plain.out)
-    summary = add_fields(plain.out, plain.fields)
-    assert plain.main_files() == before
-    for read in (opened.numpy_loader, opened.random_access):
-        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
-            read("train", fields=["image", "score"])
-    assert (summary.fields, summary.shards, summary.kept, summary.published) == (("score",), 7, 0, True)
-    data = tfprep.open(plain.out)
-    batches = [math.ceil(file.records / 4) for info in data.splits.values() for files in info.files for file in files]
-    assert len(plain.calls) == summary.calls == sum(batches)
-    assert sum(plain.calls) == summary.samples == sum(info.samples * info.variants for info in data.splits.values())
-    assert add_fields(plain.out, plain.fields).calls == 0
-    assert len(plain.calls) == sum(batches)
-    assert (data.fields["score"].shape, data.fields["score"].dtype) == ((3,), "float32")
-    check_all(plain)
-    for split, variant in VIEWS:
-        access = data.random_access(split, variant=variant)
-        np.testing.assert_allclose([one["score"] for one in access], expected(plain, split, variant), rtol=1e-5)
-    options: list[dict[str, Any]] = [
-        {"workers": "threads"},
-        {"workers": "processes"},
-        {"cache": "decoded"},
-        {"cache": False, "verify": "always"},
-        {"fields": ["score", "key"]},
-    ]
-    for chosen in options:
-        loader = data.numpy_loader("train", 5, variants=1, training=False, remainder="keep", **chosen)
-        for _ in range(2):
-            found = np.concatenate([batch["score"] for batch in loader])
-            np.testing.assert_allclose(found, expected(plain, "train", 1), rtol=1e-5)
-        loader.close()
-    loader = data.numpy_loader("train", 6, seed=1, workers="threads")
-    for batch in (*loader, *loader, *loader):
-        check_batch(batch)
-
-
-def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
-    import tensorflow as tf
-    import tensorflow_datasets as tfds
-
-    data = tfprep.open(site.out)
-    for batch in (
-        *data.tf_dataset("train", 4, variants=0, training=True),
-        *data.loader("train", 6, seed=1).take(3),
-    ):
-        check_batch(batch)
-    folder = data.added("score").path
-    builder = tfds.builder_from_directory(folder)
-    found = np.stack([one["score"] for one in tfds.as_numpy(builder.as_dataset("train_v1"))])
-    order = np.lexsort(found.T)
-    wanted = expected(site, "train", 1)
-    np.testing.assert_allclose(found[order], wanted[np.lexsort(wanted.T)], rtol=1e-5)
-    files = sorted(str(path) for path in folder.glob("tiny-train_v1.tfrecord-?????-of-00003"))
-    features = {"key": tf.io.FixedLenFeature([], tf.string), "score": tf.io.FixedLenFeature([], tf.string)}
-    parsed = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(files)]
-    np.testing.assert_allclose([tf.io.decode_raw(one["score"], tf.float32) for one in parsed], wanted, rtol=1e-5)
-    keys = tfprep.open(site.out).index("train", 1, ["key"]).column("key").to_pylist()
-    assert [one["key"].numpy().decode() for one in parsed] == keys
-
-
-RAW = 'codecs.Raw("float32")'
-REUSED = "count = len(batch['image']); OUT[:] = 0; OUT[:count] = batch['image'].mean((1, 2)) * weight"
-FORMS = {  # code of the model, options, a text of the file and what takes its place, and the precision
-    "bfloat16": ("", "", RAW, 'codecs.Raw("bfloat16")', 2**-8),
-    "single numbers": ("return {'score': batch['image'].mean((1, 2, 3)) * weight}", "", "", "", 1e-5),
-    "memory that the model uses again": (
-        f"{REUSED}; return {{'score': OUT[:count]}}", "", "FIELDS =", "OUT = np.empty((4, 3), np.float32)\nFIELDS =", 1e-5
-    ),
-    "padded batches": ("", "pad_batches=True,", "", "", 1e-5),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_outputs_of_every_form_reach_the_loaders(plain: Site, form: str) -> None:
-    body, options, old, new, precision = FORMS[form]
-    plain.define(body, options)
-    plain.fields.write_text(plain.fields.read_text().replace(old, new) if old else plain.fields.read_text())
-    add_fields(plain.out, plain.fields)
-    if form == "padded batches":
-        assert set(plain.calls) == {4}
-    assert not list(verify(plain.out))
-    data = tfprep.open(plain.out)
-
-    def check(found: Any, images: Any) -> None:
-        wanted = np.asarray(images, np.float64).mean((1, 2) if form != "single numbers" else (1, 2, 3)) * 2
-        np.testing.assert_allclose(np.asarray(found).astype(np.float32), wanted, rtol=precision)
-
-    for workers in ("threads", "processes"):
-        for cache in (False, "decoded"):
-            loader = data.numpy_loader("train", 5, seed=1, workers=workers, cache=cache)
-            for batch in (*loader, *loader):
-                check(batch["score"], batch["image"])
-                assert (batch["score"].dtype.name == "bfloat16") == (form == "bfloat16")
-            loader.close()
-    (batch,) = data.loader("val", 8)
-    check(batch["score"], batch["image"])
-    assert (batch["score"].dtype.name == "bfloat16") == (form == "bfloat16")
-
-
-def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site: Site) -> None:
-    before = site.added_files()
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
-        ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
-        ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
-        ("RandomFlip", {"views": {"a": 2}, "at_load": {"a": [tfprep.load.RandomFlip()]}}),
-        ("Buckets", {"bucket": tfprep.load.Buckets([(8, 8)])}),
-    ]
-    for name, options in changes:
-        with pytest.raises(LoaderError, match=f"{name} changes the pixels that a model computed 'score' from"):
-            tfprep.open(site.out).numpy_loader("train", 4, **options)
-        assert len(next(iter(tfprep.open(site.out).numpy_loader("train", 4, fields=["image"], **options)))) == 1
-    site.define(options="follows_pixels=False,")
-    assert add_fields(site.out, site.fields).shards == 0
-    assert site.added_files() == before
-    for workers in ("threads", "processes"):
-        for _, options in changes:
-            loader = tfprep.open(site.out).numpy_loader("train", 24, variants=0, workers=workers, **options)
-            found = next(iter(loader))["score"]
-            wanted = expected(site, "train", 0)
-            np.testing.assert_allclose(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)], rtol=1e-5)
-            loader.close()
-
-
-@pytest.mark.parametrize("follows", ["", "follows_pixels=False,"])
-def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain: Site, follows: str) -> None:
-    plain.define(options=follows)
-    add_fields(plain.out, plain.fields)
-    data = tfprep.open(plain.out)
-    for op in (tfprep.load.MixUp(), tfprep.load.CutMix()):
-        message = f"{type(op).__name__} mixes images and labels of two samples, and 'score', which a model"
-        with pytest.raises(LoaderError, match=message):
-            data.numpy_loader("train", 4, at_load=[op])
-        assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], at_load=[op])))["label"]) == 4
-
-
-def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> None:
-    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))
-    site.define(weight="3.0")
-    add_fields(site.out, site.fields, replace=True)
-    data = tfprep.open(site.out)
-    with pytest.raises(LoaderError, match=r"its added is .* computed anew meanwhile, by another model"):
-        data.numpy_loader("train", 4, seed=1).load_state_dict(state)
-    data.numpy_loader("train", 4, seed=1, fields=["image"]).load_state_dict(state)
-    site.define()
-    add_fields(site.out, site.fields, replace=True)
-    tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
 
 
 def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, tmp_path: Path) -> None:
@@ -235,14 +48,8 @@ def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, t
     remove_fields(site.out, "score")
     assert not site.added_files()
     assert "added" not in json.loads((site.out / "tfprep.json").read_bytes())
-    command = [sys.executable, "-m", "tfprep", "add-fields", str(site.out), str(site.fields), "--quiet"]
     for wanted in range(2, 16, 2):
-        before = len(site.calls)
-        process = subprocess.Popen(command)
-        while process.poll() is None and len(site.calls) < before + wanted:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        killed(site.out, site, lambda: len(site.calls), wanted)
     add_fields(site.out, site.fields)
     assert site.added_files() == undisturbed
     assert (site.out / "tfprep.json").read_bytes() == manifest
@@ -327,32 +134,31 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
 RAISES = r"the model failed on .* samples of train.* \(image uint8 \[4, 16, 16, 3\]\): ValueError: no memory left"
 SIDES = "*[1] * ((HERE / 'calls.txt').read_text().count(' ') % 2)"
 CLASSES = "5 - len(batch['image']) % 2"
+RAW = 'codecs.Raw("float32")'
 FAULTS = [  # code of the model, a text of the file and what takes its place, and the error
-    ("raise ValueError('no memory left')", "", "", RAISES),
-    ("return batch['image'].mean((1, 2))", "", "", r"model\(\) returned gives \{'score': array\}, not ndarray"),
-    ("batch['image'] = batch['image'] * np.float32('nan')", "", "", "NaN or infinity in 'score' for .*such as"),
-    ("return {'score': np.full(len(batch['image']), np.nan, 'bfloat16')}", RAW, 'codecs.Raw("bfloat16")', "NaN or infinity in"),
-    ("return {'other': np.zeros(len(batch['image']))}", "", "", "returned 'other'; store names 'score'"),
-    ("return {'score': np.zeros((1, 3))}", "", "", r"shape \[1, 3\] for a batch of 4"),
-    (f"return {{'score': np.zeros((len(batch['image']), {SIDES}))}}", "", "", "of samples before it"),
-    (f"return {{'score': np.zeros((len(batch['image']), {CLASSES}))}}", RAW, "codecs.TopK(2)", "other numbers of classes in"),
-    ("", '"score"', '"label"', "has a field 'label' already"),
-    ("", 'inputs=["image"]', 'inputs=["photo"]', "has no field 'photo'"),
-    ("", "FIELDS = ", "FIELD = ", r"expected FIELDS = tfprep.ModelFields\(...\), .* and it defines none"),
-    ("", "def model():", "def model():\n    (HERE / 'weight.txt').write_text('9.0')",
+    ("raise ValueError('no memory left')", None, RAISES),
+    ("return batch['image'].mean((1, 2))", None, r"model\(\) returned gives \{'score': array\}, not ndarray"),
+    ("batch['image'] = batch['image'] * np.float32('nan')", None, "NaN or infinity in 'score' for .*such as"),
+    ("return {'score': np.full(len(batch['image']), np.nan, 'bfloat16')}", (RAW, 'codecs.Raw("bfloat16")'), "NaN or infinity in"),
+    ("return {'other': np.zeros(len(batch['image']))}", None, "returned 'other'; store names 'score'"),
+    ("return {'score': np.zeros((1, 3))}", None, r"shape \[1, 3\] for a batch of 4"),
+    (f"return {{'score': np.zeros((len(batch['image']), {SIDES}))}}", None, "of samples before it"),
+    (f"return {{'score': np.zeros((len(batch['image']), {CLASSES}))}}", (RAW, "codecs.TopK(2)"), "other numbers of classes in"),
+    ("", ('"score"', '"label"'), "has a field 'label' already"),
+    ("", ('inputs=["image"]', 'inputs=["photo"]'), "has no field 'photo'"),
+    ("", ("FIELDS = ", "FIELD = "), r"expected FIELDS = tfprep.ModelFields\(...\), .* and it defines none"),
+    ("", ("def model():", "def model():\n    (HERE / 'weight.txt').write_text('9.0')"),
      "files of 'score' changed while the model was loaded"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "old", "new", "message"), FAULTS)
+@pytest.mark.parametrize(("body", "change", "message"), FAULTS)
 def test_a_fault_of_the_model_is_named_and_publishes_nothing(
-    plain: Site, body: str, old: str, new: str, message: str
+    plain: Site, body: str, change: tuple[str, str] | None, message: str
 ) -> None:
-    plain.define(body)
-    plain.fields.write_text(plain.fields.read_text().replace(old, new) if old else plain.fields.read_text())
     before = (plain.out / "tfprep.json").read_bytes()
     with pytest.raises((BuildError, RecipeError), match=message):
-        add_fields(plain.out, plain.fields)
+        add_fields(plain.out, plain.define(body, change=change))
     assert (plain.out / "tfprep.json").read_bytes() == before
     assert not any(name.endswith(".json") for name in plain.added_files())
 
@@ -381,37 +187,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
     good: dict[str, Any] = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
     with pytest.raises(RecipeError, match=message):
         ModelFields(**{**good, **options})
-
-
-def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> None:
-    plain.define(options="splits=['train'], variants=1,")
-    add_fields(plain.out, plain.fields)
-    data = tfprep.open(plain.out)
-    assert "score" not in next(iter(data.numpy_loader("val", 4)))
-    assert not list(verify(plain.out))
-    with pytest.raises(LoaderError, match="score"):
-        data.numpy_loader("val", 4, fields=["score"])
-    with pytest.raises(LoaderError, match="are of 1 variants of 'train'"):
-        data.numpy_loader("train", 4)
-    with pytest.raises(DatasetError, match="not computed for variant 1"):
-        list(data.samples("train", 1, fields=["score"]))
-    assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
-    assert "score" in next(iter(data.samples("train", 0)))
-    assert "score" not in next(iter(data.samples("train", 1)))
-
-
-def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
-    data = tfprep.open(site.out)
-    path = next(data.added("score").path.glob("tiny-train.tfrecord-00001-of-00003"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    assert any(fault.file.endswith(path.name) for fault in verify(site.out))
-    with pytest.raises(RecordError, match=path.name):
-        list(data.numpy_loader("train", 4, training=False, workers="threads"))
-    loader = data.numpy_loader("train", 4, training=False, on_bad="skip", workers="threads")
-    assert sum(len(batch["score"]) for batch in loader) == data.split("train").samples - 1
-    assert path.name in loader.report()["bad_records"][0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -480,7 +255,7 @@ def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.Captu
     (plain.root / "several.py").write_text("from fields import FIELDS\nFIELDS = [FIELDS, FIELDS]\n")
     with pytest.raises(RecipeError, match="each ModelFields has a name of its own"):
         add_fields(out, plain.root / "several.py")
-    defined(plain, DOUBLE)  # one of the two is named FIELDS in the recipe's file
+    plain.other(DOUBLE)  # one of the two is named FIELDS in the recipe's file
     text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
     recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
     assert list(explain_fields(plain.out, recipe).values()) == ["not computed yet"] * 14
@@ -497,8 +272,7 @@ def test_other_commands_know_them(site: Site) -> None:
     assert not compare(open_dataset(site.out), tfprep.open(site.out)).fields
     other = site.root / "other"
     shutil.copytree(site.out, other)
-    site.define(weight="3.0")
-    add_fields(other, site.fields, replace=True)
+    add_fields(other, site.define(weight="3.0"), replace=True)
     ((old, new),) = compare(open_dataset(site.out), open_dataset(other)).fields.values()
     assert "computed as" in old
     assert "computed as" in new
@@ -508,21 +282,6 @@ def test_other_commands_know_them(site: Site) -> None:
         export(open_dataset(site.out), site.root / form, form)
     rows = pq.read_table(sorted((site.root / "parquet").glob("*train*"))).column("score").to_pylist()
     np.testing.assert_allclose(rows, expected(site, "train", 0), rtol=1e-5)
-
-
-def test_a_local_cache_holds_the_shards_of_added_fields_too(plain: Site, s3: S3) -> None:
-    url = s3.copy(plain.out)
-    add_fields(url, plain.fields)
-    loader = tfprep.open(url).numpy_loader(
-        "train", 6, seed=1, local=plain.root / "cache", workers="threads", cache=False
-    )
-    for _ in range(2):
-        for batch in loader:
-            check_batch(batch)
-        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
-    report = loader.report()["local"]
-    assert (report["shards"], report["of"], report["errors"]) == (12, 12, [])
-    loader.close()
 
 
 def test_the_command_reports_and_explains(plain: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -554,14 +313,13 @@ DOUBLE = """FIELDS = ModelFields(
 
 
 def test_fields_may_use_others_and_are_stale_when_these_change(site: Site) -> None:
-    double = defined(site, DOUBLE)
+    double = site.other(DOUBLE)
     assert add_fields(site.out, double).withdrawn == ()
     for batch in tfprep.open(site.out).numpy_loader("train", 8, seed=3, workers="threads"):
         np.testing.assert_allclose(batch["double"], batch["score"] * 2)
         check_batch(batch)
     assert add_fields(site.out, site.fields).withdrawn == ()
-    site.define(weight="3.0")
-    assert add_fields(site.out, site.fields, replace=True).withdrawn == ("double",)
+    assert add_fields(site.out, site.define(weight="3.0"), replace=True).withdrawn == ("double",)
     assert list(tfprep.open(site.out).fields) == ["image", "label", "score"]
     assert set(explain_fields(site.out, double).values()) == {
         "the main shard, or added fields among the inputs, are others"
@@ -581,11 +339,9 @@ def test_adding_again_mends_fields_that_are_damaged_or_gone(site: Site, damage: 
         shutil.rmtree(folder)
     else:
         (folder / "tfprep.json").write_text("{}")
-        site.define(weight="3.0")
         with pytest.raises(BuildError, match="allow them to be replaced"):
-            add_fields(site.out, site.fields)
-        site.define()
-    add_fields(site.out, site.fields)
+            add_fields(site.out, site.define(weight="3.0"))
+    add_fields(site.out, site.define())
     assert site.added_files() == undisturbed
     assert not list(verify(site.out))
 
@@ -624,27 +380,6 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
         assert not list(verify(tmp_path))
 
 
-def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
-    other = plain.root / "other"
-    shutil.copytree(plain.out, other)
-    add_fields(other, plain.fields)
-    plain.define(options="follows_pixels=False,")
-    add_fields(plain.out, plain.fields)
-    for paths in ((plain.out, other), (other, plain.out)):
-        mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
-        with pytest.raises(LoaderError, match="RandomFlip changes the pixels"):
-            mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
-
-
-def test_temperatures_of_any_size_give_shares_of_one() -> None:
-    with pytest.raises(RecipeError, match="a number above 0, or None"):
-        codecs.TopK(2, temperature=math.inf)
-    codec = codecs.TopK(2, temperature=1e-320)
-    values = codec.encode(np.array([1.0, 3.0, 2.0]))[""]
-    spec = codec.spec("scalar", np.zeros(3))
-    np.testing.assert_array_equal(codec.decode(values, spec), [0, 1, 0])
-
-
 def test_a_shard_whose_last_batch_fails_is_not_complete(plain: Site) -> None:
     """The end of the shard waits behind the batch already when that fails in the thread that writes."""
     text = """
@@ -670,7 +405,7 @@ def last_is_one(batch):
 
 FIELDS = ModelFields(model=lambda: last_is_one, inputs=["image"], store={"other": Late()}, batch_size=64)
 """
-    path = defined(plain, text)
+    path = plain.other(text)
     for _ in range(2):
         with pytest.raises(BuildError, match="cannot be stored: too late"):
             add_fields(plain.out, path)
@@ -710,84 +445,10 @@ def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site: Sit
     folder, outside = tfprep.open(site.out).added("score").path, site.root / "outside"
     folder.rename(outside)
     folder.symlink_to(outside)
-    for use in (lambda: scores(site), lambda: add_fields(site.out, site.fields)):
+    for use in (lambda: list(tfprep.open(site.out).samples("train")), lambda: add_fields(site.out, site.fields)):
         with pytest.raises(DatasetError, match="is a link; added fields lie in a folder of the dataset"):
             use()
     assert any("is a link" in fault.reason for fault in verify(site.out))
-
-
-SCORES = """
-def logits(batch):
-    pixels = batch["image"].astype(np.float64)
-    return {"other": np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16}
-
-FIELDS = ModelFields(model=lambda: logits, inputs=["image"], store={"other": codecs.TopK(4)})
-"""
-
-
-def top_four(images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The four largest of the softmax of `SCORES` for images [B, H, W, C], by NumPy: class numbers, values, and all six."""
-    pixels = images.astype(np.float64)
-    scores = np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16
-    shares = np.exp(scores - scores.max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
-    indices = np.argsort(-shares, axis=1, kind="stable")[:, :4]
-    values = np.take_along_axis(shares, indices, 1).astype(np.float16).astype(np.float32)
-    dense = np.repeat((1 - values.sum(1, keepdims=True, dtype=np.float64)).clip(0) / 2, 6, axis=1)
-    np.put_along_axis(dense, indices, values, 1)
-    return indices, values, dense
-
-
-SPARSE = ["image", "other/indices", "other/values"]
-
-
-def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> None:
-    add_fields(plain.out, defined(plain, SCORES))
-    data = tfprep.open(plain.out)
-    assert list(data.fields) == ["image", "label", "other"]
-
-    def check(batch: Any, *, dense: bool = False) -> None:
-        indices, values, full = top_four(np.asarray(batch["image"]))
-        found = np.asarray(batch["other/indices"])
-        assert (found.dtype, found.shape) == (np.int32, indices.shape)
-        np.testing.assert_array_equal(found, indices)
-        assert np.asarray(batch["other/values"]).dtype == np.float32
-        np.testing.assert_array_equal(np.asarray(batch["other/values"]), values)
-        assert set(batch) == {*SPARSE, *(["other"] if dense else [])}
-        if dense:
-            np.testing.assert_allclose(np.asarray(batch["other"]), full, rtol=1e-6)
-
-    for options in ({"workers": "threads"}, {"workers": "processes"}, {"cache": "decoded"}, {"verify": "always"}):
-        chosen: dict[str, Any] = options
-        loader = data.numpy_loader("train", 5, seed=1, fields=[*SPARSE, "other"], **chosen)
-        for _ in range(2):
-            for batch in loader:
-                check(batch, dense=True)
-        loader.close()
-    for batch in (*data.loader("train", 5, fields=SPARSE), *data.tf_dataset("train", 5, fields=SPARSE)):
-        check(batch)
-    for name in filter(importlib.util.find_spec, ("torch", "jax", "keras")):
-        for batch in getattr(data, f"{name}_loader")("train", 5, fields=SPARSE):
-            check(batch)
-    check(data.random_access("train", fields=SPARSE, variant="all").batch(range(48)))
-    targets = {"classes": "other/indices", "shares": "other/values"}
-    images, scores = next(iter(data.numpy_loader("train", 5, inputs="image", targets=targets)))
-    check({"image": images, "other/indices": scores["classes"], "other/values": scores["shares"]})
-    other = plain.root / "mixed"
-    shutil.copytree(plain.out, other)
-    check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
-
-
-def test_other_parts_of_fields_do_not_exist(plain: Site) -> None:
-    add_fields(plain.out, defined(plain, SCORES))
-    data = tfprep.open(plain.out)
-    for name in ("other/index", "image/indices", "other/indices/x", "key/values"):
-        message = f"no field '{name}'; it has image, label, other, other/indices, other/values"
-        for read in (data.numpy_loader, data.tf_dataset, data.random_access):
-            with pytest.raises(LoaderError, match=message):
-                read("train", fields=[name])
-    with pytest.raises(LoaderError, match=r"RandomFlip changes the pixels that a model computed 'other/indices' from"):
-        data.numpy_loader("train", 4, fields=SPARSE, at_load=[tfprep.load.RandomFlip()])
 
 
 def left(place: Any) -> tuple[set[str], set[str]]:
@@ -800,15 +461,13 @@ def left(place: Any) -> tuple[set[str], set[str]]:
 def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at: str) -> None:
     place = copied_to_memory(plain.out) if at == "store" else plain.out
     store = open_store(place)
-    plain.define()
-    add_fields(place, plain.fields)
+    add_fields(place, plain.define())
     first = tfprep.open(place).added("score").path.name
     for foreign in ("mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json", "score/index.parquet"):
         store.write(foreign, b"{}")
     assert left(place) == (set(), set())
     loader = tfprep.open(place).numpy_loader("train", 6, workers="threads", cache=False)
-    plain.define(weight="3.0")
-    add_fields(place, plain.fields, part=(0, 2), replace=True)
+    add_fields(place, plain.define(weight="3.0"), part=(0, 2), replace=True)
     (second,) = left(place)[1]
     assert left(place) == (set(), {second})
     part = store_locked(store, str(place), shared=True) if at == "store" else locked(Layout(plain.out), shared=True)
@@ -828,8 +487,7 @@ def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at:
         clean(place, remove=True)
         assert not (plain.out / "score-abcdefabcdef").exists()
     assert not list(verify(place))
-    plain.define(weight="4.0")
-    add_fields(place, plain.fields, part=(0, 2), replace=True)
+    add_fields(place, plain.define(weight="4.0"), part=(0, 2), replace=True)
     assert remove_fields(place, "score") == ["score"]
     clean(place, remove=True)
     assert not [info.name for info in store.list() if info.name.startswith((second, ".tfprep/fields"))]
@@ -871,3 +529,12 @@ def test_an_index_is_read_once_for_each_variant_where_receipts_are_lost(plain: S
     tfprep.open(url).added("score").index("train", 1)
     assert tables <= 3 * reads("index.parquet")
     assert [info.name for info in open_store(url).list(".tfprep/fields")] == receipts
+
+
+def test_temperatures_of_any_size_give_shares_of_one() -> None:
+    with pytest.raises(RecipeError, match="a number above 0, or None"):
+        codecs.TopK(2, temperature=math.inf)
+    codec = codecs.TopK(2, temperature=1e-320)
+    values = codec.encode(np.array([1.0, 3.0, 2.0]))[""]
+    spec = codec.spec("scalar", np.zeros(3))
+    np.testing.assert_array_equal(codec.decode(values, spec), [0, 1, 0])

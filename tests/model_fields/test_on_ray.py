@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import tfprep
-from tests.model_fields.conftest import Site
-from tests.model_fields.test_add_fields import check_all
+from tests.model_fields.conftest import Site, check_all
 
 pytest.importorskip("ray")
 PAGE = (Path(__file__).parents[2] / "docs/fields.md").read_text()

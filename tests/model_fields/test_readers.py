@@ -1,0 +1,265 @@
+"""Every reader delivers the fields that a model computed, beside the record that they are of, or says why it cannot."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfprep
+from tests.model_fields.conftest import VIEWS, Site, check_all, check_batch, every_batch, expected
+from tests.storage.server import S3
+from tests.waiting import wait_until
+from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetError, LoaderError, RecordError
+from tfprep.model_fields import add_fields
+
+
+def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Site) -> None:
+    before, opened = plain.main_files(), tfprep.open(plain.out)
+    summary = add_fields(plain.out, plain.fields)
+    assert plain.main_files() == before
+    for read in (opened.numpy_loader, opened.random_access):
+        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
+            read("train", fields=["image", "score"])
+    assert (summary.fields, summary.shards, summary.kept, summary.published) == (("score",), 7, 0, True)
+    data = tfprep.open(plain.out)
+    batches = [math.ceil(file.records / 4) for info in data.splits.values() for files in info.files for file in files]
+    assert len(plain.calls) == summary.calls == sum(batches)
+    assert sum(plain.calls) == summary.samples == sum(info.samples * info.variants for info in data.splits.values())
+    assert add_fields(plain.out, plain.fields).calls == 0
+    assert len(plain.calls) == sum(batches)
+    assert (data.fields["score"].shape, data.fields["score"].dtype) == ((3,), "float32")
+    check_all(plain)
+    for split, variant in VIEWS:
+        access = data.random_access(split, variant=variant)
+        np.testing.assert_allclose([one["score"] for one in access], expected(plain, split, variant), rtol=1e-5)
+    loader = data.numpy_loader("train", 5, variants=1, training=False, remainder="keep", fields=["score", "key"])
+    found = np.concatenate([batch["score"] for batch in loader])
+    np.testing.assert_allclose(found, expected(plain, "train", 1), rtol=1e-5)
+    for batch in every_batch(data):
+        check_batch(batch)
+
+
+def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    data = tfprep.open(site.out)
+    for batch in data.tf_dataset("train", 4, variants=0, training=True):
+        check_batch(batch)
+    folder = data.added("score").path
+    builder = tfds.builder_from_directory(folder)
+    found = np.stack([one["score"] for one in tfds.as_numpy(builder.as_dataset("train_v1"))])
+    order = np.lexsort(found.T)
+    wanted = expected(site, "train", 1)
+    np.testing.assert_allclose(found[order], wanted[np.lexsort(wanted.T)], rtol=1e-5)
+    files = sorted(str(path) for path in folder.glob("tiny-train_v1.tfrecord-?????-of-00003"))
+    features = {"key": tf.io.FixedLenFeature([], tf.string), "score": tf.io.FixedLenFeature([], tf.string)}
+    parsed = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(files)]
+    np.testing.assert_allclose([tf.io.decode_raw(one["score"], tf.float32) for one in parsed], wanted, rtol=1e-5)
+    keys = tfprep.open(site.out).index("train", 1, ["key"]).column("key").to_pylist()
+    assert [one["key"].numpy().decode() for one in parsed] == keys
+
+
+RAW = 'codecs.Raw("float32")'
+REUSED = "count = len(batch['image']); OUT[:] = 0; OUT[:count] = batch['image'].mean((1, 2)) * weight"
+FORMS: dict[str, tuple[dict[str, Any], float]] = {  # what `Site.define` gets, and the precision
+    "bfloat16": ({"change": (RAW, 'codecs.Raw("bfloat16")')}, 2**-8),
+    "single numbers": ({"body": "return {'score': batch['image'].mean((1, 2, 3)) * weight}"}, 1e-5),
+    "memory that the model uses again": (
+        {"body": f"{REUSED}; return {{'score': OUT[:count]}}", "change": ("FIELDS =", "OUT = np.empty((4, 3), 'f4')\nFIELDS =")},
+        1e-5,
+    ),
+    "padded batches": ({"options": "pad_batches=True,"}, 1e-5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_of_every_form_reach_the_loaders(plain: Site, form: str) -> None:
+    definition, precision = FORMS[form]
+    add_fields(plain.out, plain.define(**definition))
+    if form == "padded batches":
+        assert set(plain.calls) == {4}
+    assert not list(verify(plain.out))
+    axes = (1, 2, 3) if form == "single numbers" else (1, 2)
+    for batch in every_batch(tfprep.open(plain.out)):
+        found = np.asarray(batch["score"])
+        wanted = np.asarray(batch["image"], np.float64).mean(axes) * 2
+        np.testing.assert_allclose(found.astype(np.float32), wanted, rtol=precision)
+        assert (found.dtype.name == "bfloat16") == (form == "bfloat16")
+
+
+def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site: Site) -> None:
+    before = site.added_files()
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
+        ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
+        ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
+        ("RandomFlip", {"views": {"a": 2}, "at_load": {"a": [tfprep.load.RandomFlip()]}}),
+        ("Buckets", {"bucket": tfprep.load.Buckets([(8, 8)])}),
+    ]
+    for name, options in changes:
+        with pytest.raises(LoaderError, match=f"{name} changes the pixels that a model computed 'score' from"):
+            tfprep.open(site.out).numpy_loader("train", 4, **options)
+        assert len(next(iter(tfprep.open(site.out).numpy_loader("train", 4, fields=["image"], **options)))) == 1
+    assert add_fields(site.out, site.define(options="follows_pixels=False,")).shards == 0
+    assert site.added_files() == before
+    for workers in ("threads", "processes"):
+        for _, options in changes:
+            loader = tfprep.open(site.out).numpy_loader("train", 24, variants=0, workers=workers, **options)
+            found = next(iter(loader))["score"]
+            wanted = expected(site, "train", 0)
+            np.testing.assert_allclose(found[np.lexsort(found.T)], wanted[np.lexsort(wanted.T)], rtol=1e-5)
+            loader.close()
+
+
+@pytest.mark.parametrize("follows", ["", "follows_pixels=False,"])
+def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain: Site, follows: str) -> None:
+    add_fields(plain.out, plain.define(options=follows))
+    data = tfprep.open(plain.out)
+    for op in (tfprep.load.MixUp(), tfprep.load.CutMix()):
+        message = f"{type(op).__name__} mixes images and labels of two samples, and 'score', which a model"
+        with pytest.raises(LoaderError, match=message):
+            data.numpy_loader("train", 4, at_load=[op])
+        assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], at_load=[op])))["label"]) == 4
+
+
+def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
+    other = plain.root / "other"
+    shutil.copytree(plain.out, other)
+    add_fields(other, plain.fields)
+    add_fields(plain.out, plain.define(options="follows_pixels=False,"))
+    for paths in ((plain.out, other), (other, plain.out)):
+        mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
+        with pytest.raises(LoaderError, match="RandomFlip changes the pixels"):
+            mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
+
+
+def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> None:
+    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))
+    add_fields(site.out, site.define(weight="3.0"), replace=True)
+    data = tfprep.open(site.out)
+    with pytest.raises(LoaderError, match=r"its added is .* computed anew meanwhile, by another model"):
+        data.numpy_loader("train", 4, seed=1).load_state_dict(state)
+    data.numpy_loader("train", 4, seed=1, fields=["image"]).load_state_dict(state)
+    add_fields(site.out, site.define(), replace=True)
+    tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
+
+
+def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> None:
+    add_fields(plain.out, plain.define(options="splits=['train'], variants=1,"))
+    data = tfprep.open(plain.out)
+    assert "score" not in next(iter(data.numpy_loader("val", 4)))
+    assert not list(verify(plain.out))
+    with pytest.raises(LoaderError, match="score"):
+        data.numpy_loader("val", 4, fields=["score"])
+    with pytest.raises(LoaderError, match="are of 1 variants of 'train'"):
+        data.numpy_loader("train", 4)
+    with pytest.raises(DatasetError, match="not computed for variant 1"):
+        list(data.samples("train", 1, fields=["score"]))
+    assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
+    assert "score" in next(iter(data.samples("train", 0)))
+    assert "score" not in next(iter(data.samples("train", 1)))
+
+
+def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
+    data = tfprep.open(site.out)
+    path = next(data.added("score").path.glob("tiny-train.tfrecord-00001-of-00003"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert any(fault.file.endswith(path.name) for fault in verify(site.out))
+    with pytest.raises(RecordError, match=path.name):
+        list(data.numpy_loader("train", 4, training=False, workers="threads"))
+    loader = data.numpy_loader("train", 4, training=False, on_bad="skip", workers="threads")
+    assert sum(len(batch["score"]) for batch in loader) == data.split("train").samples - 1
+    assert path.name in loader.report()["bad_records"][0]["reason"]
+
+
+def test_a_local_cache_holds_the_shards_of_added_fields_too(plain: Site, s3: S3) -> None:
+    url = s3.copy(plain.out)
+    add_fields(url, plain.fields)
+    loader = tfprep.open(url).numpy_loader(
+        "train", 6, seed=1, local=plain.root / "cache", workers="threads", cache=False
+    )
+    for _ in range(2):
+        for batch in loader:
+            check_batch(batch)
+        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
+    report = loader.report()["local"]
+    assert (report["shards"], report["of"], report["errors"]) == (12, 12, [])
+    loader.close()
+
+
+SCORES = """
+def logits(batch):
+    pixels = batch["image"].astype(np.float64)
+    return {"other": np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16}
+
+FIELDS = ModelFields(model=lambda: logits, inputs=["image"], store={"other": codecs.TopK(4)})
+"""
+
+
+def top_four(images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The four largest of the softmax of `SCORES` for images [B, H, W, C], by NumPy: class numbers, values, and all six."""
+    pixels = images.astype(np.float64)
+    scores = np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16
+    shares = np.exp(scores - scores.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    indices = np.argsort(-shares, axis=1, kind="stable")[:, :4]
+    values = np.take_along_axis(shares, indices, 1).astype(np.float16).astype(np.float32)
+    dense = np.repeat((1 - values.sum(1, keepdims=True, dtype=np.float64)).clip(0) / 2, 6, axis=1)
+    np.put_along_axis(dense, indices, values, 1)
+    return indices, values, dense
+
+
+SPARSE = ["image", "other/indices", "other/values"]
+
+
+def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> None:
+    add_fields(plain.out, plain.other(SCORES))
+    data = tfprep.open(plain.out)
+    assert list(data.fields) == ["image", "label", "other"]
+
+    def check(batch: Any, *, dense: bool = False) -> None:
+        indices, values, full = top_four(np.asarray(batch["image"]))
+        found = np.asarray(batch["other/indices"])
+        assert (found.dtype, found.shape) == (np.int32, indices.shape)
+        np.testing.assert_array_equal(found, indices)
+        assert np.asarray(batch["other/values"]).dtype == np.float32
+        np.testing.assert_array_equal(np.asarray(batch["other/values"]), values)
+        assert set(batch) == {*SPARSE, *(["other"] if dense else [])}
+        if dense:
+            np.testing.assert_allclose(np.asarray(batch["other"]), full, rtol=1e-6)
+
+    for batch in every_batch(data, fields=[*SPARSE, "other"]):
+        check(batch, dense=True)
+    others = [f"{name}_loader" for name in ("torch", "jax", "keras") if importlib.util.find_spec(name)]
+    for read in ("loader", "tf_dataset", *others):
+        for batch in getattr(data, read)("train", 5, fields=SPARSE):
+            check(batch)
+    check(data.random_access("train", fields=SPARSE, variant="all").batch(range(48)))
+    targets = {"classes": "other/indices", "shares": "other/values"}
+    images, scores = next(iter(data.numpy_loader("train", 5, inputs="image", targets=targets)))
+    check({"image": images, "other/indices": scores["classes"], "other/values": scores["shares"]})
+    other = plain.root / "mixed"
+    shutil.copytree(plain.out, other)
+    check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
+
+
+def test_other_parts_of_fields_do_not_exist(plain: Site) -> None:
+    add_fields(plain.out, plain.other(SCORES))
+    data = tfprep.open(plain.out)
+    for name in ("other/index", "image/indices", "other/indices/x", "key/values"):
+        message = f"no field '{name}'; it has image, label, other, other/indices, other/values"
+        for read in (data.numpy_loader, data.tf_dataset, data.random_access):
+            with pytest.raises(LoaderError, match=message):
+                read("train", fields=[name])
+    with pytest.raises(LoaderError, match=r"RandomFlip changes the pixels that a model computed 'other/indices' from"):
+        data.numpy_loader("train", 4, fields=SPARSE, at_load=[tfprep.load.RandomFlip()])
