@@ -259,6 +259,10 @@ def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.Captu
     text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
     recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
     assert list(explain_fields(plain.out, recipe).values()) == ["not computed yet"] * 14
+    with pytest.raises(
+        BuildError, match="'double' is computed from 'score', which parts do not publish: run the parts of"
+    ):
+        add_fields(plain.out, recipe, part=(0, 1))
     assert add_fields(plain.out, recipe).fields == ("score", "double")
     assert set(explain_fields(plain.out, recipe).values()) == {""}
     plain.define(weight="4.0")

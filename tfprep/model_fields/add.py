@@ -100,7 +100,12 @@ def add_fields(
     withdrawn: list[str] = []
     samples, shards, kept, timing = 0, 0, 0, Timing()
     for one in loaded:  # each may get fields that were added before it
-        plan = _plan(dataset, one)
+        plan = _plan(dataset, one, names)
+        if missing := [name for name in one.inputs if name in names and name not in plan.data.fields]:
+            raise BuildError(
+                f"{one.name!r} is computed from {missing[0]!r}, which parts do not publish: run the parts of {missing[0]!r} from "
+                "a file of its own, then the same without part, then those of the rest"
+            )
         _check_replace(plan, replace)
         on_the_way = scratch_folder() if is_remote(plan.data.path) else nullcontext(plan.data.path)  # to the store
         with on_the_way as scratch, _held(plan.data, shared=chosen is not None) as version:
