@@ -173,15 +173,6 @@ def test_limit_takes_the_same_samples_each_time(full):
     assert full.build(limit=1, replace=True).samples == 1
 
 
-def test_the_number_of_shards_is_kept_when_the_data_grows(full):
-    full.change_recipe('    shards={"train": 4, "val": 2},\n', "")
-    for label, count in (("cat", 80), ("dog", 200)):
-        for number in range(count):
-            full.add(f"train/{label}/more{number}", number)
-        full.build()
-        assert open_dataset(full.out).split("train").shards == 3  # for 104 samples, at least 32 in each
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
 from tfprep.builder.planning.samples import arrange, collect_samples, limit_samples
 from tfprep.builder.shards.shard import sampled_originals
 from tfprep.builder.shards.sums import class_counts, image_moments
+from tfprep.errors import SourceError
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Listing
 
@@ -121,13 +123,33 @@ def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch, ref
     if refuses:
         monkeypatch.setattr(fcntl, "fcntl", refuse)
     monkeypatch.setattr(samples, "CHUNK", 2)
-    entries = list(Numbered([(f"{number}.png", "train", number) for number in range(31)]).scan(tmp_path).entries)
+    source = Numbered([(f"{number}.png", "train", number) for number in range(31)])
     parts = {}
     for cpus in (1, 3):
         monkeypatch.setattr(samples, "usable_cpus", lambda cpus=cpus: cpus)
-        parts[cpus] = list(samples.write_listing(entries, tmp_path, 3))
+        parts[cpus] = list(samples.write_listing(source.scan(tmp_path), tmp_path, 3))
     assert len(parts[3]) == 16
     assert parts[3] == parts[1]
+
+
+COUNTS = "whose files are ('image',) and values ('label',)"
+WRONG_ENTRIES = [
+    (("key", "train", ("a", "b"), (3,)), COUNTS),
+    (("key", "train", "a.png", (3,)), COUNTS),
+    (("key", "train", ("a",), ()), COUNTS),
+    ((5, "train", ("a",), (3,)), "Key, split and files are texts"),
+    (("\udcff", "train", ("a",), (3,)), "surrogates not allowed"),
+    (("key", "train", (Path("a"),), (3,)), "expected str instance, PosixPath found"),
+    (("key", "train", ("a",), (np.int64(3),)), "int64 is not JSON serializable. Key, split and files are texts, and values"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "message"), WRONG_ENTRIES)
+def test_an_entry_of_a_users_source_that_is_no_sample_is_named(tmp_path, parts, message):
+    good, wrong = Entry("good", "train", ("a",), (1,)), Entry(*parts)
+    listing = Listing({"image": "image", "label": "label"}, ("image",), ("label",), iter([good, wrong, good]))
+    with pytest.raises(SourceError, match=f"^{re.escape(str(wrong))} is no sample.*{re.escape(message)}"):
+        collect_samples(listing, tmp_path, 0)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +157,7 @@ def test_helpers_write_a_listing_as_this_process_does(tmp_path, monkeypatch, ref
 )
 def test_a_build_with_an_opencv_that_rounds_warps_warns_once(monkeypatch, site, number, warns):
     """Version 4 of OpenCV has 32 fractions of a pixel (INTER_BITS = 5 in imgproc.hpp)."""
+    plan.maker_versions()  # which are kept for the process, and for the tests that come after this one
     monkeypatch.setattr(plan.cv2, "__version__", number)
     events = []
     site.fill(2, 1).build(on_event=events.append)

@@ -140,11 +140,11 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
       folder: Where the files without names take room; None is the folder for temporary files.
 
     Raises:
-      SourceError: Two samples have the same key, or a split has a name that no dataset can have.
+      SourceError: Two samples have the same key, a split has a name that no dataset can have, or an entry is none.
     """
     found: dict[str, int] = {}
     texts, numbers = _Scratch(folder), _Scratch(folder)
-    for chunk in write_listing(listing.entries, root, seed):
+    for chunk in write_listing(listing, root, seed):
         content, data, splits = chunk
         rows = np.frombuffer(data, ROW).copy()
         rows["split"] = np.array([found.setdefault(name, len(found)) for name in splits], np.int16)[rows["split"]]
@@ -318,20 +318,20 @@ Written = tuple[bytes, bytes, list[str]]
 """A chunk, written down: the texts, the rows as bytes, and the splits in the order in which `split` numbers them."""
 
 
-def write_listing(entries: Iterable[Entry], root: Path, seed: int) -> Iterator[Written]:
-    """Write down all entries, in their order.
+def write_listing(listing: Listing, root: Path, seed: int) -> Iterator[Written]:
+    """Write down all entries of a listing, in their order.
 
     Args:
-      entries: The entries of a listing.
+      listing: The listing of a source.
       root: The folder of the raw files, or a URL.
       seed: The recipe's seed.
+
+    Raises:
+      SourceError: An entry does not fit the listing, or holds what cannot be written down.
     """
-    entries = iter(entries)
+    entries = iter(listing.entries)
     some = iter(lambda: list(itertools.islice(entries, CHUNK)), [])
-    chunks = (
-        ([e.key for e in chunk], [e.split for e in chunk], [e.files for e in chunk], [e.values for e in chunk])
-        for chunk in some
-    )
+    chunks = (_chunk(listing, chunk) for chunk in some)
     for number, chunk in enumerate(chunks):
         may_help = number == _ALONE and usable_cpus() > 1 and not is_remote(root)
         # A process that asks a store keeps what it was told.
@@ -380,7 +380,33 @@ def open_helper(argument: tuple[str, int]) -> Callable[[_Chunk, Mark], Written]:
 # --- one chunk --------------------------------------------------------------------------------------------------------
 
 
+def _chunk(listing: Listing, entries: Sequence[Entry]) -> _Chunk:
+    files, values = [entry.files for entry in entries], [entry.values for entry in entries]
+    if {*map(len, files)} != {len(listing.files)} or {*map(len, values)} != {len(listing.values)}:
+        counts = len(listing.files), len(listing.values)
+        wrong = next(entry for entry in entries if (len(entry.files), len(entry.values)) != counts)
+        raise SourceError(
+            f"{wrong} is no sample of the source, whose files are {listing.files} and values {listing.values}"
+        )
+    return [entry.key for entry in entries], [entry.split for entry in entries], files, values
+
+
 def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
+    try:
+        return _rows(chunk, root, seed)
+    except (AttributeError, TypeError, ValueError) as error:
+        entries = [Entry(*parts) for parts in zip(*chunk, strict=True)]
+        if len(entries) == 1:
+            raise SourceError(
+                f"{entries[0]} is no sample: {error}. Key, split and files are texts, and values are what JSON holds: numbers of "
+                "Python, texts, lists or None"
+            ) from error
+        for entry in entries:  # the first that is no sample raises
+            _written(([entry.key], [entry.split], [entry.files], [entry.values]), root, seed)
+        raise
+
+
+def _rows(chunk: _Chunk, root: Path, seed: int) -> Written:
     keys, of_splits, of_files, of_values = chunk
     states = raw_states(root, (path for files in of_files for path in files))
     stats = [_stat(states, files) for files in of_files]
