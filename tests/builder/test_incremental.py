@@ -289,6 +289,16 @@ def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, monkey
     assert not [event for event in again if "reshard" in event.text]
 
 
+def test_a_dataset_that_replaces_another_has_its_own_number_of_shards(site, monkeypatch):
+    monkeypatch.setattr("tfprep.builder.planning.plan._LEAST_SAMPLES", 4)
+    site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
+    site.add("train/cat/000", 0)
+    site.build()
+    site.fill(train=24, val=0).change_recipe('name="tiny"', 'name="other"')
+    assert site.build(replace=True).shards == 4
+    assert digests(site.out) == site.from_nothing()
+
+
 def test_samples_that_stay_in_their_shard_are_built_anew_under_another_number_of_shards(site, monkeypatch):
     """The content of a shard may be the same: its name is not."""
     site.change_recipe('    shards={"train": 4, "val": 2},\n', "")

@@ -135,7 +135,7 @@ def make_plan(
     recipe.check_splits(samples.names)
     samples = limit_samples(samples, limit)
     fresh_shards = _shards(recipe, samples, {})
-    shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout))
+    shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout, recipe.name))
     shards |= {split: count for split, count in (counts or {}).items() if split in shards}
     described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
     fingerprints = {}
@@ -169,9 +169,9 @@ def too_few_shards(plan: Plan) -> str:
 
 def remember_shards(plan: Plan, layout: Layout) -> None:
     """Note the number of shards: later builds of the dataset keep it, whatever is added."""
-    known = _remembered(layout)
+    known = _remembered(layout, plan.recipe.name)
     if known != {**known, **plan.shards}:
-        write_content(layout.plan, json.dumps({"shards": {**known, **plan.shards}}))
+        write_content(layout.plan, json.dumps({"name": plan.recipe.name, "shards": {**known, **plan.shards}}))
 
 
 def remember_recipes(plan: Plan, layout: Layout) -> None:
@@ -230,12 +230,14 @@ def _shards(recipe: Recipe, samples: SampleTable, known: Mapping[str, int]) -> d
     }
 
 
-def _remembered(layout: Layout) -> dict[str, int]:
+def _remembered(layout: Layout, name: str) -> dict[str, int]:
+    """Return the noted number of shards of the dataset of this name; that of another one, which it replaces, does not count."""
     try:
-        shards: dict[str, int] = json.loads(read_content(layout.plan))["shards"]
+        noted = json.loads(read_content(layout.plan))
+        shards: dict[str, int] = noted["shards"]
     except (OSError, ValueError, KeyError):
         return {}
-    return shards
+    return shards if noted.get("name", name) == name else {}
 
 
 def _default_shards(samples: int, raw_bytes: int) -> int:
