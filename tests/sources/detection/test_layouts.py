@@ -850,7 +850,9 @@ def masks_of_kitti(root):
 def versions_of_class_folders(root):
     """As in PlantVillage."""
     class_folders(root, "color/rot", "color/rust", "gray/rot", "gray/rust")
-    return r"each of the folders color, gray has the folders rot, rust: .*sources.Folder\('color/\{label\}/\*\*'\).*--as images"
+    return (
+        r"the folders color, gray have the folders rot, rust: .*sources.Folder\('color/\{label\}/\*\*'\).*--as images"
+    )
 
 
 def depth_beside_images(root):
@@ -1018,6 +1020,117 @@ def labels_in_an_unknown_format(root):
     return dict.fromkeys(pictures(root, *numbered("Images")), (ANY, None))
 
 
+def masks_named_by_a_table_of_colours(root):
+    """As CamVid of Kaggle: the names of masks end in _L."""
+    paths = [f"{split}/{split}{n}.png" for split in ("train", "val") for n in range(4)]
+    for path in pictures(root, *paths):
+        pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+        pixels[:, :9] = 64, 128, 64
+        mask(root, (of_mask := f"{path.split('/')[0]}_labels/{stem(path)}_L.png"))
+        Image.fromarray(pixels).save(root / of_mask)
+    write(root, "class_dict.csv", "name,r,g,b\nAnimal,64,128,64\nBicyclist,0,128,192\nVoid,0,0,0\n")
+    return {path: (path.split("/")[0], (0, 2)) for path in paths}
+
+
+def masks_of_floodnet(root):
+    paths = [f"{split}/{split}-org-img/{n}.jpg" for split in ("train", "val") for n in range(4)]
+    return masks(root, paths, lambda path: path.replace("org", "label").replace(".jpg", "_lab.png"), 0, 0, 1)
+
+
+def masks_of_a_drone(root):
+    """As the Semantic Drone Dataset, with pictures of the masks."""
+    paths = numbered("data/original_images")
+    masks(root, paths, lambda path: f"RGB_color_image_masks/{stem(path)}.png", None, 0, 7)
+    return masks(root, paths, lambda path: f"data/label_images_semantic/{stem(path)}.png", None, 0, 1)
+
+
+def masks_of_splits_in_the_names_of_files(root):
+    """As in GlaS."""
+    paths = [f"{split}_{n}.bmp" for split in ("train", "testA") for n in range(4)]
+    return masks(root, paths, lambda path: f"{stem(path)}_anno.bmp", None, 0, 1)
+
+
+def folders_of_masks_alone(root):
+    class_folders(root, "train", "val")
+    mask(root, "train_labels/9.png", 0, 1)
+    return "train_labels/ is called like masks, and nothing says which images they belong to"
+
+
+def classes_below_patients(root):
+    """As in the histopathology of Kaggle: one patient has no folder 1."""
+    class_folders(root, "8863/0", "8863/1", "9023/0", "9023/1", "9135/0")
+    return (
+        r"the folders 8863, 9023, 9135 have the folders 0, 1: which of them .*sources.Folder\('8863/\{label\}/\*\*'\)"
+    )
+
+
+def classes_below_letters(root):
+    """As in SUN397."""
+    class_folders(root, "a/abbey", "a/airport", "b/bar")
+    return "the folders a, b have the folders abbey, airport, bar: which of them are the classes"
+
+
+def alphabets_of_omniglot(root):
+    class_folders(root, "images_background/Greek", "images_background/Latin", "images_evaluation/Ge_ez")
+    return "images_background/ and images_evaluation/ are called like folders of images and masks"
+
+
+def splits_with_numbers(root):
+    class_folders(root, "data_256/abbey", "data_256/bar", "val_256")
+    return "val_256/ is called like a part of the data, not like a class"
+
+
+def labels_in_text_files_of_icdar(root):
+    beside(root, pictures(root, *numbered("images")), "gt/gt_{}.txt", "5,5,20,5,20,20,5,20,HELLO")
+    return "gt/gt_images00.txt are called like images"
+
+
+def table_of_parts_of_images(root):
+    """As the Human Protein Atlas: four images a sample."""
+    pictures(root, *(f"train/{n}abc_{colour}.png" for n in range(4) for colour in ("red", "green")))
+    write(root, "train.csv", "\n".join(["Id,Target", *(f"{n}abc,{n}" for n in range(4))]))
+    return "files such as train.csv name images"
+
+
+def table_of_kaggle_with_numbers_of_classes(root):
+    """As GTSRB of Kaggle: ClassId names the pictures of the classes too."""
+    truth = {}
+    for split in ("Train", "Test"):
+        paths = pictures(root, *numbered(split))
+        write(root, f"{split}.csv", "\n".join(["ClassId,Path", *(f"{n % 2},{path}" for n, path in enumerate(paths))]))
+        truth |= {path: (split, str(n % 2)) for n, path in enumerate(paths)}
+    pictures(root, "Meta/0.png", "Meta/1.png")
+    return truth
+
+
+def table_whose_test_lacks_the_target(root):
+    """As Kaggle's Petfinder: the flags are no classes."""
+    paths = pictures(root, *numbered("train", 8))
+    write(
+        root,
+        "train.csv",
+        "\n".join(["Id,Eyes,Face,kind", *(f"{stem(p)},{n % 2},1,{'ab'[n % 2]}" for n, p in enumerate(paths))]),
+    )
+    pictures(root, *numbered("test"))
+    write(root, "test.csv", "\n".join(["Id,Eyes,Face", *(f"test{n:02},1,0" for n in range(4))]))
+    return {path: ("train", "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
+def table_of_splits_in_two_folders(root):
+    """As ISIC 2018, where folders and files are called by the split."""
+    truth = {}
+    for split in ("Training", "Validation"):
+        paths = pictures(root, *numbered(f"Task3_{split}_Input"))
+        csv_file(
+            root,
+            f"Task3_{split}_Truth/Task3_{split}_Truth.csv",
+            "image,dx",
+            [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)],
+        )
+        truth |= a_and_b(paths, split)
+    return truth
+
+
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
@@ -1035,11 +1148,16 @@ SAID = {
     masks_of_mapillary: "training/v2.0/labels/ holds 4 .png files that this recipe does not read",
     masks_of_bdd100k: "labels/sem_seg/colormaps/train/ holds 4 .png files that this recipe does not read",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
+    masks_of_splits_in_the_names_of_files: "called test and train, and this recipe draws new splits from all of them",
+    masks_named_by_a_table_of_colours: "the classes of the colours are those of class_dict.csv",
+    masks_of_a_drone: "RGB_color_image_masks/ holds 4 .png files that this recipe does not read",
+    table_of_kaggle_with_numbers_of_classes: "Meta/ holds 2 .png files that this recipe does not read",
+    table_whose_test_lacks_the_target: "this recipe does not read test.csv",
     masks_of_train_val: "TEST/masks/FV/ holds 4 .png files that this recipe does not read",
     masks_beside_masks_of_parts: "images/training/ holds 4 .png files that this recipe does not read",
     masks_beside_their_pictures: "GT/COLOR/ holds 4 .png files that this recipe does not read",
     labels_in_an_unknown_format: "this recipe does not read annotation_train.odgt",
-    table_of_paths: "this recipe does not read the columns tiff_image_path",
+    table_of_paths: "this recipe does not read the columns image_id",
     table_beside_two_folders: "test/ holds 4 .png files that this recipe does not read",
     two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
     coco_beside_a_list_without_annotations: "this recipe does not read annotations/image_info_test.json",

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tfprep.errors import MissingDependencyError, SampleError, SourceError
+from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.images import decode_image, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
@@ -30,8 +30,8 @@ from tfprep.sources.arrays import Arrays
 from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
-from tfprep.sources.detection.inventory import Inventory, path_hash, suffix_of
-from tfprep.sources.detection.pairs import folders, pairs
+from tfprep.sources.detection.inventory import Inventory, below, path_hash, suffix_of
+from tfprep.sources.detection.pairs import folders, pairs, split_words
 from tfprep.sources.detection.tables import about_tables, tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
@@ -254,6 +254,10 @@ _SIDE_SEEN, _PIXELS_A_COLOUR = 256, 8
 """Colours are counted in at most so many rows and columns of an image; few colours are few for the number of pixels too."""
 _FEW = 3
 _MASKS_OPENED = 300
+_NAMED_COLOUR = re.compile(
+    r"(?:(?P<before>[^,\d][^,]*), *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?:[\s,]+(?P<after>\S.*?))?\s*"
+)
+"""A line of `class_dict.csv` (name,r,g,b) or of CamVid's `label_colors.txt` (r g b name)."""
 _TO_ARRAYS = "init reads the .npz that this line writes: python -c "
 _OF_KERAS = (
     '"import keras, numpy; (a, b), (c, d) = keras.datasets.{0}.load_data(); '
@@ -367,9 +371,9 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
         rule = f"{tree.root}: the images {source.image}, with masks {source.mask}, have few colours, as pictures of masks have"
         raise SourceError(rule)
     # There are masks, and not one of those that were opened holds class numbers.
-    numbered = any(facts.mask_numbers.values())
+    numbered, names = any(facts.mask_numbers.values()), ""
     if isinstance(source, Paired) and facts.mask_numbers and not numbered and not source.palette and facts.problems:
-        source, named = _with_palette(source, tree.root, facts)
+        source, names, named = _with_palette(source, tree, facts)
         facts, doubts = look(source, tree.root), (*doubts, *named)
     elif isinstance(source, Paired) and facts.mask_numbers.get("mask") == (0, 255):
         source = replace(source, numbers={0: 0, 255: 1})
@@ -393,7 +397,23 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
         raise SourceError(f"{tree.root}: none of the samples that were opened can be read, such as {facts.problems[0]}")
     if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions | str):
         doubts = (*doubts, f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another")
-    return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, _annotation_files(source))))
+    if (said := _drawn_together(source, tree)) and isinstance(getattr(source, "splits", None), Fractions):
+        doubts = (
+            *doubts,
+            f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)",
+        )
+    read = [*_annotation_files(source), *([compile_pattern(literal(names), "detect")] if names else [])]
+    return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, read)))
+
+
+def _drawn_together(source: Source, tree: Inventory) -> str:
+    """The names of splits in the paths of the images of a source; "" for fewer than two."""
+    if not isinstance(source, Folder | Paired):
+        return ""
+    pattern = compile_pattern(source.image, "detect")
+    paths = (below(folder, name) for folder, names in tree.names.items() for name in names)
+    words = {word for path in paths if pattern.match_path(path) for word in split_words(path)}
+    return " and ".join(sorted(words)) if len(words) > 1 else ""
 
 
 def _annotation_files(source: Source) -> list[Pattern]:
@@ -424,8 +444,13 @@ def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str,
     return source, tuple(doubts)
 
 
-def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, tuple[str, ...]]:
-    """The source with class numbers for the colours of its masks, black first. SourceError if they are no masks."""
+def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired, str, tuple[str, ...]]:
+    """The source with class numbers for the colours of its masks, the file that names them, and the doubts.
+
+    The numbers are in the order of that file, such as `class_dict.csv`; without one in that of the colours, black first.
+    SourceError if the files are no masks.
+    """
+    folder = tree.root
     listing = source.scan(folder)
     seen: set[int] = set()
     opened = 0
@@ -438,11 +463,17 @@ def _with_palette(source: Paired, folder: Path, facts: Facts) -> tuple[Paired, t
             raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
     colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(seen)]
     doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
+    for path in tree.files(".csv", ".txt"):
+        found = filter(None, map(_NAMED_COLOUR.fullmatch, tree.text(path).splitlines()))
+        names = {(int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in found}
+        if set(colours) <= names.keys():
+            palette = {colour: number for number, colour in enumerate(names)}
+            with suppress(RecipeError):  # two classes of one name
+                named = replace(source, palette=palette, classes=tuple(name.strip(' "') for name in names.values()))
+                return named, path, (f"the classes of the colours are those of {path}",)
     known = camvid().palette
     if len(colours) > 2 and all(colour in known for colour in colours):
-        return replace(source, palette=known, classes=CAMVID_CLASSES), (doubt, "the classes are CamVid's")
+        return replace(source, palette=known, classes=CAMVID_CLASSES), "", (doubt, "the classes are CamVid's")
     palette = {colour: number for number, colour in enumerate(colours)}
-    return replace(source, palette=palette), (
-        doubt,
-        "their numbers follow the colours' order, and want names (classes=)",
-    )
+    said = "their numbers follow the colours' order, and want names (classes=)"
+    return replace(source, palette=palette), "", (doubt, said)

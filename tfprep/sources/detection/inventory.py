@@ -25,8 +25,8 @@ _NO_ANNOTATIONS = frozenset((
 ))  # fmt: skip
 """The suffixes of text for people, of programs and of the files of file managers. All others may hold labels or samples."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
-_NUMBERED = re.compile(r"(.*?[^\W\d_])[ ._-]*\(?\d+\)?")
-"""Names such as `cat.0.jpg` and `dog 1.jpg`."""
+_NUMBERED = re.compile(r"(?:\d+[ ._-]+)?(.*?[^\W\d_])[ ._-]*(?:\(?\d+\)?)?")
+"""Names such as `cat.0.jpg`, `dog 1.jpg` and `7_frog.png`."""
 _LINES = {
     "KITTI": re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}"),
     "DOTA": re.compile(r"(?:-?[\d.]+ ){8}[A-Za-z]\S* \d"),
@@ -99,7 +99,7 @@ class Inventory:
             if beside:
                 stems = {os.path.splitext(name)[0] for name in self.names.get(folder, ())}
             for suffix, names in by_suffix.items():
-                of_images = [name for name in names if os.path.splitext(name)[0] in stems]
+                of_images = [name for name in names if os.path.splitext(name)[0].removeprefix("gt_") in stems]
                 named = of_images if 2 * len(of_images) > len(names) else [
                     name
                     for name in names[: 0 if beside else _MOST_LINES]
@@ -142,7 +142,8 @@ class Inventory:
             name in stems[0] or any(os.path.isfile(os.path.join(self.root, below(folder, name))) for folder in folders)
             for name in found
         ]
-        there = there or [word in stems[1] for word in words if len(word) > 2]
+        begun = {re.split("[_.-]", stem)[0] for stem in stems[1]}  # 1abc_red.png
+        there = there or [word in stems[1] or word in begun for word in words if len(word) > 2]
         return bool(there) and 2 * sum(there) >= len(there)
 
     def unread(self, used: Array, annotations: Sequence[Pattern]) -> list[str]:

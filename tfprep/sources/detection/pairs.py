@@ -55,11 +55,22 @@ def is_split(name: str) -> bool:
     return SPLIT_WORD.fullmatch(name) is not None
 
 
+def split_words(path: str) -> list[str]:
+    """Return the names of splits in a path, in lower case, also those in `trainLabels`."""
+    return [word.lower() for word in SPLIT_WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path))]
+
+
+def _is_mask_folder(name: str) -> bool:
+    """Tell whether a folder is called like masks: `masks`, `trainannot`, `label_images_semantic`."""
+    return any(map(MASK_WORD.fullmatch, re.split("[ _.-]", name))) or _MASK_END.search(name) is not None
+
+
 def split_pattern(path: str) -> str:
     """Return the path with `{split}` in place of the split's name: `{split}/metadata.csv`, `instances_{split}2017.json`."""
     found = list(SPLIT_WORD.finditer(path))
-    if found and path.count(found[-1][0]) == 1:
-        return f"{literal(path[: found[-1].start()])}{{split}}{literal(path[found[-1].end() :])}"
+    words = [one[0] for one in found]
+    if words and path.count(words[-1]) == words.count(words[-1]):
+        return "{split}".join(map(literal, path.split(words[-1])))
     return "/".join("{split}" if SPLIT_WORD.fullmatch(part) else literal(part) for part in path.split("/"))
 
 
@@ -166,14 +177,14 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
-    masks = [one for one in names if any(map(_MASK_END.search, one.split("/")))]
-    found: dict[tuple[int, str, str], list[tuple[str, str]]] = {}
+    masks = [one for one in names if any(map(_is_mask_folder, one.split("/")))]
+    found: dict[tuple[bool, int, str, str], list[tuple[str, str]]] = {}
     for mask in masks:
         others = (one for one in names if one not in masks and not any(map(NO_IMAGE.fullmatch, one.split("/"))))
         endings = {image: _mask_ending(names, image, mask) for image in others}
         fitting = [image for image, ending in endings.items() if ending is not None]
-        drawn = any(map(_DRAWN_MASKS.fullmatch, mask.split("/")))
-        if fitting and not drawn and not _suffixes(names[mask]) <= _LOSSY:
+        drawn = any(map(_DRAWN_MASKS.fullmatch, re.split("[ /_-]", mask)))
+        if fitting and not _suffixes(names[mask]) <= _LOSSY:
             parts, words = set(mask.split("/")), SPLIT_WORD.findall(mask)
             image = min(
                 fitting,
@@ -186,9 +197,9 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
             own = "/".join(
                 split_pattern(part) for part in mask.split("/") if part not in image.split("/")
             )  # v2.0/labels
-            found.setdefault((image.count("/"), own, endings[image] or ""), []).append((image, mask))
-    by_size = sorted(found.items(), key=lambda one: -sum(len(names[image]) for image, _ in one[1]))
-    for (_, _, ending), pairs in by_size:
+            found.setdefault((drawn, image.count("/"), own, endings[image] or ""), []).append((image, mask))
+    best = sorted(found.items(), key=lambda one: (one[0][0], -sum(len(names[image]) for image, _ in one[1])))
+    for (_, _, _, ending), pairs in best:
         image, mask = _joint_folders(pairs)
         image_file, mask_file = _file_patterns(names, pairs, ending)
         yield f"{image}{image_file}", f"{mask}{mask_file}"
@@ -236,12 +247,14 @@ def _file_patterns(names: Names, pairs: Sequence[tuple[str, str]], ending: str) 
 
 
 def _mask_ending(names: Names, image: str, mask: str) -> str | None:
-    """Return what the names of masks have after those of their images ("" or "_mask"); None where less than half of them belong
-    together."""
+    """Return what the names of masks have after those of their images ("", "_mask", "_L"); None where less than half of them
+    belong together."""
     stems, masks = ([os.path.splitext(name)[0] for name in names[folder]] for folder in (image, mask))
     endings = Counter({"": len(set(stems) & set(masks))})
-    for found in filter(None, map(_ENDING.fullmatch, masks)):
-        endings[found["ending"]] += found["stem"] in stems
+    for stem in masks:
+        cuts = {found.start() for found in re.finditer(r"[ _.-]\D*[A-Za-z]", stem)}
+        cuts |= {found.start("ending") for found in filter(None, [_ENDING.fullmatch(stem)])}
+        endings.update(stem[cut:] for cut in cuts if stem[:cut] in stems)
     ending, often = endings.most_common(1)[0]
     return ending if often and often >= 0.5 * min(len(stems), len(masks)) else None
 
@@ -365,6 +378,11 @@ def folders(tree: Inventory) -> Found:
     prefix = literal(prefix)
     heads -= {""}
     splits = set(filter(is_split, heads))
+    for folder in filter(_is_mask_folder, heads - splits if splits else ()):
+        rule = (
+            f"{tree.root}: {plain(prefix)}{folder}/ is called like masks, and nothing says which images they belong to"
+        )
+        yield Refusal("masks", SourceError(rule))
     inner = [folder.split("/")[1] if "/" in folder else "" for folder in inner_folders]
     if splits and "" not in inner_folders and (splits == heads or len(splits) > 1):
         yield from _of_splits(tree, prefix, inner_folders, splits, None if splits == heads else tuple(sorted(splits)))
@@ -443,7 +461,8 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
     starts = {f"{plain(one)}{name}/": name for one in prefixes for name in sorted(names)}  # of class folders
     inside = {f[len(start) :].split("/")[0] for start in starts for f in tree.images if f.startswith(start)}
     for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
-        images = sorted(name for name in of_kind if IMAGE_WORD.fullmatch(_last_word(name)))
+        words = {name: (_last_word(name), re.split("[ _-]", name)[0]) for name in of_kind}
+        images = sorted(name for name in of_kind if any(map(IMAGE_WORD.fullmatch, words[name])))
         masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)))
         alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
         if (images and masks) or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
@@ -457,12 +476,14 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
         way_out = "write the recipe by hand, or rename the folders to train, val and the like"
         return Refusal("folders", SourceError(f"{rule}; {way_out}"))
     within = [{f[len(start) :].split("/")[0] for f in tree.images if f.startswith(start)} for start in starts]
-    if guess.layout == "class folders" and len(inside) > 1 and all(of_one == inside for of_one in within):
+    alike_inside = 2 * sum(of_one == inside for of_one in within) > len(within)
+    by_letter = all(len(name) == 1 for name in names)  # as in SUN397
+    if guess.layout == "class folders" and len(inside) > 1 and (alike_inside or by_letter):
         few, inner = (", ".join(sorted(of_kind)[:3]) for of_kind in (names, inside))
-        rule = f"{tree.root}: each of the folders {few} has the folders {inner}: which of them are the classes?"
+        rule = f"{tree.root}: the folders {few} have the folders {inner}: which of them are the classes?"
         one, all_of_them = f"{prefix}{literal(min(names))}/{{label}}/**", f"{prefix}*/{{label}}/**"
-        way_out = f"write the recipe by hand: sources.Folder({one!r}), or {all_of_them!r} for the images of all"
-        return Refusal("folders", SourceError(f"{rule} {way_out[0].upper()}{way_out[1:]}"))
+        way_out = f"Write the recipe by hand: sources.Folder({one!r}), or {all_of_them!r} for the images of all"
+        return Refusal("folders", SourceError(f"{rule} {way_out}"))
     doubts = list(guess.doubts)
     one, other = [plain(f"{prefix}{name}") for name in sorted(names)[:2]] if len(names) == 2 else ("", "")
     stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
@@ -499,7 +520,7 @@ NO_IMAGE = re.compile(
     re.IGNORECASE,
 )
 """Folders of what belongs to images, pixel by pixel: also those of super-resolution (HR, LR)."""
-_OF_SPLIT = re.compile(r"(?:train|test|val|valid)(?:[ _-]?[A-Z0-9])|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
+_OF_SPLIT = re.compile(r"(?:train|test|val|valid)[ _-]?(?:\d+|(?-i:[A-Z]))|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
 """Folders such as trainA, test_1 and fold3."""
 
 

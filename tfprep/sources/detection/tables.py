@@ -22,7 +22,7 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import MASK_WORD, NO_IMAGE, SPLIT_WORD, split_pattern, splits_of_paths
+from tfprep.sources.detection.pairs import MASK_WORD, NO_IMAGE, SPLIT_WORD, split_pattern, split_words, splits_of_paths
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern, image_suffix, literal
 from tfprep.sources.raw import read_raw
@@ -72,7 +72,7 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
         # Tables of folders that are no splits are refused, unless each of them, as in GTSRB, has one class alone.
         try:
             seen = _Seen(tree, path)
-            label = seen.named(_LABELS) if seen.paths else None
+            label = seen.label() if seen.paths else None
             if label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
                 rule = f"{tree.root}: {own[0]} and {own[1]} are tables of their own folders"
                 raise SourceError(f"{rule}; write one table of all images, with their paths")
@@ -118,6 +118,7 @@ class _Seen:
         columns: Its columns, and the values of the first rows in each; none if it is no table.
         paths: The columns whose values name images that exist, and the path with columns in braces.
         several: The same for those whose values name images in several folders: two of these.
+        targets: What the table of the test split lacks, which is to be learned; all columns where there is none.
     """
 
     def __init__(self, tree: Inventory, path: str) -> None:
@@ -125,6 +126,7 @@ class _Seen:
         self.columns: Mapping[str, Sequence[Any]] = {}
         self.paths: dict[str, str] = {}
         self.several: dict[str, Sequence[str]] = {}
+        self.targets: set[str] = set()
         try:
             names = column_names(self.where)
             rows = next(batches(self.where, names), None)
@@ -133,7 +135,12 @@ class _Seen:
                 raise
             return
         self.columns = {} if rows is None else rows.columns
-        self.paths = {name: found for name in self.columns if (found := self._image_path(name, self.columns))}
+        self.targets = set(self.columns)
+        found = {name: one for name in self.columns if (one := self._image_path(name, self.columns))}
+        files = [name for name in found if all(image_suffix(str(value)) for value in self.few(name))]
+        names_first = dict.fromkeys((*files, *found))
+        # The numbers of classes may be names of images too (`Meta/0.png`): not beside a column of names of files.
+        self.paths = {n: found[n] for n in names_first if n in files or not files or _plain(n) not in _LABELS}
         for name in (one for one in names if any(map(str.isdigit, one)) or image_suffix(one)):
             if self._image_path(name, {name: [name]}):
                 rule = f"{self.where}: its first row names the image {name!r}, and is no row of column names"
@@ -153,6 +160,11 @@ class _Seen:
         """The first column with one of these names that names no images."""
         plain = {_plain(column): column for column in reversed(list(self.columns)) if column not in self.paths}
         return next((plain[name] for name in names if name in plain), None)
+
+    def label(self) -> str | None:
+        """A column of classes, by its name."""
+        found = self.named(_LABELS)
+        return found if found in self.targets else None
 
     def few(self, column: str) -> list[Any]:
         """The first values of a column that are not empty."""
@@ -204,9 +216,9 @@ class _Seen:
                 if folder not in found and _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
                     found[folder] = f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
         if found:
-            words = _split_words(self.path)
+            words = split_words(self.path)
             alike = [one for one in found if not NO_IMAGE.fullmatch(one.rpartition("/")[2])] or list(found)
-            alike = [one for one in alike if _split_words(one) == words] or alike
+            alike = [one for one in alike if split_words(one) == words] or alike
             if len(alike) > 1 and own not in found:
                 self.several[column] = alike[:2]
             return found[own if own in found else alike[0]]
@@ -221,6 +233,10 @@ class _Seen:
 def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> LayoutGuess | None:
     """The tables of a pattern as a source; None where they say nothing about the images. SourceError if they cannot be read."""
     seen = next((one for path, one in looked.items() if "train" in path.lower()), next(iter(looked.values())))
+    tests = [one for path, one in looked.items() if "test" in split_words(path)]
+    if tests and (targets := set(seen.columns) - set(tests[0].columns)):
+        seen.targets = targets
+        looked = {path: one for path, one in looked.items() if targets & set(one.columns)}
     column, image = seen.image()
     splits: Splits = None
     taken, doubts = [seen.path], list[str]()
@@ -250,11 +266,6 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> Layout
             rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
     return None
-
-
-def _split_words(path: str) -> list[str]:
-    """The names of splits in a path, also in `trainLabels`."""
-    return [word.lower() for word in SPLIT_WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path))]
 
 
 def _plain(column: str) -> str:
@@ -311,7 +322,7 @@ def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[s
     compiled = compile_pattern(pattern, "detect")
     split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
     by_split = _with_split(image, split_of[seen.path])
-    label, boxes = seen.named(_LABELS), _box_columns(seen)[0]
+    label, boxes = seen.label(), _box_columns(seen)[0]
     labels = [label] if label else _flag_columns(seen) or ()
     needed = {*CellPath.parse(image, True).columns, *labels, *boxes}
     alike = [path for path, one in looked.items() if needed <= set(one.columns)]
@@ -340,7 +351,7 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
 
     fields, form, doubts = _further_fields(seen, image)
     options: dict[str, Any] = {} if form is None else {"box_format": form}
-    label: ColumnNames | None = seen.named(_LABELS)
+    label: ColumnNames | None = seen.label()
     label = None if label in {c for _, c in fields.values()} else label
     label = label or (None if {"mask", "boxes"} & set(fields) else _flag_columns(seen))
     if label is None and not fields:
@@ -399,7 +410,7 @@ def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
     for column, values in seen.columns.items():
         said = {str(value).strip().lower().removesuffix(".0") for value in values if value not in (None, "")}
         flags = any(said <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
-        if column not in seen.paths and said and flags:
+        if column not in seen.paths and column in seen.targets and said and flags:
             found.append(column)
     return tuple(found) if len(found) > 1 else None
 
@@ -408,7 +419,7 @@ def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
     names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
     known = {*CellPath.parse(image, True).columns, *seen.paths, seen.split()}
-    others = [column for column in names if column not in known]
+    others = [column for column in names if column not in known and column in seen.targets]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
@@ -441,7 +452,7 @@ def _separator(seen: _Seen, column: str) -> str | None:
 def _objects(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of an object a row; None where its rows are samples."""
     boxes, forms = _box_columns(seen)
-    runs, label = seen.runs(), seen.named(_LABELS)
+    runs, label = seen.runs(), seen.label()
     keys = Counter(zip(*(seen.columns[column] for column in CellPath.parse(image, True).columns), strict=True))
     several = max(keys.values(), default=0) > 1
     if not boxes and runs is None and (not several or label is None or any(map(_is_mask, seen.paths))):
