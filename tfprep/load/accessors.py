@@ -211,7 +211,7 @@ class PipelineAccessors:
         Raises:
             LoaderError: `step` is not a whole number from 0.
         """
-        return state_at(self.pipeline, step)
+        return state_at(self.pipeline.plan, step)
 
     def step_of(self, state: Mapping[str, Any]) -> int:
         """The step that comes next by a state, as the option `start_step` takes it.
@@ -222,7 +222,7 @@ class PipelineAccessors:
         Raises:
             LoaderError: The state belongs to another run: other files, seed, batch size, order, selection or values.
         """
-        return start_step(self.pipeline, state)
+        return start_step(self.pipeline.plan, state)
 
     def close(self) -> None:
         """Stop the reading threads and free the memory. Passes that are still open end with an error."""

@@ -84,20 +84,8 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 )
         return self.pipeline.passes.steps(self._epochs)
 
-    @property
-    def batch_size(self) -> int | None:
-        """Keras asks for the size only where it makes the batches itself."""
-        return None
-
-    @property
-    def has_partial_batch(self) -> bool | None:
-        """See `batch_size`."""
-        return None
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        """See `batch_size`."""
-        return None
+    batch_size = has_partial_batch = partial_batch_size = None
+    """Keras asks for them only where it makes the batches itself."""
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One pass as NumPy arrays."""

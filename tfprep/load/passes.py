@@ -36,13 +36,6 @@ class Steps(NamedTuple):
     phase: int = 0
 
 
-class _Stream(NamedTuple):
-    """Batches of a reader that no pass reads at the moment, and the step that comes next."""
-
-    batches: Batches
-    step: int
-
-
 class Passes:
     """The epochs that the iterators of one pipeline deliver, one after another.
 
@@ -59,7 +52,7 @@ class Passes:
         self._left: Steps | None = None  # a pass that no longer decides with which step the next one begins
         self._position = start_step
         self._looks = False  # whether the latest pass takes batches in advance
-        self._idle: _Stream | None = None
+        self._idle: Batches | None = None  # of a reader that no pass reads at the moment
         self._lock = threading.Lock()
 
     @property
@@ -173,18 +166,16 @@ class Passes:
 
     # --- the reader between two passes ------------------------------------------------------------------------------
 
-    def keep(self, batches: Batches, step: int) -> None:
-        """Keep a reader for the pass that begins with this step."""
+    def keep(self, batches: Batches) -> None:
+        """Keep a reader for the pass that begins where it stands."""
         with self._lock:
-            self._idle = _Stream(batches, step)
+            self._idle = batches
 
     def kept(self, step: int) -> Batches | None:
         """The reader that stands at this step; None without one. Another one is dropped, which stops its threads."""
         with self._lock:
             idle, self._idle = self._idle, None
-        if idle is None or idle.batches.reader.stopped:
-            return None
-        return idle.batches if idle.step == step else None
+        return idle if idle is not None and not idle.reader.stopped and idle.reader.step == step else None
 
     def close(self) -> None:
         """Drop the reader that is kept."""
@@ -252,11 +243,11 @@ class PassBatches(Iterator[T]):
         try:
             if self._stream is None:
                 self._stream = self._passes.kept(step) or Batches(self._open(step))
-            element = self._convert(next(self._stream))
+            element = self._convert(self._stream.next())
             self._passes.take(step, steps, self._look)
             self._step += 1
             if stop is not None and self._step >= stop and not self._passes.ends:
-                self._passes.keep(self._stream, self._step)  # the next pass begins where the reader stands
+                self._passes.keep(self._stream)  # the next pass begins where the reader stands
                 self._stream = None
         except BaseException as error:
             self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone

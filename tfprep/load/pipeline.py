@@ -67,7 +67,7 @@ class Pipeline:
         self.passes = Passes(self.schedule, self.options.start_step)
         self.bad = BadRecords(self.options.on_bad)
         self.cache: DecodedCache | None = None
-        if plan.cache == "decoded":
+        if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
         # The page cache cannot hold all files, so that most reads go to the disk.
         cold = sum(info.bytes for info in _infos(plan)) > available_memory()

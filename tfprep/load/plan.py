@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -45,8 +44,6 @@ from tfprep.load.selection import (
 )
 from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
 from tfprep.storage.urls import is_remote
-
-CacheKind: TypeAlias = Literal["decoded", "none"]
 
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
@@ -297,7 +294,7 @@ class LoaderPlan:
     @cached_property
     def casts(self) -> tuple[Cast, ...]:
         """The outputs that the cache keeps in their stored form."""
-        return self._smaller if self.cache == "decoded" else ()
+        return self._smaller if self.keeps_decoded else ()
 
     @cached_property
     def parts(self) -> tuple[FieldPart, ...]:
@@ -370,8 +367,8 @@ class LoaderPlan:
         return self._means[1]
 
     @cached_property
-    def cache(self) -> CacheKind:
-        """The cache that is made: by default none that holds too little to be worth its memory."""
+    def keeps_decoded(self) -> bool:
+        """Return whether a cache is made: by default none that holds too little to be worth its memory."""
         choice = self.options.cache
         if self.warping and choice == "decoded":
             raise LoaderError(
@@ -381,13 +378,13 @@ class LoaderPlan:
         if self.read.ragged and choice == "decoded":
             raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
         if choice is False or self.read.ragged or self.warping:
-            return "none"
+            return False
         if choice == "decoded":
-            return "decoded"
+            return True
         decodes = not all(part.direct for part in self._parts(self._smaller))  # a hit then saves more than a read
         least = math.ceil(self.table.records * (PARTLY if decodes else 1))
         fits = cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least
-        return "decoded" if fits and self.training else "none"
+        return fits and self.training
 
     @property
     def is_remote(self) -> bool:

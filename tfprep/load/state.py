@@ -20,7 +20,6 @@ from tfprep.errors import LoaderError
 from tfprep.load.options import MOST_STEPS
 
 if TYPE_CHECKING:
-    from tfprep.load.pipeline import Pipeline
     from tfprep.load.plan import LoaderPlan
     from tfprep.load.selection import SplitRows
 
@@ -32,18 +31,17 @@ _WHY = {
 }
 
 
-def state_at(run: Pipeline | LoaderPlan, step: int) -> dict[str, Any]:
+def state_at(plan: LoaderPlan, step: int) -> dict[str, Any]:
     """The state before this step. It does not hold the number of hosts, which may change."""
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise LoaderError(f"a step is a whole number from 0, not {step!r}")
-    return {"version": VERSION, "step": int(step), **identity(run)}
+    return {"version": VERSION, "step": int(step), **identity(plan)}
 
 
-def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
+def identity(plan: LoaderPlan) -> dict[str, Any]:
     """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
-    options, schedule = run.options, run.schedule
-    tables = (run.plan if hasattr(run, "plan") else run).tables
-    added = {group: _digest([_files(part) for part in table.parts]) for group, table in tables.items() if group}
+    options, schedule = plan.options, plan.schedule
+    added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
     sampler, weights = schedule.sampler, getattr(schedule.sampler, "weights", None)
     selection = [
         type(sampler).__name__,
@@ -52,8 +50,8 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
     ]
     arrays = [array.tobytes() for array in (schedule.rows, weights) if array is not None]
     return {
-        "dataset": [source.name for source in run.sources],
-        "fingerprint": fingerprint(run.sources),
+        "dataset": [source.name for source in plan.sources],
+        "fingerprint": fingerprint(plan.sources),
         "seed": options.seed,
         "batch_size": options.batch_size,
         "order": [
@@ -61,7 +59,7 @@ def identity(run: Pipeline | LoaderPlan) -> dict[str, Any]:
             *([schedule.order.block, schedule.order.window] if schedule.order.name == "block" else []),
             *([[list(size) for size in options.bucket.sizes]] if options.bucket else []),
         ],
-        "variants": run.variants.choice,
+        "variants": plan.variants.choice,
         "remainder": schedule.remainder,
         "training": options.training,
         "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
@@ -80,7 +78,7 @@ def fingerprint(sources: Sequence[SplitRows]) -> str:
     return _digest([_files(source) for source in sources])
 
 
-def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
+def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
     """The state's next step; LoaderError where the state belongs to another run."""
     step = state.get("step") if isinstance(state, Mapping) else None
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
@@ -89,7 +87,7 @@ def start_step(run: Pipeline | LoaderPlan, state: Mapping[str, Any]) -> int:
         raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
     if state.get("version") != VERSION:
         raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
-    for name, value in identity(run).items():
+    for name, value in identity(plan).items():
         then = state.get(name)
         if name == "added":  # a run of other fields has the same samples
             then = {group: (then or {}).get(group, digest) for group, digest in value.items()}

@@ -16,32 +16,28 @@ HALF_UP = 1 / 512
 """Added before OpenCV rounds half to even: the sums are whole 256ths, so that this rounds halves up and changes nothing else."""
 
 
-class Mixing:
-    """Completes batches."""
+def mix_batch(batch: Batch, plan: AtLoad, schedule: BatchSchedule) -> None:
+    """Complete a batch all of whose rows are filled: mixed with their partners.
 
-    def __init__(self, plan: AtLoad, schedule: BatchSchedule) -> None:
-        """`schedule` says which batches have the partner of their last row behind it (see `BatchSchedule.partners`)."""
-        self.plan, self._schedule = plan, schedule
-
-    def finish(self, batch: Batch) -> None:
-        """Complete a batch all of whose rows are filled: mixed with their partners."""
-        plan, position = self.plan, np.arange(*self._schedule.span(batch.step))  # of all rows but a partner behind them
-        for name, count in plan.labels.items():  # class numbers [B] to float32 [B, classes]
-            labels = batch.values[name]
-            if (wrong := (labels < 0) | (labels >= count)).any():
-                raise LoaderError(not_a_class(name, int(labels[wrong][0]), count))
-            batch.values[name] = (labels[:, None] == np.arange(count)).astype(np.float32)
-        if not plan.mixes_samples or not batch.rows:
-            return
-        height, width = batch.values[plan.rasters[0]].shape[1:3] if plan.rasters else (1, 1)
-        mixed = mixtures(plan, position, height, width)
-        for name in plan.rasters:
-            mix_rows(batch.values[name], mixed)
-        for name in plan.labels:
-            own = batch.values[name][: len(position)]
-            others = np.concatenate([batch.values[name][1:], own[:1]])[: len(own)]
-            batch.values[name] = own * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
-        batch.cut_to(len(position))
+    `schedule` says which batches have the partner of their last row behind it (see `BatchSchedule.partners`).
+    """
+    position = np.arange(*schedule.span(batch.step))  # of all rows but a partner behind them
+    for name, count in plan.labels.items():  # class numbers [B] to float32 [B, classes]
+        labels = batch.values[name]
+        if (wrong := (labels < 0) | (labels >= count)).any():
+            raise LoaderError(not_a_class(name, int(labels[wrong][0]), count))
+        batch.values[name] = (labels[:, None] == np.arange(count)).astype(np.float32)
+    if not plan.mixes_samples or not batch.rows:
+        return
+    height, width = batch.values[plan.rasters[0]].shape[1:3] if plan.rasters else (1, 1)
+    mixed = mixtures(plan, position, height, width)
+    for name in plan.rasters:
+        mix_rows(batch.values[name], mixed)
+    for name in plan.labels:
+        own = batch.values[name][: len(position)]
+        others = np.concatenate([batch.values[name][1:], own[:1]])[: len(own)]
+        batch.values[name] = own * mixed.share[:, None] + others * (np.float32(1) - mixed.share)[:, None]
+    batch.cut_to(len(position))
 
 
 def mix_rows(pixels: Array, mixed: Mixed) -> None:

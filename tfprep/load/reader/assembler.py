@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
-from tfprep.load.at_load.mixing import Mixing
+from tfprep.load.at_load.mixing import mix_batch
 from tfprep.load.options import OnBad
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.plan import LoaderPlan
@@ -64,10 +64,6 @@ class BadRecords:
             self.rows_lost += 1
 
 
-Substitute = Callable[[int, int], int]
-"""(position in the run, attempt) to the row that replaces one that cannot be read."""
-
-
 class BatchAssembler:
     """Fills batches by a plan. Called by many threads at once, each with a state of its own.
 
@@ -94,7 +90,6 @@ class BatchAssembler:
         self.reading = Reading(paths, identities, own, tuple(plan.options.geometry), plan.warping, cold, added)
         self.reader = open_reader(self.reading, damaged)
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
-        self._mixing = Mixing(plan.at_load, plan.schedule) if plan.at_load else None
         self._columns = row_columns(self.reader, len(plan.tables))
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
@@ -226,8 +221,8 @@ class BatchAssembler:
             batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
-        if self._mixing is not None:
-            self._mixing.finish(batch)
+        if self._plan.at_load is not None:
+            mix_batch(batch, self._plan.at_load, self._plan.schedule)
 
     def _cached_text(self, cache: DecodedCache) -> list[tuple[str, Array]]:
         """The cache's outputs that are Python objects, which have no place in shared memory."""

@@ -138,11 +138,11 @@ class FieldPart:
     def decode_jpeg(self, content: Array, size: Size, reduced: int, state: ThreadState) -> Array:
         """A JPEG of this size decoded at 1 / `reduced`, in memory of the thread, valid until its next call for the field."""
         channels = self.spec.shape[2] or 0
-        pixels = state.room((-(-size[0] // reduced), -(-size[1] // reduced), channels), self.field)
+        pixels = state.array((-(-size[0] // reduced), -(-size[1] // reduced), channels), "uint8", self.field)
         return images.decode_stored_jpeg(content, channels=channels, out=pixels, reduced=reduced)
 
     def decode(self, content: Array, state: ThreadState) -> Any:
-        """The value; an array may be the thread's own, valid until its next call for this field's shape."""
+        """The value; an array may be the thread's own, valid until its next call."""
         if isinstance(self.codec, Text):
             return content.tobytes()
         if isinstance(self.codec, Texts):
@@ -152,7 +152,7 @@ class FieldPart:
         if self.whole_example:
             return self._from_example(decode_example(content.tobytes()))
         if self.fixed and not self.warped:
-            pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype)
+            pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, "decoded")
             cast(InPlace, self.codec).decode_into(content, self.spec, pixels)
             return pixels
         return np.array(self.codec.decode(content.tobytes(), self.spec))  # a list of them outlives the scratch memory

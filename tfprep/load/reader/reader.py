@@ -10,8 +10,6 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
@@ -45,29 +43,17 @@ MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows that a thread takes at a time. Each time costs some 20 µs of Python, and many threads share one GIL."""
 
 
-@dataclass
-class Consumed:
-    """Counters of the consumer of a reader: batches that it has received, and the time that it waited."""
-
-    batches: int = 0
-    samples: int = 0
-    bytes_delivered: int = 0
-    waits: int = 0
-    wait_s: float = 0.0
-    longest_wait_s: float = 0.0
-
-
 Counts: TypeAlias = dict[str, Any]
 """Counters of readers by name."""
+_OF_CONSUMER: Counts = {
+    "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
+}  # fmt: skip
+"""The batches that the consumer of a reader has received, and the time that it waited."""
 _OF_THREADS = {
-    "records": "records",
-    "records_cached": "cached",
-    "bytes_read": "bytes",
-    "read_s": "read_s",
-    "decode_s": "decode_s",
+    "records": "records", "records_cached": "cached", "bytes_read": "bytes", "read_s": "read_s", "decode_s": "decode_s",
     "idle_s": "idle_s",
-}
-NOTHING: Counts = {**asdict(Consumed()), **dict.fromkeys(_OF_THREADS, 0), "records_read": 0}
+}  # fmt: skip
+NOTHING: Counts = {**_OF_CONSUMER, **dict.fromkeys(_OF_THREADS, 0), "records_read": 0}
 
 
 def added(counts: Counts, others: Counts) -> Counts:
@@ -76,26 +62,23 @@ def added(counts: Counts, others: Counts) -> Counts:
     return total | {"longest_wait_s": max(counts["longest_wait_s"], others["longest_wait_s"])}
 
 
-class Batches(Iterator[Batch]):
-    """The batches of a reader. Use it in one thread.
+class Batches:
+    """The owner of a reader. Use it in one thread.
 
-    `close` stops the reader and waits for its threads. An iterator that is dropped only asks them to stop: the garbage
+    `close` stops the reader and waits for its threads. An owner that is dropped only asks them to stop: the garbage
     collector may drop it in any thread at any allocation, also in a reading thread that has a lock.
     """
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def __next__(self) -> Batch:
+    def next(self) -> Batch:
+        """The next batch; with an error the reader is closed."""
         try:
-            batch = self.reader.next()
+            return self.reader.next()
         except BaseException:
             self.close()
             raise
-        if batch is None:
-            self.close()
-            raise StopIteration
-        return batch
 
     def close(self) -> None:
         """Stop the reading threads and give the memory back; batches that were delivered stay as they are."""
@@ -141,7 +124,7 @@ class Reader:
         self._local_threads = plan.options.threads or usable_cpus()
         count = max(self._local_threads, len(pool.links) if pool is not None else 0)
         self.states = [ThreadState(f"tfprep-read-{number}") for number in range(count)]
-        self.counts = Consumed()
+        self.counts = dict(_OF_CONSUMER)
         self.consumed_at = 0.0
         """When the consumer last left with a batch, by `time.monotonic`; infinity while it waits for one."""
         self._stopped: BaseException | None = None
@@ -153,15 +136,18 @@ class Reader:
         self._next_row = 0
         self._batches: dict[int, Batch] = {}
 
-    def next(self) -> Batch | None:
-        """The next batch, when it is full; None behind the last one.
+    @property
+    def step(self) -> int:
+        """The step of the batch that comes next."""
+        return self._wanted
+
+    def next(self) -> Batch:
+        """The next batch, when it is full. There must be one: the caller knows the last step.
 
         Raises:
             StalledPipelineError: No batch came within `timeout_s`.
             Exception: What filling the batch, or planning it, raised.
         """
-        if self._at_end(self._wanted):
-            return None
         self._start()
         self.consumed_at = float("inf")
         try:
@@ -178,16 +164,16 @@ class Reader:
             raise batch.error
         if self._pool is not None:
             note_delivery(batch.values)
-        self.counts.batches += 1
-        self.counts.samples += batch.rows
-        self.counts.bytes_delivered += batch.nbytes
+        self.counts["batches"] += 1
+        self.counts["samples"] += batch.rows
+        self.counts["bytes_delivered"] += batch.nbytes
         return batch
 
     @property
     def counters(self) -> Counts:
         """The counters of the consumer, and of all threads and worker processes together."""
         counts = {name: sum(getattr(state, own) for state in self.states) for name, own in _OF_THREADS.items()}
-        return {**asdict(self.counts), **counts, "records_read": counts["records"] - counts["records_cached"]}
+        return {**self.counts, **counts, "records_read": counts["records"] - counts["records_cached"]}
 
     @property
     def ready(self) -> int:
@@ -289,9 +275,9 @@ class Reader:
                     self._ready.get(timeout=max(0.0, min(left, LONGEST_WAIT_S)))
         finally:
             waited = time.monotonic() - began
-            self.counts.waits += 1
-            self.counts.wait_s += waited
-            self.counts.longest_wait_s = max(self.counts.longest_wait_s, waited)
+            self.counts["waits"] += 1
+            self.counts["wait_s"] += waited
+            self.counts["longest_wait_s"] = max(self.counts["longest_wait_s"], waited)
 
     def _wake_consumer(self, batch: Batch) -> None:
         """Wake the consumer if it waits for this batch. Runs under the lock."""

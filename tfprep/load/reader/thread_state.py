@@ -48,7 +48,6 @@ class ThreadState:
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
-    _arrays: dict[tuple[tuple[int, ...], str, str], Array] = field(default_factory=dict)
     _rooms: dict[str, Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:
@@ -65,19 +64,13 @@ class ThreadState:
             self.idle_s += spent
         self.stage, self.since = stage, now
 
-    def array(self, shape: tuple[int, ...], dtype: str, purpose: str = "") -> Array:
-        """An array of its own, the same for every call with this shape, dtype and purpose."""
-        key = shape, dtype, purpose
-        if key not in self._arrays:
-            self._arrays[key] = np.empty(shape, dtype)
-        return self._arrays[key]
-
-    def room(self, shape: tuple[int, ...], purpose: str) -> Array:
-        """uint8 of this shape over memory of its own, the same for every call with this purpose; it grows as it is needed."""
-        nbytes = prod(shape)
+    def array(self, shape: tuple[int, ...], dtype: str, purpose: str) -> Array:
+        """An array over memory of its own, the same for every call with this purpose; it grows as it is needed."""
+        nbytes = prod(shape) * np.dtype(dtype).itemsize
         if purpose not in self._rooms or len(self._rooms[purpose]) < nbytes:
             self._rooms[purpose] = np.empty(nbytes + nbytes // 4, np.uint8)
-        return self._rooms[purpose][:nbytes].reshape(shape)
+        typed: Array = self._rooms[purpose][:nbytes].view(dtype)
+        return typed.reshape(shape)
 
     def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float) -> None:
         """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""

@@ -256,7 +256,7 @@ class EagerBatches:
                 "tfprep.load.callbacks.SaveLoaderState"
             )
         step = self._batches.step
-        return json.dumps(state_at(self._pipeline, self._pipeline.passes.next_step if step is None else step))
+        return json.dumps(state_at(self._pipeline.plan, self._pipeline.passes.next_step if step is None else step))
 
     def restore(self, state: str) -> None:
         """Continue at the step of a state that `save` returned; LoaderError if it belongs to another run."""
@@ -266,7 +266,7 @@ class EagerBatches:
                 "first use there, or make a loader with start_step"
             )
         with self._lock:
-            steps = self._pipeline.passes.begin_at(start_step(self._pipeline, json.loads(state)), self._epochs)
+            steps = self._pipeline.passes.begin_at(start_step(self._pipeline.plan, json.loads(state)), self._epochs)
             self._batches = self._pipeline.batches(self._element, steps=steps)
             self._delivered = True
 
