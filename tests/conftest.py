@@ -8,13 +8,14 @@ import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,7 +28,7 @@ from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, seal
 from tfprep.dataset.names import INDEX, LOCATIONS, shard_name
 from tfprep.errors import DatasetError, MissingDependencyError
-from tfprep.fields import FieldSpec
+from tfprep.fields import RASTER_KINDS, FieldSpec
 
 # A shell that starts a script in the background makes it ignore SIGINT, which processes inherit. Tests of Ctrl-C need
 # the default handler in the processes that they start.
@@ -94,10 +95,9 @@ def smooth(rng: np.random.Generator, height: int, width: int, channels: int) -> 
 
 
 def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
-    """One sample: an image whose first pixels encode its number (see `number_of`), and a field of every other kind."""
-    image = smooth(rng, *SIZE, 3)
+    """A field of every kind; `clicks` holds the number."""
     return {
-        "image": image,
+        "image": smooth(rng, *SIZE, 3),
         "lossless": smooth(rng, *SIZE, 3),
         "mask": rng.integers(0, 4, SIZE).astype(np.uint8),
         "depth": rng.integers(0, 65536, SIZE).astype(np.uint16),
@@ -110,30 +110,14 @@ def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
     }
 
 
-CODECS: Mapping[str, Any] = {
-    "image": codecs.Jpeg(95),
-    "lossless": codecs.Png(),
-    "mask": codecs.Png(),
-    "depth": codecs.Png(),
-    "clicks": codecs.Raw(),
-    "field": codecs.Raw(),
-    "label": codecs.Scalar(),
-    "weight": codecs.Scalar(),
-    "pose": codecs.Scalar(),
-    "caption": codecs.Text(),
-}
-KINDS = {
-    "image": "image",
-    "lossless": "image",
-    "mask": "mask",
-    "depth": "map",
-    "clicks": "map",
-    "field": "map",
-    "label": "label",
-    "weight": "scalar",
-    "pose": "scalar",
-    "caption": "text",
-}
+FIELDS: Mapping[str, tuple[str, Any]] = {
+    "image": ("image", codecs.Jpeg(95)), "lossless": ("image", codecs.Png()), "mask": ("mask", codecs.Png()),
+    "depth": ("map", codecs.Png()), "clicks": ("map", codecs.Raw()), "field": ("map", codecs.Raw()),
+    "label": ("label", codecs.Scalar()), "weight": ("scalar", codecs.Scalar()), "pose": ("scalar", codecs.Scalar()),
+    "caption": ("text", codecs.Text()),
+}  # fmt: skip
+KINDS = {name: kind for name, (kind, _) in FIELDS.items()}
+CODECS = {name: codec for name, (_, codec) in FIELDS.items()}
 
 
 @dataclass
@@ -147,21 +131,14 @@ class Made:
     def change_index(self, row: int, **values: Any) -> None:
         """Writes these values to a row of `index.parquet`, counted over all rows, and seals the dataset again."""
         table = pq.read_table(self.path / INDEX)
-        for name, value in values.items():
-            column = table.column(name).to_pylist()
-            column[row] = value
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, table.schema.field(name), pa.array(column, table.schema.field(name).type))
-        splits, variants = (table.column(name).to_pylist() for name in ("split", "variant"))
-        groups = dict.fromkeys(zip(splits, variants, strict=True))
-        masks = [pc.and_(pc.equal(table["split"], split), pc.equal(table["variant"], v)) for split, v in groups]
-        write_index(self.path / INDEX, table.schema, [table.filter(mask) for mask in masks])
+        rows = table.to_pylist()
+        rows[row].update(values)
+        _write_rows(self.path, rows, table.schema)
+        crcs: dict[str, Any] = {}
         with contextlib.suppress(DatasetError):  # what no location can be is an error of the index alone
             manifest = write_locations(self.path / LOCATIONS, self.path / INDEX, read_manifest(self.path))
             crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
-            self.seal(lambda m: [m["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
-            return
-        self.seal()
+        self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
 
     def seal(self, change: Callable[[Any], Any] = lambda document: None) -> None:
         """Changes `tfprep.json` as a whole, and updates the digests of the files and its own checksum."""
@@ -179,45 +156,53 @@ def write_dataset(
     samples: Mapping[str, int],
     variants: int = 1,
     shards: int = 2,
-    fields: Sequence[str] = tuple(CODECS),
-    make: Callable[[np.random.Generator, int], dict[str, Any]] = photo_fields,
+    fields: Sequence[str] = (),
+    make: Callable[[np.random.Generator, int], Mapping[str, Any]] = photo_fields,
     codec: Mapping[str, Any] = CODECS,
-    kinds: Mapping[str, Any] = KINDS,
+    kinds: Mapping[str, str] = KINDS,
     seed: int = 0,
 ) -> Made:
-    """Writes a dataset with the given number of samples per split. Variant v of sample n is `make` of number n + 1000 v."""
+    """Writes a dataset with the given number of samples per split. Variant v of sample n is `make` of number n + 1000 v.
+
+    `fields` are those of `make` that are stored, by default all that have a codec.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    made = Made(path)
+    made, codec = Made(path), {name: codec[name] for name in fields or codec}
     specs: dict[str, FieldSpec] = {}
-    splits, tables = {}, []
+    splits, rows = {}, []
     for split, count in samples.items():
         made.keys[split] = [f"{split}/{number:04d}" for number in range(count)]
-        made.values[split] = []
-        files: list[list[FileInfo]] = []
+        made.values[split], files = [], []
         for variant in range(variants if split == "train" else 1):
-            rng = np.random.default_rng([seed, variant, count])
-            rows = [
-                {name: value for name, value in make(rng, number + 1000 * variant).items() if name in fields}
-                for number in range(count)
+            rng, values = np.random.default_rng([seed, variant, count]), []
+            stored = [
+                _stored(make(rng, number + 1000 * variant), codec, kinds, specs, values) for number in range(count)
             ]
-            made.values[split].append([_stored(row, codec, kinds, specs) for row in rows])
+            made.values[split].append(values)
             files.append([])
             for shard, part in enumerate(np.array_split(np.arange(count), shards)):
-                info, table = _write_shard(
-                    path, split, variant, shard, shards, part, rows, made.keys[split], fields, codec, kinds
-                )
-                files[-1].append(info)
-                tables.append(table)
-        splits[split] = SplitInfo(count, tuple(tuple(part) for part in files))
-    write_index(path / INDEX, tables[0].schema, tables)
+                name = shard_name("made", split, variant, shard, shards)
+                with (path / name).open("wb") as file:
+                    writer = records.RecordWriter(file)
+                    for number in part:
+                        features, spans, columns = stored[number]
+                        frame = writer.write(features)
+                        spans = {column: frame.offset + 12 + offset for column, offset in spans.items()}
+                        place = {"key": made.keys[split][number], "split": split, "variant": variant, "shard": shard}
+                        crc = {"payload_crc": writer.payload_crcs[-1], "source_digest": b"\0" * 16}
+                        rows.append({**place, **frame._asdict(), **crc, **columns, **spans})
+                files[-1].append(FileInfo(name, len(part), (path / name).stat().st_size, "0" * 64))
+        splits[split] = SplitInfo(count, tuple(map(tuple, files)))
+    columns = schema(list(codec), pa.int64() if any("label" in row for row in rows) else None)
+    _write_rows(path, rows, columns)
     manifest = Manifest(
         name="made",
         fingerprint="0" * 64,
         recipe={},
-        fields={name: FieldInfo(specs[name], codec[name].describe()) for name in fields},
+        fields={name: FieldInfo(specs[name], codec[name].describe()) for name in codec},
         splits=splits,
-        classes={"label": ("cat", "dog", "owl")} if "label" in fields else {},
-        statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in fields else {},
+        classes={"label": ("cat", "dog", "owl")} if "label" in codec else {},
+        statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in codec else {},
     )
     manifest = write_locations(path / LOCATIONS, path / INDEX, manifest)
     (path / "tfprep.json").write_text(manifest.to_json())
@@ -225,69 +210,36 @@ def write_dataset(
     return made
 
 
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]], columns: pa.Schema) -> None:
+    groups = groupby(rows, key=itemgetter("split", "variant", "shard"))
+    write_index(path / INDEX, columns, [pa.Table.from_pylist(list(group), columns) for _, group in groups])
+
+
 def _stored(
-    row: Mapping[str, Any], codec: Mapping[str, Any], kinds: Mapping[str, Any], specs: dict[str, FieldSpec]
-) -> dict[str, Any]:
-    """The decoded values of a row, by the codec's own decode; notes the specs of the fields."""
-    stored = {}
-    for name, value in row.items():
-        spec = codec[name].spec(kinds[name], value)
+    sample: Mapping[str, Any],
+    codec: Mapping[str, Any],
+    kinds: Mapping[str, str],
+    specs: dict[str, FieldSpec],
+    values: list[dict[str, Any]],
+) -> tuple[bytes, dict[str, int], dict[str, Any]]:
+    """The payload of a sample, where fields begin in it, and what the index says besides; notes its specs and decoded values."""
+    encoded = {name: one.encode(sample[name]) for name, one in codec.items()}
+    values.append({})
+    columns: dict[str, Any] = {}
+    for name, one in codec.items():
+        spec, features = one.spec(kinds[name], sample[name]), encoded[name]
         before = specs.get(name, spec)
         shape = tuple(a if a == b else None for a, b in zip(spec.shape, before.shape, strict=True))
         specs[name] = FieldSpec(spec.kind, shape, spec.dtype)
-        features = codec[name].encode(value)
         shape = tuple(features["/shape"]) if "/shape" in features else None
-        stored[name] = codec[name].decode(features[""], spec, shape)
-    return stored
-
-
-def _write_shard(
-    path: Path,
-    split: str,
-    variant: int,
-    shard: int,
-    shards: int,
-    part: Any,
-    rows: Sequence[Mapping[str, Any]],
-    keys: Sequence[str],
-    fields: Sequence[str],
-    codec: Mapping[str, Any],
-    kinds: Mapping[str, Any],
-) -> tuple[FileInfo, pa.Table]:
-    name = shard_name("made", split, variant, shard, shards)
-    raster = next((field for field in fields if kinds[field] in ("image", "mask", "map")), None)
-    label = next((field for field in fields if kinds[field] == "label" and np.ndim(rows[0][field]) == 0), None)
-    columns: dict[str, list[Any]] = {}
-    with (path / name).open("wb") as file:
-        writer = records.RecordWriter(file)
-        for number in part:
-            features = {n + suffix: f for n in fields for suffix, f in codec[n].encode(rows[number][n]).items()}
-            payload, spans = records.encode(features)
-            frame = writer.write(payload)
-            spec = codec[raster].spec(kinds[raster], rows[number][raster]) if raster else None
-            size = spec.shape[:2] if spec else (None, None)
-            entry = {
-                "key": keys[number],
-                "split": split,
-                "variant": variant,
-                "shard": shard,
-                "offset": frame.offset,
-                "size": frame.size,
-                "payload_crc": writer.payload_crcs[-1],
-                "label": rows[number][label] if label else None,
-                "height": size[0],
-                "width": size[1],
-                "source_digest": b"\0" * 16,
-            }
-            for n in fields:
-                entry[f"{n}_offset"] = frame.offset + 12 + spans[n].offset
-                entry[f"{n}_size"] = spans[n].size
-            for column, value in entry.items():
-                columns.setdefault(column, []).append(value)
-        size_bytes = sum(frame.size for frame in writer.frames)
-    wanted = schema(list(fields), pa.int64() if label else None)
-    table = pa.table({c.name: pa.array(columns.get(c.name, [None] * len(part)), c.type) for c in wanted}, schema=wanted)
-    return FileInfo(name, len(part), size_bytes, "0" * 64), table
+        values[-1][name] = one.decode(features[""], spec, shape)
+        if kinds[name] == "label" and spec.shape == ():
+            columns.setdefault("label", sample[name])
+        if kinds[name] in RASTER_KINDS and "height" not in columns:
+            columns["height"], columns["width"] = spec.shape[:2]
+    payload, spans = records.encode({name + suffix: one for name in codec for suffix, one in encoded[name].items()})
+    columns |= {f"{name}_size": spans[name].size for name in codec}
+    return payload, {f"{name}_offset": spans[name].offset for name in codec}, columns
 
 
 @pytest.fixture

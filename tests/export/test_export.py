@@ -140,7 +140,7 @@ def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     """FF D8 begins a JPEG, and a float32 as well."""
     value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)
     made = make_dataset(
-        samples={"train": 2}, shards=1, fields=["depth"], make=lambda *_: {"depth": value},
+        samples={"train": 2}, shards=1, make=lambda *_: {"depth": value},
         codec={"depth": codecs.Raw()}, kinds={"depth": "map"},
     )  # fmt: skip
     export(open_dataset(made.path), tmp_path / "folder", "folder")
@@ -159,7 +159,7 @@ def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
         "depth": draws.normal(size=(6, 8)).astype(np.float32),
     }
     made = make_dataset(
-        samples={"train": 2}, shards=1, fields=[*values], make=lambda *_: values,
+        samples={"train": 2}, shards=1, make=lambda *_: values,
         codec=dict.fromkeys(values, codecs.Zstd()), kinds={"image": "image", "mask": "mask", "depth": "map"},
     )  # fmt: skip
     data = open_dataset(made.path)
@@ -187,8 +187,7 @@ def test_boxes_in_coco(tmp_path, make_dataset):
     boxes = [[[1, 2, 5, 9], [0, 0, 24, 24]], np.zeros((0, 4)), [[1, 1, 1, 1]]]
     depth = np.ones((2, 2), np.float32)
     made = make_dataset(
-        samples={"train": 3}, shards=1, fields=["image", "boxes", "depth"],
-        make=lambda _, n: {
+        samples={"train": 3}, shards=1, make=lambda _, n: {
             "image": np.full((24, 24, 3), n, np.uint8), "boxes": np.array(boxes[n], np.float32), "depth": depth,
         },
         codec={"image": codecs.Png(), "boxes": codecs.Raw(), "depth": codecs.Raw()},
@@ -235,9 +234,7 @@ OBJECT_KINDS = {
 def test_masks_points_and_crowds_of_objects_and_masks_of_classes_in_coco(make_dataset, tmp_path):
     COCO = pytest.importorskip("pycocotools.coco").COCO
     store = {name: codecs.Png() if kind in ("image", "mask") else codecs.Raw() for name, kind in OBJECT_KINDS.items()}
-    made = make_dataset(
-        samples={"train": 4}, fields=list(OBJECT_KINDS), make=objects_of, codec=store, kinds=OBJECT_KINDS
-    )
+    made = make_dataset(samples={"train": 4}, make=objects_of, codec=store, kinds=OBJECT_KINDS)
     data, folder = open_dataset(made.path), tmp_path / "coco" / "annotations"
     left_out = export(data, tmp_path / "coco", "coco").left_out
     void = [int((values["instances"] == 255).sum()) for values in data.samples("train")]
@@ -279,12 +276,10 @@ def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(m
     def make(rng, number):
         return objects_of(rng, number + 1) | {"points": np.array([[4, 5], [1.5, 9]], np.float32)}
 
-    both = make_dataset("both", samples={"train": 3}, shards=1, fields=list(rows), make=make, codec=rows, kinds=kinds)
+    options = {"samples": {"train": 3}, "shards": 1, "make": make, "codec": rows, "kinds": kinds}
+    both, alone = make_dataset("both", **options), make_dataset("alone", fields=["image", "points"], **options)
     summary = export(open_dataset(both.path), tmp_path / "one", "coco")
     assert summary.left_out == ("field points: COCO has no place for it",)
-    alone = make_dataset(
-        "alone", samples={"train": 3}, shards=1, fields=["image", "points"], make=make, codec=rows, kinds=kinds
-    )
     export(open_dataset(alone.path), tmp_path / "two", "coco")
     api = coco.COCO(str(tmp_path / "two" / "annotations" / "train.json"))
     (one,) = api.loadAnns(api.getAnnIds(1))

@@ -43,13 +43,13 @@ def fields(rng, number):
     }
 
 
+OPTIONS = {"make": fields, "kinds": KINDS, "codec": CODECS}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
     samples = {"train": COUNT, "val": 9}
-    return write_dataset(
-        tmp_path_factory.mktemp("load") / "made", samples=samples, variants=VARIANTS, shards=3, **options
-    )
+    return write_dataset(tmp_path_factory.mktemp("load"), samples=samples, variants=VARIANTS, shards=3, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,7 @@ def test_rows_are_padded_with_minus_one(made, data):
 
 
 def test_a_changed_byte_is_an_error_or_another_sample(made, tmp_path):
-    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
-    broken = write_dataset(tmp_path / "broken", samples={"train": 12}, shards=1, **options)
+    broken = write_dataset(tmp_path, samples={"train": 12}, shards=1, **OPTIONS)
     path = next(broken.path.glob("*.tfrecord*-00000-*"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -214,8 +213,8 @@ def test_balance_and_weights_draw_in_proportion(made, data):
 def test_where_selects_and_mix_takes_its_shares(data, made, tmp_path):
     chosen = column(batches(data, 4, fields=["label", "number"], where="label == 2", batch_size=5), "label")
     assert set(chosen.tolist()) == {2}
-    options = {"make": lambda rng, n: fields(rng, n + 500), "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
-    other = tfprep.load.open(write_dataset(tmp_path / "other", samples={"train": 30}, **options).path)
+    options = {**OPTIONS, "make": lambda rng, n: fields(rng, n + 500)}
+    other = tfprep.load.open(write_dataset(tmp_path, samples={"train": 30}, **options).path)
     mixed = column(
         batches(tfprep.load.mix({data: 0.25, other: 0.75}), 13, fields=["number"], remainder="wrap"), "number"
     )

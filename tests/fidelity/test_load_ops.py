@@ -47,7 +47,7 @@ def fields(rng, number):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    options = {"make": fields, "kinds": KINDS, "codec": CODECS, "fields": tuple(KINDS)}
+    options = {"make": fields, "kinds": KINDS, "codec": CODECS}
     return write_dataset(tmp_path_factory.mktemp("ops") / "made", samples={"train": COUNT, "val": 4}, **options)
 
 

@@ -69,7 +69,6 @@ def test_boxes_are_measured(make_dataset):
     boxes = [np.array([[0, 0, 12, 16]], np.float32), np.array([[0, 0, 24, 32], [4, 4, 4, 9]], np.float32)]
     made = make_dataset(
         samples={"train": 2},
-        fields=["image", "boxes"],
         make=lambda rng, number: {"image": np.full((24, 32, 3), 7, np.uint8), "boxes": boxes[number]},
         codec={"image": codecs.Png(), "boxes": codecs.Raw()},
         kinds={"image": "image", "boxes": "boxes"},
