@@ -35,18 +35,8 @@ __all__ = [
 ]  # fmt: skip
 
 _SUBMODULES = (
-    "augment",
-    "bench",
-    "builder",
-    "codecs",
-    "dataset",
-    "derive",
-    "engines",
-    "errors",
-    "load",
-    "sources",
-    "train",
-)
+    "augment", "bench", "builder", "codecs", "dataset", "derive", "engines", "errors", "load", "sources", "train",
+)  # fmt: skip
 
 __getattr__, _ = lazy_names(
     __name__,

@@ -66,17 +66,9 @@ def test_ops_draw_the_same_number_of_values_whatever_the_size(op):
 
 SIZE = (120, 160)
 ALL = [
-    Flip(1),
-    Rotate(30),
-    Rotate90(),
-    Scale((0.7, 1.4)),
-    Shear(15, 10),
-    Translate(0.2, 0.2),
-    Translate(0.2, 0.2, whole=False),
-    Perspective(0.4),
-    Elastic(150, 12),
-    GridDistortion(4, 0.2),
-]
+    Flip(1), Rotate(30), Rotate90(), Scale((0.7, 1.4)), Shear(15, 10), Translate(0.2, 0.2),
+    Translate(0.2, 0.2, whole=False), Perspective(0.4), Elastic(150, 12), GridDistortion(4, 0.2),
+]  # fmt: skip
 
 
 def draws(seed=0):

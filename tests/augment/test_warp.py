@@ -110,16 +110,11 @@ def test_whole_number_maps_are_rounded_and_floats_kept():
 
 
 CHAINS = {
-    "resize": [Resize(20, 31)],
-    "enlarge": [Resize(50, 80)],
-    "mixed": [Resize(50, 20)],
-    "crop": [Crop(20, 30)],
-    "pad": [Crop(50, 30)],
-    "letterbox": [Resize(40, 40, pad=True)],
-    "crop-resize-flip": [RandomResizedCrop(24, 24), Flip(1)],
-    "rotate": [Rotate((17, 17))],
+    "resize": [Resize(20, 31)], "enlarge": [Resize(50, 80)], "mixed": [Resize(50, 20)], "crop": [Crop(20, 30)],
+    "pad": [Crop(50, 30)], "letterbox": [Resize(40, 40, pad=True)],
+    "crop-resize-flip": [RandomResizedCrop(24, 24), Flip(1)], "rotate": [Rotate((17, 17))],
     "all": [Flip(1), Rotate((-25, -25)), Scale((1.3, 1.3)), Crop(25, 25)],
-}
+}  # fmt: skip
 
 
 def overlaps(length, start, stop, count):

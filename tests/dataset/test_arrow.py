@@ -10,17 +10,11 @@ import pytest
 from tfprep.dataset.arrow import _ends, array_of, numpy_column, present
 
 COLUMNS = [
-    pa.array([3, 1, 2], pa.int64()),
-    pa.array([3, 1, 2], pa.uint32())[1:],
-    pa.array([0.5, -1.0], pa.float32()),
-    pa.array([True, False, True] * 5)[2:13],
-    pa.array([], pa.int16()),
-    pa.array([], pa.bool_()),
-    pa.chunked_array([[1, 2], [], [3]], pa.int32()),
-    pa.chunked_array([], pa.uint64()),
-    pa.array([b"ab", b"ab", b"c"]).dictionary_encode().indices,
-    pa.array([[1, 2], [3]]).flatten(),
-]
+    pa.array([3, 1, 2], pa.int64()), pa.array([3, 1, 2], pa.uint32())[1:], pa.array([0.5, -1.0], pa.float32()),
+    pa.array([True, False, True] * 5)[2:13], pa.array([], pa.int16()), pa.array([], pa.bool_()),
+    pa.chunked_array([[1, 2], [], [3]], pa.int32()), pa.chunked_array([], pa.uint64()),
+    pa.array([b"ab", b"ab", b"c"]).dictionary_encode().indices, pa.array([[1, 2], [3]]).flatten(),
+]  # fmt: skip
 WITH_MISSING = [
     pa.array([3, None, 2], pa.int64()),
     pa.array([None] * 9 + [7, None, 8], pa.uint64())[3:],
@@ -66,16 +60,11 @@ def test_pandas_is_not_imported() -> None:
 # --- to Arrow: against `pyarrow.array` ---------------------------------------------------------------------------------
 
 CASES = [
-    ([1, 2**62, -3], pa.int64()),
-    ([1, None, 3, *[None] * 9, 4], pa.int32()),
-    ([2**64 - 1, None], pa.uint64()),
-    (["", "número", "a\0b", None], pa.string()),
-    ([bytes(range(16)), None, bytes(16)], pa.binary(16)),
-    ([[1, 2], [], [2**40]], pa.list_(pa.int64())),
-    ([(1,), None, [None, 2]], pa.list_(pa.int64())),
-    ([], pa.list_(pa.int64())),
-    ([None, None], pa.int32()),
-]
+    ([1, 2**62, -3], pa.int64()), ([1, None, 3, *[None] * 9, 4], pa.int32()), ([2**64 - 1, None], pa.uint64()),
+    (["", "número", "a\0b", None], pa.string()), ([bytes(range(16)), None, bytes(16)], pa.binary(16)),
+    ([[1, 2], [], [2**40]], pa.list_(pa.int64())), ([(1,), None, [None, 2]], pa.list_(pa.int64())),
+    ([], pa.list_(pa.int64())), ([None, None], pa.int32()),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "dtype"), CASES)
@@ -86,22 +75,12 @@ def test_arrays(values, dtype):
 
 
 UNFIT = [
-    ([2**31], pa.int32()),
-    ([2**64], pa.uint64()),
-    ([-1], pa.uint64()),
-    ([b"short"], pa.binary(16)),
-    ([float("nan")], pa.int64()),
-    (["12"], pa.int64()),
-    ([True, 2], pa.int64()),
-    ([[1, 2], [3, 4]], pa.int64()),
-    ([[[1, 2]], [[3, 4]]], pa.list_(pa.int64())),
-    ([1, 2], pa.list_(pa.int64())),
-    (["12"], pa.list_(pa.int64())),
-    ([{1: 2}], pa.list_(pa.int64())),
-    ([[True], [2]], pa.list_(pa.int64())),
-    ([1], pa.string()),
+    ([2**31], pa.int32()), ([2**64], pa.uint64()), ([-1], pa.uint64()), ([b"short"], pa.binary(16)),
+    ([float("nan")], pa.int64()), (["12"], pa.int64()), ([True, 2], pa.int64()), ([[1, 2], [3, 4]], pa.int64()),
+    ([[[1, 2]], [[3, 4]]], pa.list_(pa.int64())), ([1, 2], pa.list_(pa.int64())), (["12"], pa.list_(pa.int64())),
+    ([{1: 2}], pa.list_(pa.int64())), ([[True], [2]], pa.list_(pa.int64())), ([1], pa.string()),
     (["\ud800"], pa.string()),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "dtype"), UNFIT)

@@ -78,18 +78,12 @@ def jpeg(image, quality, subsampling=2):
 NOISE = np.random.default_rng(0).integers(0, 256, (61, 47, 3), dtype=np.uint8)
 LEVELS = np.arange(0, 256, 3, dtype=np.uint8)
 IMAGES = {
-    "photo": IMAGE,
-    "noise": NOISE,
-    "dark": NOISE // 4,
-    "narrow": NOISE // 5 + 60,
-    "skewed": np.asarray(255 * (NOISE / 255) ** 3, np.uint8),
-    "plain": np.full((5, 7, 3), (250, 3, 128), np.uint8),
+    "photo": IMAGE, "noise": NOISE, "dark": NOISE // 4, "narrow": NOISE // 5 + 60,
+    "skewed": np.asarray(255 * (NOISE / 255) ** 3, np.uint8), "plain": np.full((5, 7, 3), (250, 3, 128), np.uint8),
     "two levels": np.where(NOISE > 200, 7, 9).astype(np.uint8),
-    "a mean of 1.5": np.array([[[1] * 3, [2] * 3]], np.uint8),
-    "ramp": RAMP,
-    "one pixel": NOISE[:1, :1],
+    "a mean of 1.5": np.array([[[1] * 3, [2] * 3]], np.uint8), "ramp": RAMP, "one pixel": NOISE[:1, :1],
     "grid of colours": np.stack(np.meshgrid(LEVELS, LEVELS, LEVELS), -1).reshape(86, -1, 3),
-}
+}  # fmt: skip
 PILLOW = [
     (Invert(1), ImageOps.invert),
     (Equalize(), ImageOps.equalize),
@@ -340,13 +334,8 @@ def test_all_images_of_a_sample_get_the_same_change_and_masks_none():
 def test_a_chain_is_its_ops_in_order():
     """Tone curves are joined into one table; the order and the ops between them must not be lost."""
     chain = [
-        Invert(1),
-        Brightness((0.5, 0.5)),
-        Posterize((3, 3)),
-        Contrast((1.5, 1.5)),
-        Solarize((90, 90)),
-        Gamma((2, 2)),
-    ]
+        Invert(1), Brightness((0.5, 0.5)), Posterize((3, 3)), Contrast((1.5, 1.5)), Solarize((90, 90)), Gamma((2, 2)),
+    ]  # fmt: skip
     expected = ImageEnhance.Brightness(ImageOps.invert(PIL)).enhance(0.5)
     expected = ImageEnhance.Contrast(ImageOps.posterize(expected, 3)).enhance(1.5)
     expected = np.rint(255 * (np.asarray(ImageOps.solarize(expected, 90)) / 255) ** 2)

@@ -36,14 +36,9 @@ from tfprep.errors import SampleError
 
 H, W = SIZE = (96, 128)
 KINDS = {
-    "image": "image",
-    "where": "map",
-    "inside": "map",
-    "mask": "mask",
-    "box_mask": "mask",
-    "boxes": "boxes",
+    "image": "image", "where": "map", "inside": "map", "mask": "mask", "box_mask": "mask", "boxes": "boxes",
     "points": "points",
-}
+}  # fmt: skip
 BOX = (40, 30, 84, 62)
 MARKERS = np.array([[50.5, 40.5], [80.5, 44.5], [58.5, 60.5]])
 POINTS = np.array(
@@ -174,24 +169,11 @@ def test_quarter_turns_are_numpys_and_equally_likely():
 # --- all fields together ------------------------------------------------------------------------------------------------
 
 TRACKED = [
-    Flip(),
-    Rotate(40),
-    Rotate90(),
-    Scale((1.0, 1.6)),
-    Shear(15, 10),
-    Translate(0.2, 0.2),
-    Translate(0.2, 0.2, whole=False),
-    Perspective(0.5),
-    Elastic(120, 10),
-    GridDistortion(4, 0.2),
-    Crop(60, 70),
-    CenterCrop(70, 80),
-    RandomResizedCrop(110, 130, scale=(0.3, 0.7)),
-    Resize(130, 150),
-    Maybe(Flip(1), 0.5),
-    OneOf([Flip(1), Shear(20, 0)]),
-    SomeOf([Flip(1), Rotate(20), Crop(80, 90)], 2),
-]
+    Flip(), Rotate(40), Rotate90(), Scale((1.0, 1.6)), Shear(15, 10), Translate(0.2, 0.2),
+    Translate(0.2, 0.2, whole=False), Perspective(0.5), Elastic(120, 10), GridDistortion(4, 0.2), Crop(60, 70),
+    CenterCrop(70, 80), RandomResizedCrop(110, 130, scale=(0.3, 0.7)), Resize(130, 150), Maybe(Flip(1), 0.5),
+    OneOf([Flip(1), Shear(20, 0)]), SomeOf([Flip(1), Rotate(20), Crop(80, 90)], 2),
+]  # fmt: skip
 CHAINS = [[op] for op in TRACKED] + [
     [Rotate(20), Scale((1.2, 1.5)), Crop(90, 110), Flip()],
     [Perspective(0.2), Elastic(60, 8), Rotate90()],

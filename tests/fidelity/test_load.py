@@ -22,13 +22,9 @@ H, W = SIZE = (10, 14)
 COUNT, VARIANTS = 48, 3
 KINDS = {"where": "map", "noise": "image", "number": "scalar", "label": "label", "caption": "text", "points": "points"}
 CODECS = {
-    "where": codecs.Raw(),
-    "noise": codecs.Png(),
-    "number": codecs.Scalar(),
-    "label": codecs.Scalar(),
-    "caption": codecs.Text(),
-    "points": codecs.Scalar(),
-}
+    "where": codecs.Raw(), "noise": codecs.Png(), "number": codecs.Scalar(), "label": codecs.Scalar(),
+    "caption": codecs.Text(), "points": codecs.Scalar(),
+}  # fmt: skip
 
 
 def fields(rng, number):

@@ -396,12 +396,8 @@ def test_the_profile_in_a_jpeg_is_the_one_that_pillow_finds():
     frame, second = large.index(b"\xff\xc0"), large.index(b"\xff\xe2", large.index(b"\xff\xe2") + 2)
     first = large.index(b"\xff\xe2")
     plain = [
-        FORMATS["JPEG"],
-        small,
-        large,
-        encoded(RGB[:, :, 0], "JPEG", icc_profile=b"y" * 70_000),
-        FORMATS["JPEG"][:-9],
-    ]
+        FORMATS["JPEG"], small, large, encoded(RGB[:, :, 0], "JPEG", icc_profile=b"y" * 70_000), FORMATS["JPEG"][:-9],
+    ]  # fmt: skip
     for data in plain:
         assert icc_profile(data) == Image.open(io.BytesIO(data)).info.get("icc_profile", b"")
     odd = [

@@ -16,17 +16,12 @@ LISTS = {"bytes_list": BYTES, "float_list": FLOAT, "int64_list": INT64, None: NO
 def random_example(number: int) -> bytes:
     """Features of all kinds, some missing, some empty, names of several lengths."""
     features = {
-        "image/encoded": RNG.bytes(int(RNG.integers(0, 400))),
-        "label": int(RNG.integers(0, 300)),
-        "negative": -number,
-        "ints": RNG.integers(-(2**62), 2**62, number % 4),
-        "floats": RNG.random(number % 3),
+        "image/encoded": RNG.bytes(int(RNG.integers(0, 400))), "label": int(RNG.integers(0, 300)),
+        "negative": -number, "ints": RNG.integers(-(2**62), 2**62, number % 4), "floats": RNG.random(number % 3),
         "texts": [b"x" * (size * 60) for size in range(number % 5)],
-        "many": [b"y"] * (200 if number % 50 == 7 else 1),
-        "long list": RNG.integers(0, 1000, 70),
-        "no list": tf.train.Feature(),
-        "n" * (number % 120 + 1): 1,
-    }
+        "many": [b"y"] * (200 if number % 50 == 7 else 1), "long list": RNG.integers(0, 1000, 70),
+        "no list": tf.train.Feature(), "n" * (number % 120 + 1): 1,
+    }  # fmt: skip
     if number % 3 == 0:
         del features["floats"]
     return serialized(features)

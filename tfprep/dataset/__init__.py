@@ -16,19 +16,9 @@ if TYPE_CHECKING:
     from tfprep.dataset.records_source import Records
 
 __all__ = [
-    "Dataset",
-    "FieldInfo",
-    "FileInfo",
-    "IndexOptions",
-    "IndexReport",
-    "Manifest",
-    "Records",
-    "SplitInfo",
-    "Statistics",
-    "index_tfrecords",
-    "open_dataset",
-    "read_manifest",
-]
+    "Dataset", "FieldInfo", "FileInfo", "IndexOptions", "IndexReport", "Manifest", "Records", "SplitInfo",
+    "Statistics", "index_tfrecords", "open_dataset", "read_manifest",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -217,13 +217,9 @@ class _IndexCheck:
         self._keyed = "model_fields" in data.manifest.recipe  # records of added fields hold the key of the main record
         self._found: dict[str, list[str]] = {}
         self.columns = [
-            "shard",
-            *(["key"] if self._keyed else []),
-            *_FRAME_COLUMNS,
-            "height",
-            "width",
+            "shard", *(["key"] if self._keyed else []), *_FRAME_COLUMNS, "height", "width",
             *(["label"] if self._label else []),
-        ]
+        ]  # fmt: skip
         self.columns += [f"{name}_{what}" for name in fields for what in ("offset", "size")]
         self.columns += [name for name in self._values if name != "label"]
 

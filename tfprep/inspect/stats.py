@@ -81,14 +81,10 @@ class DatasetStats:
 
 
 UNITS = {
-    "width": "pixels",
-    "height": "pixels",
-    "brightness": "mean gray level, 0 to 255",
-    "sharpness": "variance of the Laplacian at 256 pixels",
-    "objects": "boxes in an image",
-    "object size": "% of the image's area",
-    "mask area": "% of the image that is not class 0",
-}
+    "width": "pixels", "height": "pixels", "brightness": "mean gray level, 0 to 255",
+    "sharpness": "variance of the Laplacian at 256 pixels", "objects": "boxes in an image",
+    "object size": "% of the image's area", "mask area": "% of the image that is not class 0",
+}  # fmt: skip
 _HARDEST_OF = {"brightness": "darkest", "sharpness": "blurriest", "object size": "smallest objects"}
 
 

@@ -15,18 +15,6 @@ from tfprep.records.framing import (
 )
 
 __all__ = [
-    "FeatureSpan",
-    "Frame",
-    "RecordWriter",
-    "check_frame",
-    "decode",
-    "encode",
-    "footer_crc",
-    "format_index",
-    "frame",
-    "masked_crc",
-    "read_index",
-    "read_record",
-    "read_records",
-    "unpack",
-]
+    "FeatureSpan", "Frame", "RecordWriter", "check_frame", "decode", "encode", "footer_crc", "format_index", "frame",
+    "masked_crc", "read_index", "read_record", "read_records", "unpack",
+]  # fmt: skip
