@@ -8,6 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,9 @@ class Inventory:
             for suffix in suffixes:
                 yield from (below(folder, name) for name in self.others[folder].get(suffix, ()))
 
+    @cached_property
     def suffixes(self) -> list[str]:
-        """Return the suffixes of images."""
+        """The suffixes of images."""
         return list(dict.fromkeys(suffix for of_folder in self.images.values() for suffix in of_folder))
 
     def about_images(self, beside: bool = False) -> str:
@@ -156,7 +158,9 @@ class Inventory:
         lines = []
         for folder, files in folders_in(self.root):
             paths = [below(folder, name) for name in files if image_suffix(name) or may_annotate(name)]
-            read = np.isin(np.array(array("q", map(path_hash, paths)), np.int64), used)
+            hashes = np.array(array("q", map(path_hash, paths)), np.int64)
+            places = np.searchsorted(used, hashes)
+            read = np.append(used, 0)[places] == hashes if len(used) else np.zeros(len(paths), bool)
             left = [
                 path
                 for path, known in zip(paths, read.tolist(), strict=True)

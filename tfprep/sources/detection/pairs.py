@@ -41,8 +41,8 @@ _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
 _COLOURED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
-_DRAWN_MASKS = re.compile(rf"{_COLOURED.pattern}|colou?r(?:s|ed)?", re.IGNORECASE)
-"""Folders with pictures of masks; `color` alone may also hold images, as in ScanNet."""
+_DRAWN_MASKS = re.compile(rf"{_COLOURED.pattern}|colou?r(?:s|ed)?|instances?", re.IGNORECASE)
+"""Folders with pictures of masks, or masks of instances: the last choice. `color` alone may also hold images, as in ScanNet."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -457,12 +457,44 @@ def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str])
 
 def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Sequence[str]) -> LayoutGuess | Refusal:
     """Refuse class folders whose names, or the names of folders in them, say that they are no classes; say what is doubtful."""
-    prefix = prefixes[0]
-    starts = {f"{plain(one)}{name}/": name for one in prefixes for name in sorted(names)}  # of class folders
-    inside = {f[len(start) :].split("/")[0] for start in starts for f in tree.images if f.startswith(start)}
+    starts = {f"{plain(prefix)}{name}/": name for prefix in prefixes for name in sorted(names)}  # of class folders
+    deeper = _below_each(tree.images, starts)
+    inside = {folder.split("/")[0] for folders in deeper.values() for folder in folders}
+    refusal = _no_classes(tree, guess, names, inside)
+    if refusal is None and guess.layout == "class folders" and len(inside) > 1:
+        refusal = _which_level(tree, prefixes[0], names, deeper)
+    if refusal is None and guess.layout != "split folders below class folders":
+        refusal = _strange_below(tree, starts, deeper)
+    if refusal is not None:
+        return refusal
+    doubts = list(guess.doubts)
+    one, other = [plain(f"{prefixes[0]}{name}") for name in sorted(names)] if len(names) == 2 else ("", "")
+    stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
+    if one and 2 * len(stems & others) > max(len(stems), len(others)):
+        said = f"{one}/ and {other}/ hold files of the same names"
+        doubts.append(f"{said}: are these classes, or images and what belongs to them?")
+    if inside:
+        few = ", ".join(sorted(inside)[:3])
+        doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
+    return guess._replace(doubts=tuple(doubts))
+
+
+def _below_each(folders: Iterable[str], starts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the folders below each of the starts, relative to it."""
+    found: dict[str, list[str]] = {}
+    for folder in folders:
+        for slash in re.finditer("/", folder):
+            if (start := folder[: slash.end()]) in starts:
+                found.setdefault(start, []).append(folder[slash.end() :])
+    return found
+
+
+def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: set[str]) -> Refusal | None:
+    """Refuse names of folders of images, of masks, and of parts of the data."""
     for of_kind, what in ((names, "not like classes"), (inside, "below what would be the classes")):
-        words = {name: (_last_word(name), re.split("[ _-]", name)[0]) for name in of_kind}
-        images = sorted(name for name in of_kind if any(map(IMAGE_WORD.fullmatch, words[name])))
+        images = sorted(
+            name for name in of_kind if any(map(IMAGE_WORD.fullmatch, (_last_word(name), re.split("[ _-]", name)[0])))
+        )
         masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)))
         alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
         if (images and masks) or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
@@ -475,43 +507,42 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
         rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
         way_out = "write the recipe by hand, or rename the folders to train, val and the like"
         return Refusal("folders", SourceError(f"{rule}; {way_out}"))
-    within = [{f[len(start) :].split("/")[0] for f in tree.images if f.startswith(start)} for start in starts]
-    alike_inside = 2 * sum(of_one == inside for of_one in within) > len(within)
-    by_letter = all(len(name) == 1 for name in names)  # as in SUN397
-    if guess.layout == "class folders" and len(inside) > 1 and (alike_inside or by_letter):
-        few, inner = (", ".join(sorted(of_kind)[:3]) for of_kind in (names, inside))
-        rule = f"{tree.root}: the folders {few} have the folders {inner}: which of them are the classes?"
-        one, all_of_them = f"{prefix}{literal(min(names))}/{{label}}/**", f"{prefix}*/{{label}}/**"
-        way_out = f"Write the recipe by hand: sources.Folder({one!r}), or {all_of_them!r} for the images of all"
-        return Refusal("folders", SourceError(f"{rule} {way_out}"))
-    doubts = list(guess.doubts)
-    one, other = [plain(f"{prefix}{name}") for name in sorted(names)[:2]] if len(names) == 2 else ("", "")
-    stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
-    if one and 2 * len(stems & others) > max(len(stems), len(others)):
-        said = f"{one}/ and {other}/ hold files of the same names"
-        doubts.append(f"{said}: are these classes, or images and what belongs to them?")
-    for start, name in starts.items():
-        below_class = [folder for folder in tree.images if folder.startswith(start)]
-        for folder in below_class if guess.layout != "split folders below class folders" else ():
-            parts = folder[len(start) :].split("/")
-            strange = [n for n, part in enumerate(parts) if part != name and (is_split(part) or part in names)]
+    return None
+
+
+def _which_level(tree: Inventory, prefix: str, names: set[str], deeper: Mapping[str, list[str]]) -> Refusal | None:
+    """Refuse class folders most of which have the same folders in them, and letters of the alphabet, as in SUN397."""
+    within = [{folder.split("/")[0] for folder in folders} for folders in deeper.values()]
+    inside = set().union(*within)
+    if 2 * sum(of_one == inside for of_one in within) <= len(names) and any(len(name) > 1 for name in names):
+        return None
+    few, inner = (", ".join(sorted(of_kind)[:3]) for of_kind in (names, inside))
+    rule = f"{tree.root}: the folders {few} have the folders {inner}: which of them are the classes?"
+    one, all_of_them = f"{prefix}{literal(min(names))}/{{label}}/**", f"{prefix}*/{{label}}/**"
+    way_out = f"Write the recipe by hand: sources.Folder({one!r}), or {all_of_them!r} for the images of all"
+    return Refusal("folders", SourceError(f"{rule} {way_out}"))
+
+
+def _strange_below(tree: Inventory, starts: Mapping[str, str], deeper: Mapping[str, list[str]]) -> Refusal | None:
+    """Refuse class folders with splits or further classes in them, or with files of annotations in folders of their own."""
+    classes = set(starts.values())
+    for start, folders in deeper.items():
+        name = starts[start]
+        for parts in (folder.split("/") for folder in folders):
+            strange = [n for n, part in enumerate(parts) if part != name and (is_split(part) or part in classes)]
             if strange:
                 there = "/".join(parts[: strange[0] + 1])
                 kind = "a part of the data" if is_split(parts[strange[0]]) else "another class"
-                rule = f"{tree.root}: {start}{there}/ is below what would be the class {name}, and"
-                way_out = (
-                    "write the recipe by hand, with the folder that holds the classes: sources.Folder('.../{label}/**')"
-                )
-                return Refusal("folders", SourceError(f"{rule} called like {kind}; {way_out}"))
-        notes = next((one for one in tree.others if one.startswith(start) and one not in tree.images), None)
-        if notes is not None and below_class:
-            file = next(iter(tree.others[notes].values()))[0]
-            rule = f"{tree.root}: {below(notes, file)} is below what would be a class, in a folder without images"
+                rule = f"{tree.root}: {start}{there}/ is below what would be the class {name}, and called like {kind}"
+                way_out = "write the recipe by hand, with the folder that holds the classes"
+                return Refusal("folders", SourceError(f"{rule}; {way_out}: sources.Folder('.../{{label}}/**')"))
+    for start, folders in _below_each((one for one in tree.others if one not in tree.images), starts).items():
+        if start in deeper:
+            there = f"{start}{folders[0]}"
+            file = next(iter(tree.others[there].values()))[0]
+            rule = f"{tree.root}: {there}/{file} is below what would be a class, in a folder without images"
             return Refusal("folders", SourceError(f"{rule}, and no source reads it"))
-    if inside:
-        few = ", ".join(sorted(inside)[:3])
-        doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
-    return guess._replace(doubts=tuple(doubts))
+    return None
 
 
 NO_IMAGE = re.compile(

@@ -224,7 +224,7 @@ class _Seen:
             return found[own if own in found else alike[0]]
         if in_columns:
             return in_columns
-        for suffix in ("", *tree.suffixes()):  # names of files, wherever these lie
+        for suffix in ("", *tree.suffixes):  # names of files, wherever these lie
             if sum(_found_at(tree, f"{name}{suffix}") is not None for name in names) >= _FITS * len(names):
                 return f"**/{{{column}}}{suffix}"
         return None
@@ -294,7 +294,7 @@ def _in_folders_of_a_column(
         if other == column or not all(isinstance(part, str | int) and part != "" for part in parts):
             continue
         for folder in _folders(tree):
-            for suffix in ("", *tree.suffixes()):
+            for suffix in ("", *tree.suffixes):
                 paths = [below(folder, f"{part}/{name}{suffix}") for part, name in zip(parts, names, strict=True)]
                 if _existing(tree, paths):
                     yield f"{literal(below(folder, ''))}{{{other}}}/{{{column}}}{suffix}"
@@ -308,8 +308,12 @@ def _found_at(tree: Inventory, name: str) -> str | None:
 
 def _existing(tree: Inventory, paths: Sequence[str]) -> bool:
     # `os.path.isfile` answers for any text, `Path.is_file` raises for a name of more than 255 bytes.
-    found = sum(image_suffix(path) and os.path.isfile(os.path.join(tree.root, path)) for path in paths)
-    return found >= _FITS * len(paths)
+    missing = 0
+    for path in paths:
+        missing += not (image_suffix(path) and os.path.isfile(os.path.join(tree.root, path)))
+        if missing > (1 - _FITS) * len(paths):
+            return False
+    return True
 
 
 def _is_mask(column: str) -> bool:
