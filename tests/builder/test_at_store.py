@@ -334,7 +334,7 @@ def test_a_full_scratch_disk(site, s3, tmp_path):
     killed = tmp_path / "build-killed"  # whose lock ended with its process
     killed.mkdir()
     with layout.scratch_folder(tmp_path) as of_another_build:
-        full.build(url, scratch=tmp_path)
+        full.build(url, scratch=str(tmp_path))
         assert (killed.exists(), of_another_build.exists()) == (False, True)
     assert content(url) == content(local)
     store = open_store(url)

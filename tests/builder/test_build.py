@@ -177,10 +177,13 @@ def test_limit_takes_the_same_samples_each_time(full):
     ("options", "message"),
     [
         ({"workers": -1}, "workers is at least 0, not -1"),
+        ({"workers": "2"}, "workers is a whole number, not '2'"),
+        ({"limit": 2.5}, "limit is a whole number, not 2.5"),
         ({"limit": 0}, "limit is at least 1, not 0"),
         ({"on_bad": "explode"}, "on_bad is 'skip' or 'fail', not 'explode'"),
         ({"max_bad": 1.5}, "max_bad is a share from 0 to 1, not 1.5"),
         ({"item_timeout_s": 0}, "item_timeout_s is more than 0 seconds, not 0"),
+        ({"item_timeout_s": float("nan")}, "item_timeout_s is more than 0 seconds, not nan"),
     ],
 )
 def test_options_check_themselves(options, message):

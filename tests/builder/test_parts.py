@@ -143,8 +143,12 @@ def content(out):
 
 def test_another_option_or_a_plan_that_cannot_be_read_is_an_error(full):
     full.part(0, 2)
-    with pytest.raises(BuildError, match=r"--hash is False here and True there"):
-        full.part(1, 2, hash=False)
+    for chosen, message in (
+        ({"hash": False}, "--hash is False here and True there"),
+        ({"limit": 5}, "--limit is 5 here and None"),
+    ):
+        with pytest.raises(BuildError, match=message):
+            full.part(1, 2, **chosen)
     noted = Layout(full.out).part_plan
     for text, message in (("{", "cannot be read .*; remove it"), ('{"format": 0}', "was written by another version")):
         noted.write_text(text)

@@ -155,7 +155,7 @@ _PREFIX = "build-"
 
 
 @contextmanager
-def placed(out: str | os.PathLike[str], scratch: Path | None = None) -> Iterator[Layout]:
+def placed(out: str | os.PathLike[str], scratch: str | os.PathLike[str] | None = None) -> Iterator[Layout]:
     """Yield the folders of a build; the log of one into a store is copied there in the end.
 
     Raises:
@@ -170,7 +170,7 @@ def placed(out: str | os.PathLike[str], scratch: Path | None = None) -> Iterator
         return
     if scheme_of(folder) in ("http", "https"):
         raise BuildError(f"{folder} can only be read; build into a folder, or to s3://, gs:// or az://")
-    with scratch_folder(scratch) as own:
+    with scratch_folder(Path(scratch) if scratch else None) as own:
         layout = Layout(folder, own)
         layout.make()
         try:

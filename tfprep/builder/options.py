@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 import warnings
@@ -254,14 +255,16 @@ class BuildOptions:
     replace: bool = False
     hash: bool = True
     reshard: bool = False
-    scratch: Path | None = None
+    scratch: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):
             value = getattr(self, name)
+            if value is not None and not hasattr(value, "__index__"):
+                raise BuildError(f"{name} is a whole number, not {value!r}")
             if value is not None and value < least:
                 raise BuildError(f"{name} is at least {least}, not {value}")
-        if self.item_timeout_s <= 0:
+        if not self.item_timeout_s > 0:
             raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
         if self.on_bad not in ("skip", "fail"):
             raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")

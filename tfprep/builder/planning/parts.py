@@ -55,7 +55,7 @@ class CommonPlan:
     shards: Mapping[str, int]
     samples: Mapping[str, int]
     listing: Mapping[str, str]
-    options: Mapping[str, bool]
+    options: Mapping[str, Any]
 
 
 def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> CommonPlan:
@@ -73,7 +73,7 @@ def common_plan(plan: Plan, options: BuildOptions, part: Part | None = None) -> 
         shards=dict(plan.shards),
         samples=dict(zip(plan.splits, samples.tolist(), strict=True)),
         listing={name: f"{total:016x}" for name, total in zip(plan.splits, sums.tolist(), strict=True)},
-        options={"--hash": options.hash},
+        options={"--hash": options.hash, "--limit": options.limit},
     )
 
 
