@@ -25,25 +25,27 @@ from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
 from tfprep.python_file import import_file
 
 
-def folders_of_child(folder, *options):
-    code = "import sys; print('\\n'.join(sys.path))"
-    command = [sys.executable, *options, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=worker_environment())
+def lines_of_child(code, folder=None, environment=None):
+    """What Python prints for the code, in the environment of a worker unless there is another."""
+    command, environment = [sys.executable, "-c", code], environment or worker_environment()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment)
     return done.stdout.splitlines()
+
+
+FOLDERS = "import sys; print('\\n'.join(sys.path))"
 
 
 def test_a_child_imports_from_the_folders_of_its_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["/first", *sys.path])
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    folders = folders_of_child(tmp_path)
+    folders = lines_of_child(FOLDERS, tmp_path)
     assert folders[0] == "/first"
     assert "/elsewhere" not in folders
     assert not {"", str(tmp_path)} & set(folders)
     assert worker_environment()["OMP_NUM_THREADS"] == "1"
-    monkeypatch.setattr(
-        sys, "path", ["", *sys.path]
-    )  # the folder where the parent was started; the child starts elsewhere
-    assert folders_of_child(tmp_path)[0] == os.getcwd()
+    # The folder where the parent was started; the child starts elsewhere.
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert lines_of_child(FOLDERS, tmp_path)[0] == os.getcwd()
 
 
 def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_path, monkeypatch):
@@ -62,13 +64,10 @@ def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_p
         from tfprep.python_file import add_folders_of_parent
         add_folders_of_parent()
         import helper, other
-        print(*(module.__file__ for module in (random, helper, other)), *sys.path[:2])
+        print(*(module.__file__ for module in (random, helper, other)), *sys.path[:2], sep="\\n")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=worker_environment()
-    )
     found = [random.__file__, str(beside / "helper.py"), str(own / "other.py"), str(beside), str(own)]
-    assert done.stdout.split() == found
+    assert lines_of_child(code) == found
 
 
 def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monkeypatch):
@@ -78,20 +77,16 @@ def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monke
     (tmp_path / "random.py").write_text("raise SystemExit('imported')")
     import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
     assert sys.path.index(str(tmp_path)) == len(sys.path) - 1
-    assert folders_of_child(tmp_path)[-1] == str(tmp_path)
+    assert lines_of_child(FOLDERS, tmp_path)[-1] == str(tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has these thresholds")
 def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
     code = "import resource\nfor _ in range(20):\n    blocks = [b'x' * (8 << 20) for _ in range(3)]\n    del blocks\n"
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-
-    def faults(environment):
-        command = [sys.executable, "-c", code]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
-
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    assert faults(worker_environment()) < faults(os.environ) / 4
+    of_worker, usual = (int(*lines_of_child(code, environment=one)) for one in (worker_environment(), os.environ))
+    assert of_worker < usual / 4
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
     assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
 

@@ -101,10 +101,6 @@ class Site:
         summary: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         return summary
 
-    def digests_of_local_build(self) -> dict[str, str]:
-        self.build_here()
-        return digests(self.folder / "local")
-
 
 class Driver:
     """A build on the cluster, and the events that it prints."""
@@ -181,7 +177,7 @@ def test_nodes_that_would_make_other_bytes_or_see_other_folders_are_named_and_no
 
 
 def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
-    expected = site.digests_of_local_build()
+    site.build_here()
     site.wait(0.1)
     first, second = cluster.add_all({}, {})
     driver = Driver(cluster, site)
@@ -207,7 +203,7 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     assert states[second][0] == states[late][0] == "joined"
     assert states[late][1] > 0
     assert sum(shards for _, shards in states.values()) == len(built)
-    assert digests(site.out) == expected
+    assert digests(site.out) == digests(site.folder / "local")
 
 
 def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluster, two_nodes, site):
