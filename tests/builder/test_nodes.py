@@ -42,10 +42,7 @@ class Cluster:
     """
 
     def __init__(self, *of_tasks: Any) -> None:
-        self.answers: dict[str, Iterator[Any]] = {
-            "open": iter([None]),
-            "run": iter(of_tasks),
-        }
+        self.answers: dict[str, Iterator[Any]] = {"open": iter([None]), "run": iter(of_tasks)}
         self.given: list[int] = []
         self.killed: list[Any] = []
 

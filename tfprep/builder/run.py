@@ -18,21 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.layout import Layout, placed
-from tfprep.builder.options import (
-    BuildOptions,
-    BuildSummary,
-    LogEvent,
-    OnProgress,
-    Part,
-    PartSummary,
-    worker_count,
-)
-from tfprep.builder.planning.parts import (
-    agree,
-    check_common_plan,
-    check_complete,
-    read_common_plan,
-)
+from tfprep.builder.options import BuildOptions, BuildSummary, LogEvent, OnProgress, Part, PartSummary, worker_count
+from tfprep.builder.planning.parts import agree, check_common_plan, check_complete, read_common_plan
 from tfprep.builder.planning.plan import (
     Plan,
     forget_recipes,

@@ -68,7 +68,7 @@ class Computer:
             compute = self._fields.model()
         except TfprepError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RecipeError(f"model() of {self._fields.name!r} failed: {summary_of(error)}") from error
         if not callable(compute):
             raise RecipeError(f"model() returns a function of a batch, not {compute!r}")
@@ -140,7 +140,7 @@ class Computer:
             outputs = None
             if isinstance(returned, Mapping):
                 outputs = {name: np.asarray(value) for name, value in returned.items()}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             arrays = {name: values[name] for name in self._fields.inputs}
             got = ", ".join(f"{name} {array.dtype} {[given, *array.shape[1:]]}" for name, array in arrays.items())
             raise BuildError(f"the model failed on {_named(task, keys)} ({got}): {summary_of(error)}") from error
