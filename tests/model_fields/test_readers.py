@@ -9,14 +9,18 @@ import shutil
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import tfprep
+from tests.commands import status_of
 from tests.model_fields.conftest import VIEWS, Site, check_all, check_batch, every_batch, expected
 from tests.storage.server import S3
 from tests.waiting import wait_until
+from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError
+from tfprep.export.export import Format, export
 from tfprep.model_fields import add_fields
 
 
@@ -166,6 +170,35 @@ def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> No
     assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
     assert "score" in next(iter(data.samples("train", 0)))
     assert "score" not in next(iter(data.samples("train", 1)))
+
+
+BRIGHT = """
+def model():
+    return lambda batch: {"bright": (batch["image"][..., 0] > 128).astype(np.uint8)}
+
+FIELDS = ModelFields(
+    model=model, inputs=["image"], store={"bright": codecs.Png()}, kinds={"bright": "mask"}, splits=["train"], variants=1
+)
+"""
+
+
+def test_exports_pictures_and_statistics_show_fields_where_they_are(
+    plain: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_fields(plain.out, plain.other(BRIGHT))
+    data = open_dataset(plain.out)
+    forms: tuple[Format, ...] = ("webdataset", "folder", "parquet", "coco")
+    for form in forms:
+        for variant, samples in ((0, {"train": 24, "val": 8}), (1, {"train": 24})):
+            assert export(data, plain.root / f"{form}{variant}", form, variant=variant).samples == samples
+    for place, has in (("0/tiny-train", True), ("0/tiny-val", False), ("1/tiny-train", False)):
+        (path, *_) = sorted(plain.root.glob(f"parquet{place}*"))
+        assert ("bright" in pq.read_schema(path).names) == has
+    for split in data.splits:
+        assert status_of("show", plain.out, "--split", split, "--out", plain.root / "sheet.png") == 0
+    capsys.readouterr()
+    assert status_of("stats", plain.out, "--json", "--html", plain.root / "page.html") == 0
+    assert json.loads(capsys.readouterr().out)["distributions"]["mask area"].keys() == {"train"}
 
 
 def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:

@@ -118,9 +118,10 @@ class Dataset:
             for half, part in codec.parts(spec).items()
         }
 
-    def fields_of(self, split: str) -> Mapping[str, FieldSpec]:
-        """The fields that a split has: added ones may be those of other splits."""
-        absent = {name for one in self.manifest.groups.values() if split not in one.variants for name in one.fields}
+    def fields_of(self, split: str, variant: int = 0) -> Mapping[str, FieldSpec]:
+        """The fields that a variant of a split has: added ones may be those of other splits, or of the first variants."""
+        groups = [one for one in self.manifest.groups.values() if variant >= one.variants.get(split, 0)]
+        absent = {name for one in groups for name in one.fields}
         return {name: spec for name, spec in self.fields.items() if name not in absent}
 
     def group_of(self, field: str) -> str:

@@ -78,14 +78,14 @@ def contact_sheet(
 
 def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[Panel]:
     """Yield the panels of one variant; a mask is drawn over the first image of its size."""
-    title = f"v{variant} " if variant else ""
+    title, fields = f"v{variant} " if variant else "", _fields(data, sample)
     ground: Array | None = None
-    for name, spec in data.fields.items():
+    for name, spec in fields.items():
         if spec.kind == "image":
             image, stretch = _rgb(sample[name])
             ground = image if ground is None else ground
-            yield Panel(f"{title}{name}{stretch}", _marked(image, data.fields, sample))
-    for name, spec in data.fields.items():
+            yield Panel(f"{title}{name}{stretch}", _marked(image, fields, sample))
+    for name, spec in fields.items():
         if spec.kind == "mask":
             mask = sample[name]
             colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
@@ -93,14 +93,20 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
                 colours = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
             yield Panel(f"{title}{name}", colours)
         elif spec.kind == "map":
-            outlines = [_outline(sample[mask]) for mask, of in data.fields.items() if of.kind == "mask"]
+            outlines = [_outline(sample[mask]) for mask, of in fields.items() if of.kind == "mask"]
             yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
+
+
+def _fields(data: Dataset, sample: Mapping[str, Any]) -> dict[str, FieldSpec]:
+    """The fields that were read of a sample: a model may have added some to other splits and variants alone."""
+    return {name: spec for name, spec in data.fields.items() if name in sample}
 
 
 def marked_image(data: Dataset, sample: Mapping[str, Any]) -> ImageArray | None:
     """Return the first image of a sample with its boxes and visible points, uint8 [H, W, 3]; None without an image."""
-    name = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
-    return None if name is None else _marked(_rgb(sample[name])[0], data.fields, sample)
+    fields = _fields(data, sample)
+    name = next((name for name, spec in fields.items() if spec.kind == "image"), None)
+    return None if name is None else _marked(_rgb(sample[name])[0], fields, sample)
 
 
 def outlined(image: ImageArray, region: Array) -> ImageArray:
@@ -182,7 +188,7 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
 def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
     """Return the caption of a row: the key, and every stored label, number and text."""
     words = [key]
-    for name, spec in data.fields.items():
+    for name, spec in _fields(data, sample).items():
         if spec.kind == "label":
             classes = data.manifest.classes.get(name, ())
             numbers = np.atleast_1d(sample[name])

@@ -19,7 +19,7 @@ import csv
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.fields import RASTER_KINDS
+from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import encode_png
 from tfprep.storage.local import whole_file
 from tfprep.storage.urls import open_file
@@ -120,16 +120,16 @@ def checked_key(key: str) -> str:
 
 def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split as files in folders."""
-    files = image_fields(data)
-    main = next((name for name in data.fields if name in files and data.fields[name].kind == "image"), None)
-    columns = ["file_name" if n == main else f"{n}_file_name" if n in files else n for n in data.fields]
+    files, fields = image_fields(data), data.fields_of(split, variant)
+    main = next((name for name in fields if name in files and fields[name].kind == "image"), None)
+    columns = ["file_name" if n == main else f"{n}_file_name" if n in files else n for n in fields]
     (out / split).mkdir(parents=True, exist_ok=True)
     with whole_file(out / split / "metadata.csv") as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["key", *columns])
         for sample in stored_samples(data, split, variant):
-            writer.writerow([sample.key, *(_cell(data, sample, name, out / split) for name in data.fields)])
+            writer.writerow([sample.key, *(_cell(data, sample, name, out / split) for name in fields)])
         text.detach()
 
 
@@ -161,7 +161,7 @@ def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> None
                 folder, slash, name = checked_key(sample.key).rpartition("/")
                 base = folder + slash + name.replace("%", "%25").replace(".", "%2E")
                 members = {"key.txt": sample.key.encode()}
-                for field in data.fields:
+                for field in data.fields_of(split, variant):
                     suffix, content = _member(data, sample, field)
                     members[f"{field}.{suffix}"] = content
                 for ending, content in members.items():
@@ -190,9 +190,9 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
 
 def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split as Parquet."""
-    encoded = image_fields(data)
+    encoded, fields = image_fields(data), data.fields_of(split, variant)
     columns = [pa.field("key", pa.string())]
-    for name, spec in data.fields.items():
+    for name, spec in fields.items():
         kind = pa.string() if spec.dtype == "string" else pa.from_numpy_dtype(np.dtype(spec.dtype))
         if name in encoded:
             columns.append(pa.field(name, _FILE))
@@ -200,29 +200,29 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
             columns.append(pa.field(name, kind))
         else:
             columns += [pa.field(name, pa.list_(kind)), pa.field(f"{name}_shape", pa.list_(pa.int64()))]
-    columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, encoded)}})})
+    columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, fields, encoded)}})})
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
         with (
             whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
             pq.ParquetWriter(file, columns) as writer,
         ):
-            while rows := [_row(data, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
+            while rows := [_row(fields, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
 
 
-def _features(data: Dataset, encoded: set[str]) -> dict[str, Any]:
+def _features(data: Dataset, fields: Mapping[str, FieldSpec], encoded: set[str]) -> dict[str, Any]:
     """Columns that are more than their Arrow type says, as Hugging Face's datasets writes them."""
-    features: dict[str, Any] = {name: {"_type": "Image"} for name in data.fields if name in encoded}
-    for name, spec in data.fields.items():
+    features: dict[str, Any] = {name: {"_type": "Image"} for name in fields if name in encoded}
+    for name, spec in fields.items():
         if spec.kind == "label" and spec.dtype == "int64" and (names := data.manifest.classes.get(name)):
             classes = {"names": list(names), "_type": "ClassLabel"}
             features[name] = classes if spec.shape == () else {"feature": classes, "_type": "Sequence"}
     return features
 
 
-def _row(data: Dataset, sample: StoredSample, encoded: set[str]) -> dict[str, Any]:
+def _row(fields: Mapping[str, FieldSpec], sample: StoredSample, encoded: set[str]) -> dict[str, Any]:
     row: dict[str, Any] = {"key": sample.key}
-    for name, spec in data.fields.items():
+    for name, spec in fields.items():
         value = sample.values[name]
         if name in encoded:
             content, suffix = sample.files[name]

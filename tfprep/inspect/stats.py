@@ -109,7 +109,9 @@ def statistics_of(
         for name in ("width", "height"):
             column = index[name]
             measured.values[name][split] = numpy_column(column, 0)[present(column)]
-        for position, sample in zip(rows, data.samples(split, positions=rows, fields=measured.fields), strict=True):
+        for position, sample in zip(
+            rows, data.samples(split, positions=rows, fields=measured.fields_of(split)), strict=True
+        ):
             measured.add(split, index["key"][position].as_py(), position, sample)
             done += 1
             if on_sample:
@@ -149,11 +151,15 @@ class _Measured:
 
     def __init__(self, data: Dataset) -> None:
         self._data = data
-        self.fields = [name for name, spec in data.fields.items() if spec.kind in _MEASURED]
         self.values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
         self.extremes: dict[str, list[Extreme]] = defaultdict(list)
         self.areas: dict[int, list[Extreme]] = defaultdict(list)
-        self.mask = next((n for n in self.fields if data.fields[n].kind == "mask" and n in data.manifest.classes), None)
+        masks = (name for name, spec in data.fields.items() if spec.kind == "mask" and name in data.manifest.classes)
+        self.mask = next(masks, None)
+
+    def fields_of(self, split: str) -> list[str]:
+        """The fields of a split that are measured."""
+        return [name for name, spec in self._data.fields_of(split).items() if spec.kind in _MEASURED]
 
     def add(self, split: str, key: str, position: int, sample: Mapping[str, Any]) -> None:
         """Measure a sample."""
@@ -161,7 +167,7 @@ class _Measured:
             self.values[name][split] += numbers
             if name in _HARDEST_OF and numbers:
                 self.extremes[name].append(Extreme(split, key, position, min(numbers)))
-        if self.mask and (mask := sample[self.mask]).size:
+        if self.mask and self.mask in sample and (mask := sample[self.mask]).size:
             for number, pixels in enumerate(np.bincount(mask[mask >= 0]).tolist()):
                 if pixels:
                     largest = sorted(
@@ -173,7 +179,7 @@ class _Measured:
 
 def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:
     numbers: dict[str, list[float]] = defaultdict(list)
-    fields = data.fields
+    fields = {name: spec for name, spec in data.fields.items() if name in sample}
     image = next((name for name, spec in fields.items() if spec.kind == "image"), None)
     area = float(np.prod(sample[image].shape[:2])) if image is not None else 0.0
     # Levels of 16 bits and of floats have no common scale, so they are not compared.
@@ -183,13 +189,13 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
         numbers["brightness"].append(float(gray.mean()))
         numbers["sharpness"].append(_sharpness(gray))
     for name, spec in fields.items():
-        value = np.asarray(sample[name]) if spec.kind in ("boxes", "mask") else None
-        if spec.kind == "boxes" and value is not None:
+        value = np.asarray(sample[name])
+        if spec.kind == "boxes":
             numbers["objects"].append(float(len(value)))
             if area:
                 sides = np.maximum(value[:, 2:4] - value[:, 0:2], 0).astype(np.float64)
                 numbers["object size"] += (100 * sides.prod(axis=1) / area).tolist()
-        elif spec.kind == "mask" and value is not None and value.size:
+        elif spec.kind == "mask" and value.size:
             numbers["mask area"].append(100 * float(np.count_nonzero(value)) / value.size)
     return numbers
 

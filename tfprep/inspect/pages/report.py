@@ -300,7 +300,7 @@ def mask_field(data: Dataset) -> str | None:
 
 
 def _samples(data: Dataset, split: str, places: Sequence[Place]) -> Iterator[tuple[Place, Sample]]:
-    fields = [name for name, spec in data.fields.items() if spec.kind in ("image", "boxes", "points")]
+    fields = [name for name, spec in data.fields_of(split).items() if spec.kind in ("image", "boxes", "points")]
     fields += [name for name in [mask_field(data)] if name and any(place.mask_class is not None for place in places)]
     rest = list(places)
     while rest:
