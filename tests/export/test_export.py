@@ -136,6 +136,25 @@ def test_a_label_that_is_no_class_stays_a_number(make_dataset, tmp_path):
     assert [row["label"] for row in rows] == ["-1", "cat", "dog"]
 
 
+def test_texts_and_classes_that_are_not_utf8_are_written_as_keys_are(make_dataset, tmp_path):
+    made = make_dataset(
+        samples={"train": 1}, shards=1, fields=["label", "caption"],
+        make=lambda *_: {"label": 0, "caption": "caf\udce9 ü"},
+    )  # fmt: skip
+    made.seal(lambda document: document["classes"].update(label=["\udcff", "b"]))
+    data = open_dataset(made.path)
+    for to in ("folder", "webdataset", "parquet"):
+        export(data, tmp_path / to, to)
+    (row,) = csv.DictReader((tmp_path / "folder/train/metadata.csv").read_text(encoding="utf-8").splitlines())
+    assert (row["label"], row["caption"]) == ("\\xff", "caf\\xe9 ü")
+    (sample,) = read_tars((tmp_path / "webdataset").iterdir())
+    assert sample["caption.txt"].decode() == "caf\\xe9 ü"
+    table = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet")
+    assert table["caption"].to_pylist() == ["caf\\xe9 ü"]
+    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["label"]["names"] == ["\\xff", "b"]
+
+
 def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     """FF D8 begins a JPEG, and a float32 as well."""
     value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)

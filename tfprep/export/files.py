@@ -11,6 +11,8 @@ is.
 Parquet is a file for each shard, with a row for each sample. An image file is a struct `{bytes, path}`. The schema's metadata
 declare it as an `Image` of Hugging Face's datasets, and labels with class names as a `ClassLabel`. Any other array is a list of
 its numbers in row-major order, with its shape in the column `FIELD_shape`.
+
+Bytes of texts and class names that are not UTF-8, such as those of old file names, are written as `\\xe9`, as they are in keys.
 """
 
 from __future__ import annotations
@@ -81,6 +83,7 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
     images = image_fields(data)
     columns = [f"{name}_{what}" for name in images for what in ("offset", "size")]
     rows = data.index(split, variant, ["key", "shard", *columns])
+    texts = [name for name, spec in data.fields_of(split, variant).items() if spec.kind == "text"]
     with ExitStack() as stack:
         number, file = -1, None
         for row, values in enumerate(data.samples(split, variant)):
@@ -98,7 +101,14 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
                 files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
+            for name in texts:
+                text = values[name]
+                values[name] = _utf8(text) if isinstance(text, str) else [_utf8(item) for item in text]
             yield StoredSample(place["key"], number, values, files)
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def npy(value: Any) -> bytes:
@@ -140,7 +150,7 @@ def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
         return value if isinstance(value, str) else json.dumps(list(value))
     if spec.kind == "label" and spec.shape == ():
         classes = data.manifest.classes.get(name, ())
-        return classes[int(value)] if 0 <= int(value) < len(classes) else str(int(value))
+        return _utf8(classes[int(value)]) if 0 <= int(value) < len(classes) else str(int(value))
     if spec.shape == () and name not in sample.files:
         return str(np.asarray(value).item())
     content, suffix = sample.files.get(name, (None, "npy"))
@@ -215,7 +225,7 @@ def _features(data: Dataset, fields: Mapping[str, FieldSpec], encoded: set[str])
     features: dict[str, Any] = {name: {"_type": "Image"} for name in fields if name in encoded}
     for name, spec in fields.items():
         if spec.kind == "label" and spec.dtype == "int64" and (names := data.manifest.classes.get(name)):
-            classes = {"names": list(names), "_type": "ClassLabel"}
+            classes = {"names": [_utf8(name) for name in names], "_type": "ClassLabel"}
             features[name] = classes if spec.shape == () else {"feature": classes, "_type": "Sequence"}
     return features
 
