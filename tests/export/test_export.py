@@ -155,6 +155,26 @@ def test_texts_and_classes_that_are_not_utf8_are_written_as_keys_are(make_datase
     assert features["label"]["names"] == ["\\xff", "b"]
 
 
+def test_fields_named_as_the_columns_of_files_and_shapes_keep_columns_of_their_own(make_dataset, tmp_path):
+    values = {
+        "image": np.zeros((6, 8, 3), np.uint8), "file_name": "photo.jpg", "pose": np.ones((2, 2), np.float32),
+        "pose_shape": np.array([7, 8, 9]),
+    }  # fmt: skip
+    stored = {name: codecs.Scalar() for name in values} | {"image": codecs.Png(), "file_name": codecs.Text()}
+    kinds = {"image": "image", "file_name": "text", "pose": "scalar", "pose_shape": "scalar"}
+    made = make_dataset(samples={"train": 1}, shards=1, make=lambda *_: values, codec=stored, kinds=kinds)
+    for to in ("folder", "parquet"):
+        export(open_dataset(made.path), tmp_path / to, to)
+    header, row = csv.reader((tmp_path / "folder/train/metadata.csv").read_text().splitlines())
+    cells = dict(zip(header, row, strict=True))
+    assert len(cells) == 5
+    assert (cells["file_name"], cells["file_name_"]) == ("image/train/0000.png", "photo.jpg")
+    table = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet")
+    assert len(set(table.column_names)) == len(table.column_names)
+    (row,) = table.to_pylist()
+    assert (row["pose_shape"], row["pose_shape_"], row["pose_shape_shape"]) == ([7, 8, 9], [2, 2], [3])
+
+
 def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     """FF D8 begins a JPEG, and a float32 as well."""
     value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)

@@ -224,7 +224,7 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
     font = ImageFont.load_default(10)
     captions = [list(_wrapped(caption, font)) for caption in words]
     heights = [
-        max(*(picture.height for picture in row), _LINE * len(caption))
+        max([*(picture.height for picture in row), _LINE * len(caption)])
         for row, caption in zip(pictures, captions, strict=True)
     ]
     width = _LEFT + columns * (panel_px + _GAP) + _MARGIN

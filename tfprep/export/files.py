@@ -12,6 +12,9 @@ Parquet is a file for each shard, with a row for each sample. An image file is a
 declare it as an `Image` of Hugging Face's datasets, and labels with class names as a `ClassLabel`. Any other array is a list of
 its numbers in row-major order, with its shape in the column `FIELD_shape`.
 
+A field whose own name is that of such a column (`file_name`, `FIELD_shape`) keeps it in Parquet, and the column gets a '_'; in
+`metadata.csv` the field gets it, because Hugging Face asks for `file_name`.
+
 Bytes of texts and class names that are not UTF-8, such as those of old file names, are written as `\\xe9`, as they are in keys.
 """
 
@@ -132,15 +135,25 @@ def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split as files in folders."""
     files, fields = image_fields(data), data.fields_of(split, variant)
     main = next((name for name in fields if name in files and fields[name].kind == "image"), None)
-    columns = ["file_name" if n == main else f"{n}_file_name" if n in files else n for n in fields]
+    columns = {name: "file_name" if name == main else f"{name}_file_name" for name in fields if name in files}
+    of_files, taken = set(columns.values()), {*columns.values(), *fields}
+    columns |= {name: _free(name, taken) if name in of_files else name for name in fields if name not in files}
     (out / split).mkdir(parents=True, exist_ok=True)
     with whole_file(out / split / "metadata.csv") as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["key", *columns])
+        writer.writerow(["key", *(columns[name] for name in fields)])
         for sample in stored_samples(data, split, variant):
             writer.writerow([sample.key, *(_cell(data, sample, name, out / split) for name in fields)])
         text.detach()
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name for a column with '_' behind it until no other one has it, and note it among those."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
@@ -201,7 +214,7 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
 def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split as Parquet."""
     encoded, fields = image_fields(data), data.fields_of(split, variant)
-    columns = [pa.field("key", pa.string())]
+    columns, taken, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
     for name, spec in fields.items():
         kind = pa.string() if spec.dtype == "string" else pa.from_numpy_dtype(np.dtype(spec.dtype))
         if name in encoded:
@@ -209,14 +222,15 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         elif spec.shape == ():
             columns.append(pa.field(name, kind))
         else:
-            columns += [pa.field(name, pa.list_(kind)), pa.field(f"{name}_shape", pa.list_(pa.int64()))]
+            shapes[name] = _free(f"{name}_shape", taken)
+            columns += [pa.field(name, pa.list_(kind)), pa.field(shapes[name], pa.list_(pa.int64()))]
     columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, fields, encoded)}})})
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):
         with (
             whole_file(out / f"{data.name}-{split}-{shard:05d}.parquet") as file,
             pq.ParquetWriter(file, columns) as writer,
         ):
-            while rows := [_row(fields, sample, encoded) for sample in islice(samples, _ROW_GROUP)]:
+            while rows := [_row(fields, shapes, sample) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
 
 
@@ -230,16 +244,17 @@ def _features(data: Dataset, fields: Mapping[str, FieldSpec], encoded: set[str])
     return features
 
 
-def _row(fields: Mapping[str, FieldSpec], sample: StoredSample, encoded: set[str]) -> dict[str, Any]:
+def _row(fields: Mapping[str, FieldSpec], shapes: Mapping[str, str], sample: StoredSample) -> dict[str, Any]:
+    """The columns of a sample; `shapes` names those of the shapes of arrays."""
     row: dict[str, Any] = {"key": sample.key}
     for name, spec in fields.items():
         value = sample.values[name]
-        if name in encoded:
+        if name in sample.files:
             content, suffix = sample.files[name]
             row[name] = {"bytes": content, "path": f"{sample.key}.{suffix}"}
         elif spec.shape == ():
             row[name] = value if isinstance(value, str) else np.asarray(value).item()
         else:
             array = np.asarray(value)
-            row[name], row[f"{name}_shape"] = array.ravel().tolist(), list(array.shape)
+            row[name], row[shapes[name]] = array.ravel().tolist(), list(array.shape)
     return row
