@@ -175,6 +175,38 @@ def test_fields_named_as_the_columns_of_files_and_shapes_keep_columns_of_their_o
     assert (row["pose_shape"], row["pose_shape_"], row["pose_shape_shape"]) == ([7, 8, 9], [2, 2], [3])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "written"), [("float16", "float16"), ("bfloat16", "float32"), ("complex64", "complex64")]
+)
+def test_numbers_of_rare_types(make_dataset, tmp_path, dtype, written):
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")  # it gives NumPy bfloat16
+    values = {"map": np.array([[0.5, -3], [7, 1]], dtype), "number": np.array(2.5, dtype)}
+    kinds = {"map": "map", "number": "scalar"}
+    made = make_dataset(
+        samples={"train": 1}, shards=1, make=lambda *_: values, codec=dict.fromkeys(values, codecs.Raw()), kinds=kinds
+    )
+    data = open_dataset(made.path)
+    for to in ("folder", "webdataset"):
+        export(data, tmp_path / to, to)
+    (sample,) = read_tars((tmp_path / "webdataset").iterdir())
+    for content in (sample["map.npy"], (tmp_path / "folder/train/map/train/0000.npy").read_bytes()):
+        array = np.load(io.BytesIO(content))
+        np.testing.assert_array_equal(array, values["map"].astype(written))
+        assert array.dtype == written
+    number = sample.get("number.json")
+    assert (json.loads(number) if number else np.load(io.BytesIO(sample["number.npy"]))) == 2.5
+    if dtype == "complex64":
+        with pytest.raises(
+            DatasetError, match="field 'map' is complex64, which Parquet does not have; export to folder"
+        ):
+            export(data, tmp_path / "parquet", "parquet")
+        return
+    export(data, tmp_path / "parquet", "parquet")
+    (row,) = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet").to_pylist()
+    assert (row["map"], row["number"]) == ([0.5, -3, 7, 1], 2.5)
+
+
 def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
     """FF D8 begins a JPEG, and a float32 as well."""
     value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)

@@ -16,6 +16,7 @@ A field whose own name is that of such a column (`file_name`, `FIELD_shape`) kee
 `metadata.csv` the field gets it, because Hugging Face asks for `file_name`.
 
 Bytes of texts and class names that are not UTF-8, such as those of old file names, are written as `\\xe9`, as they are in keys.
+Numbers of bfloat16, which none of these formats has, are written as float32, in which they are exact.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
     images = image_fields(data)
     columns = [f"{name}_{what}" for name in images for what in ("offset", "size")]
     rows = data.index(split, variant, ["key", "shard", *columns])
-    texts = [name for name, spec in data.fields_of(split, variant).items() if spec.kind == "text"]
+    fields = data.fields_of(split, variant)
     with ExitStack() as stack:
         number, file = -1, None
         for row, values in enumerate(data.samples(split, variant)):
@@ -104,9 +105,12 @@ def stored_samples(data: Dataset, split: str, variant: int) -> Iterator[StoredSa
                 file.seek(place[f"{name}_offset"])
                 content = file.read(place[f"{name}_size"])
                 files[name] = content, "png" if content.startswith(b"\x89PNG") else "jpg"
-            for name in texts:
-                text = values[name]
-                values[name] = _utf8(text) if isinstance(text, str) else [_utf8(item) for item in text]
+            for name, spec in fields.items():
+                value = values[name]
+                if spec.kind == "text":
+                    values[name] = _utf8(value) if isinstance(value, str) else [_utf8(item) for item in value]
+                elif spec.dtype == "bfloat16":
+                    values[name] = value.astype(np.float32)
             yield StoredSample(place["key"], number, values, files)
 
 
@@ -203,7 +207,7 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
         return ("txt", value.encode()) if isinstance(value, str) else ("json", json.dumps(list(value)).encode())
     if spec.kind == "label" and spec.shape == ():
         return "cls", str(int(value)).encode()
-    if spec.shape == () and spec.kind == "scalar":
+    if spec.shape == () and spec.kind == "scalar" and not spec.dtype.startswith("complex"):
         return "json", json.dumps(np.asarray(value).item()).encode()
     return "npy", npy(value)
 
@@ -216,7 +220,12 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     encoded, fields = image_fields(data), data.fields_of(split, variant)
     columns, taken, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
     for name, spec in fields.items():
-        kind = pa.string() if spec.dtype == "string" else pa.from_numpy_dtype(np.dtype(spec.dtype))
+        if spec.dtype.startswith("complex"):
+            raise DatasetError(
+                f"field {name!r} is {spec.dtype}, which Parquet does not have; export to folder or webdataset"
+            )
+        dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
+        kind = pa.string() if dtype == "string" else pa.from_numpy_dtype(np.dtype(dtype))
         if name in encoded:
             columns.append(pa.field(name, _FILE))
         elif spec.shape == ():
