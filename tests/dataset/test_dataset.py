@@ -12,7 +12,7 @@ from PIL import ImageFont
 from tests.dataset.conftest import LABELS, flip
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import _caption, _wrapped, class_colours, contact_sheet
+from tfprep.dataset.sheet import _caption, _words, _wrapped, class_colours, contact_sheet
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_records
 
@@ -205,7 +205,7 @@ def test_class_colours_are_distinct():
     assert np.array_equal(colours[:5], class_colours(5))
 
 
-def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_colour_and_ends_its_lines_between_words():
+def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_colour_and_ends_its_lines_between_words(data):
     """The width of each line is measured letter by letter, which takes minutes for arrays and long texts."""
     for value, caption in (
         (np.float32(0.5), "0.5"),
@@ -214,6 +214,9 @@ def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_colour_and_ends
         ("a" * 100_000, "a" * 200 + " ..."),
     ):
         assert _caption(value) == caption
+    for label, caption in ((1, "dog"), (-1, "-1"), (3, "3")):  # -1 is a sample without a label, of TensorFlow Datasets
+        words = _words(data, "key", {"label": np.int64(label)})
+        assert words == ["key", f"label: {caption}"]
     key, name = "train/a-rather-long-class/frame_of_a_camera_0001.png", "x" * 60
     lines = list(_wrapped([key, name], ImageFont.load_default(10)))
     of_key = [line for line, ink in lines if ink == lines[0][1]]

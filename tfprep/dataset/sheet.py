@@ -192,7 +192,7 @@ def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
         if spec.kind == "label":
             classes = data.manifest.classes.get(name, ())
             numbers = np.atleast_1d(sample[name])
-            words.append(f"{name}: {', '.join(classes[n] if n < len(classes) else str(n) for n in numbers)}")
+            words.append(f"{name}: {', '.join(classes[n] if 0 <= n < len(classes) else str(n) for n in numbers)}")
         elif spec.kind not in RASTER_KINDS and spec.kind not in ("boxes", "points"):
             words.append(f"{name}: {_caption(sample[name])}")
     return words
