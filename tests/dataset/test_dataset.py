@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import ImageFont
 
+from tests.commands import status_of
 from tests.dataset.conftest import LABELS, flip
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
@@ -197,6 +198,12 @@ def test_a_contact_sheet_shows_the_stored_pixels(data):
     for image in unmarked:
         candidates = windows[(windows[:, :, 0, 0] == image[0, 0]).all(-1)]
         assert (candidates == image).all((1, 2, 3)).any(), "every image stands in the sheet pixel by pixel"
+
+
+def test_a_sheet_in_an_unknown_format_is_refused(data, tmp_path, capsys):
+    assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.jpg") == 0
+    assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.txt2") == 2
+    assert "no format of images ends in '.txt2'; name a .png or .jpg" in capsys.readouterr().err
 
 
 def test_class_colours_are_distinct():

@@ -385,6 +385,8 @@ def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tm
     np.testing.assert_array_equal(decoded(table["lossless"][0].as_py()["bytes"]), first["lossless"])
     with pytest.raises(DatasetError, match="is not empty; export into a new folder"):
         export(data, tmp_path / "one", "folder")
+    with pytest.raises(DatasetError, match=r"metadata\.csv is a file; export into a new folder"):
+        export(data, tmp_path / "out/train/metadata.csv", "folder")
     with pytest.raises(DatasetError, match=r"no split of .* has a variant 7"):
         export(data, tmp_path / "two", "folder", variant=7)
 

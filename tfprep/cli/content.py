@@ -125,7 +125,10 @@ def show_command(
         out = Path(f"{data.path.name}-sheet.png")
     path = out or data.path.resolve().parent / f"{data.path.resolve().name}-sheet.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path)
+    try:
+        sheet.save(path)
+    except ValueError as error:
+        raise click.BadParameter(f"no format of images ends in {path.suffix!r}; name a .png or .jpg") from error
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 

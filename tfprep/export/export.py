@@ -42,6 +42,8 @@ def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportS
     Raises:
         DatasetError: A record cannot be read, the folder is not empty, or the format cannot hold such a dataset at all.
     """
+    if out.is_file():
+        raise DatasetError(f"{out} is a file; export into a new folder")
     if out.exists() and any(out.iterdir()):
         raise DatasetError(f"{out} is not empty; export into a new folder")
     splits = [name for name, info in data.splits.items() if variant < info.variants]
