@@ -17,9 +17,9 @@ from tests.commands import status_of
 from tests.model_fields.conftest import VIEWS, Site, check_all, check_batch, every_batch, expected
 from tests.storage.server import S3
 from tests.waiting import wait_until
-from tfprep.dataset import open_dataset
+from tfprep.dataset import Records, open_dataset
 from tfprep.dataset.verify import verify
-from tfprep.errors import DatasetError, LoaderError, RecordError
+from tfprep.errors import DatasetError, LoaderError, RecordError, SourceError
 from tfprep.export.export import Format, export
 from tfprep.model_fields import add_fields
 
@@ -170,6 +170,13 @@ def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> No
     assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
     assert "score" in next(iter(data.samples("train", 0)))
     assert "score" not in next(iter(data.samples("train", 1)))
+
+
+def test_a_source_of_records_says_that_they_are_no_part_of_them(site: Site) -> None:
+    with pytest.raises(
+        SourceError, match=r"no field 'score' of kind scalar in its records, of which .* are no part; it has image"
+    ):
+        Records({"image": "image", "score": "scalar"}).scan(site.out)
 
 
 BRIGHT = """

@@ -67,17 +67,19 @@ class Records:
     def scan(self, root: Path) -> Listing:
         """List the records of the dataset at `root`; see `Source.scan`."""
         data = open_dataset(str(root))
+        known = data.manifest.fields
         for name, kind in self.fields.items():
-            if name not in data.fields or data.fields[name].kind != kind:
-                there = ", ".join(f"{field} ({spec.kind})" for field, spec in data.fields.items())
-                raise SourceError(f"{root}: the dataset has no field {name!r} of kind {kind}; it has {there}")
+            if name not in known or known[name].spec.kind != kind:
+                there = ", ".join(f"{field} ({info.spec.kind})" for field, info in known.items())
+                added = " in its records, of which fields that a model added are no part" if data.group_of(name) else ""
+                raise SourceError(f"{root}: the dataset has no field {name!r} of kind {kind}{added}; it has {there}")
         missing = set(self.splits or ()) - set(data.splits)
         if missing:
             raise SourceError(
                 f"{root}: the dataset has no split {sorted(missing)[0]!r}; it has {', '.join(data.splits)}"
             )
         classes = {name: names for name, names in data.manifest.classes.items() if name in self.fields}
-        infos = {name: data.manifest.fields[name] for name in self.fields}
+        infos = {name: known[name] for name in self.fields}
         stored = {  # for the decoders, as plain JSON: codec, kind, shape, dtype, and the feature's name
             name: [dict(info.codec), info.spec.kind, list(info.spec.shape), info.spec.dtype, data.feature(name)]
             for name, info in infos.items()
