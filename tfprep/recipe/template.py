@@ -40,7 +40,7 @@ def recognised(folder: Path, layout: Layout | None = None) -> Detected:
         data = open_dataset(folder)
     except DatasetError as error:
         raise SourceError(f"{error}. To read the raw files beside it: --as LAYOUT") from error
-    kinds = {name: spec.kind for name, spec in data.fields.items()}
+    kinds = {name: info.spec.kind for name, info in data.manifest.fields.items()}  # without those that a model added
     what = "imported TFRecords" if data.manifest.imported else "a dataset that tfprep built"
     return looked(LayoutGuess("dataset", Records(kinds), what), Inventory(folder, {}, {}, {}))
 
