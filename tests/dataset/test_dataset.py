@@ -159,11 +159,13 @@ def test_a_missing_or_damaged_index_and_a_manifest_that_was_edited(copy):
         open_dataset(copy)
 
 
-def test_unknown_splits_and_variants_are_named(data):
+def test_unknown_splits_variants_and_fields_are_named(data):
     with pytest.raises(DatasetError, match="has no split 'test'; it has train, val"):
         data.index("test")
     with pytest.raises(DatasetError, match="has 1 variants, numbered from 0; there is no 1"):
         data.index("val", 1)
+    with pytest.raises(DatasetError, match="has no field 'imgae'; it has image, label, weight"):
+        next(data.samples("val", fields=["label", "imgae"]))
 
 
 def test_a_damaged_record_is_named_and_affects_no_other(copy):

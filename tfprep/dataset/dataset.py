@@ -302,8 +302,10 @@ class Dataset:
             NumPy values by field.
 
         Raises:
-            DatasetError: The index or a record cannot be read.
+            DatasetError: The index or a record cannot be read, or there is no such field.
         """
+        if unknown := [name for name in fields or () if name not in self.fields]:
+            raise DatasetError(f"{self.path} has no field {unknown[0]!r}; it has {', '.join(self.fields)}")
         parts = []
         for group, entry in self.manifest.groups.items():
             names = [name for name in entry.fields if fields is None or name in fields]
