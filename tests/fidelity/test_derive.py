@@ -70,6 +70,8 @@ def neighbours(region):
 
 
 INNER = IS & neighbours(OTHER)
+SIGNED = np.where(IS, 0.5 - to(~IS), to(IS) - 0.5)
+CUT = np.clip(SIGNED, -6, 6)
 DISTANCES = [
     (Distance(target=2), to(IS)),
     (Distance(target=2, truncate_px=7), np.minimum(to(IS), 7)),
@@ -84,22 +86,13 @@ DISTANCES = [
     (Distance(target=2, to="inside", void=VOID), np.where(IS, to(OTHER), 0)),
     (Distance(target=2, to="boundary"), to(IS & neighbours(~IS))),
     (Distance(target=2, to="boundary", void=VOID), to(INNER)),
-    (SignedDistance(target=2), np.where(IS, 0.5 - to(~IS), to(IS) - 0.5)),
+    (SignedDistance(target=2), SIGNED),
     (SignedDistance(target=2, outline="inner"), np.where(IS, 1 - to(~IS), to(IS))),
     (SignedDistance(target=2, void=VOID), np.where(NOT_VOID, np.where(IS, 0.5 - to(OTHER), to(IS) - 0.5), 0)),
-    (SignedDistance(target=2, truncate_px=6), np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
-    (
-        SignedDistance(target=2, truncate_px=6, normalise=True),
-        np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5) / 6, -1, 1),
-    ),
-    (
-        SignedDistance(target=2, truncate_px=6, dtype="uint16"),
-        np.rint(32768 + 32767 / 6 * np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
-    ),
-    (
-        SignedDistance(target=2, truncate_px=6, dtype="uint8"),
-        np.rint(128 + 127 / 6 * np.clip(np.where(IS, 0.5 - to(~IS), to(IS) - 0.5), -6, 6)),
-    ),
+    (SignedDistance(target=2, truncate_px=6), CUT),
+    (SignedDistance(target=2, truncate_px=6, normalise=True), CUT / 6),
+    (SignedDistance(target=2, truncate_px=6, dtype="uint16"), np.rint(32768 + 32767 / 6 * CUT)),
+    (SignedDistance(target=2, truncate_px=6, dtype="uint8"), np.rint(128 + 127 / 6 * CUT)),
 ]
 
 

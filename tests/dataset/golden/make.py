@@ -78,12 +78,8 @@ def every_kind() -> Recipe:
             label="animal",
             splits="split",
             fields={
-                "mask": ("mask", "{file}.mask.png"),
-                "boxes": ("boxes", "boxes"),
-                "points": ("points", "points"),
-                "weight": ("scalar", "weight"),
-                "pages": ("scalar", "pages"),
-                "text": ("text", "text"),
+                "mask": ("mask", "{file}.mask.png"), "boxes": ("boxes", "boxes"), "points": ("points", "points"),
+                "weight": ("scalar", "weight"), "pages": ("scalar", "pages"), "text": ("text", "text"),
             },
             classes={"mask": ("ground", "thing", "void")},
         ),
@@ -95,21 +91,12 @@ def every_kind() -> Recipe:
         fill={"mask": 2},
         flip_indices={"points": ()},
         store={
-            "image": codecs.Jpeg(90),
-            "label": codecs.Scalar(),
-            "mask": codecs.Png(),
-            "boxes": codecs.Scalar(),
-            "points": codecs.Scalar(),
-            "weight": codecs.Scalar(),
-            "pages": codecs.Scalar(),
-            "text": codecs.Text(),
-            "exact": codecs.Png(),
-            "gray": codecs.Png(),
-            "depth": codecs.Raw(),
-            "distance": codecs.Raw("float16"),
+            "image": codecs.Jpeg(90), "label": codecs.Scalar(), "mask": codecs.Png(), "boxes": codecs.Scalar(),
+            "points": codecs.Scalar(), "weight": codecs.Scalar(), "pages": codecs.Scalar(), "text": codecs.Text(),
+            "exact": codecs.Png(), "gray": codecs.Png(), "depth": codecs.Raw(), "distance": codecs.Raw("float16"),
         },
         seed=20,
-    )
+    )  # fmt: skip
 
 
 def originals() -> Recipe:
