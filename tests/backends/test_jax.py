@@ -70,16 +70,6 @@ def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
     assert list(queue) == [3, 4, 5]
 
 
-def test_each_iterator_is_the_next_epoch_and_a_run_continues(data: Any) -> None:
-    loader = data.jax_loader("train", 8, **OPTIONS)
-    first, second = next(iter(loader)), next(iter(loader))
-    assert first["key"].tolist() != second["key"].tolist()
-    keys = [batch["key"].tolist() for batch in islice(loader.at_epoch(0).repeat(), 10)]
-    assert keys[0] == first["key"].tolist()
-    continued = data.jax_loader("train", 8, start_step=loader.step_of(loader.state_at(7)), **OPTIONS)
-    assert next(iter(continued))["key"].tolist() == keys[7]
-
-
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 6, 8, 12])
 def test_state_dict_counts_batches_that_were_delivered(data: Any, taken: int) -> None:
     """Two more are on the way, and six are an epoch."""

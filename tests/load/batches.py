@@ -42,6 +42,22 @@ def check_same(expected: Any, given: Any, name: str = "") -> None:
         assert np.array_equal(one, other), name
 
 
+READERS: Sequence[Mapping[str, Any]] = ({"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"})
+
+
+def check_every_way(data: Any, count: int, *, starts: Sequence[int], hosts: int = 3, **options: Any) -> list[Any]:
+    """Compare the batches of one thread, which are returned, with those of `READERS`, of resumes, and of the hosts together."""
+    whole = batches(data, count, **options, threads=1)
+    for reader in READERS:
+        check_same(whole, batches(data, count, **options, **reader))
+        for start in starts:
+            check_same(whole[start:], batches(data, count - start, **options, **reader, start_step=start))
+    parts = [batches(data, count, **options, hosts=(index, hosts)) for index in range(hosts)]
+    if hosts > 1:
+        check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
+    return whole
+
+
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch of these: those of all hosts in a step, or of several steps."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -100,9 +100,6 @@ def test_equal_options_in_another_form_are_accepted(data):
     assert again.step_of(through_a_file(state)) == 7
 
 
-"""As the first versions wrote it, but for the two digests."""
-
-
 def test_another_version(data):
     loader = data.numpy_loader("train", 8)
     with pytest.raises(LoaderError, match="version 9"):

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+import numpy as np
+
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
 from tfprep.load.at_load.ops import AtLoadOp, Buckets
@@ -144,6 +146,8 @@ class LoaderOptions:
         _whole(self, "block", 1, MOST_SAMPLES)
         _whole(self, "window", 1, MOST_SAMPLES)
         _whole(self, "seed")
+        variants: Any = self.variants
+        object.__setattr__(self, "variants", int(variants) if isinstance(variants, np.integer) else variants)
         dtype: Any = self.dtype  # or one of TensorFlow, NumPy or ml_dtypes
         name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
         object.__setattr__(self, "dtype", name if isinstance(name, str) else dtype)

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tfprep.errors import LoaderError
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.reader import Batches, Reader
+from tfprep.load.reader.reader import Batches
+
+if TYPE_CHECKING:
+    from tfprep.load.pipeline import Pipeline
 
 T = TypeVar("T")
 
@@ -193,30 +196,16 @@ class PassBatches(Iterator[T]):
 
     def __init__(
         self,
-        passes: Passes,
-        open_reader: Callable[[int], Reader],
+        pipeline: Pipeline,
         convert: Callable[[Batch], T],
-        failed: Callable[[BaseException], None],
-        *,
-        epochs: int | None = 1,
-        steps: Steps | None = None,
-        look: int = 0,
-        whole: bool = False,
+        epochs: int | None,
+        steps: Steps | None,
+        look: int,
+        whole: bool,
     ) -> None:
-        """A pass over `epochs` epochs (None: without an end), or over these `steps`.
-
-        Args:
-            passes: The passes of the pipeline.
-            open_reader: Makes a reader from a step on.
-            convert: Makes an element of a batch.
-            failed: Called with the error that ends the pass, if one does.
-            epochs: See above.
-            steps: See above.
-            look: The number of batches that may be taken without using an epoch.
-            whole: Whether the first epoch is as long as any other, wherever it begins.
-        """
+        """See `Pipeline.batches`."""
         self._look, self._whole = look, whole
-        self._passes, self._open, self._convert, self._failed = passes, open_reader, convert, failed
+        self._pipeline, self._passes, self._convert = pipeline, pipeline.passes, convert
         self._epochs, self._steps, self._step = epochs, steps, 0 if steps is None else steps.first
         self._stream: Batches | None = None
         self._over = False
@@ -242,7 +231,7 @@ class PassBatches(Iterator[T]):
             raise StopIteration
         try:
             if self._stream is None:
-                self._stream = self._passes.kept(step) or Batches(self._open(step))
+                self._stream = self._passes.kept(step) or Batches(self._pipeline.open_reader(step))
             element = self._convert(self._stream.next())
             self._passes.take(step, steps, self._look)
             self._step += 1
@@ -250,7 +239,7 @@ class PassBatches(Iterator[T]):
                 self._passes.keep(self._stream)  # the next pass begins where the reader stands
                 self._stream = None
         except BaseException as error:
-            self._failed(error)  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone
+            self._pipeline.error = error  # also Ctrl-C: TensorFlow, if it called this, passes on its text alone
             self._error = error if isinstance(error, Exception) else None
             self._step, self._stream = step, None
             raise

@@ -79,7 +79,8 @@ class Pipeline:
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._ended = NOTHING
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """The error that ended a pass, until `take_error`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process opens files and starts threads of its own."""
@@ -116,24 +117,27 @@ class Pipeline:
         look: int = 0,
         whole: bool = False,
     ) -> PassBatches[T]:
-        """A pass over these batches, each converted: the next `epochs` epochs, or `steps` (see `PassBatches`)."""
-        self.check_process()
+        """A pass over batches.
 
-        def failed(error: BaseException) -> None:
-            self._error = error
+        Args:
+            convert: Makes an element of a batch.
+            epochs: The pass is over the next epochs, so many, or None for a pass without an end.
+            steps: The pass is over these steps instead.
+            look: The number of batches that may be taken without using an epoch.
+            whole: Whether the first epoch is as long as any other, wherever it begins.
 
-        options: Any = {"epochs": epochs, "steps": steps, "look": look, "whole": whole}
-        return PassBatches(self.passes, self._reader, convert, failed, **options)
-
-    def check_process(self) -> None:
-        """Raise LoaderError in a forked process: threads, locks and open files of the other one are not here, or not usable."""
+        Raises:
+            LoaderError: This is a forked process: threads, locks and open files of the other one are not here, or not usable.
+        """
         if os.getpid() != self._process:
             raise LoaderError(
                 "this loader belongs to the process that forked this one: make a loader here, or start this process with the "
                 "method 'spawn', which sends a loader as its options"
             )
+        return PassBatches(self, convert, epochs, steps, look, whole)
 
-    def _reader(self, start: int) -> Reader:
+    def open_reader(self, start: int) -> Reader:
+        """A new reader of the batches from a step on."""
         memory = BatchMemory(self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared)
         pool = None if self._pool is None or self._pool.failure else self._pool
         ahead = None
@@ -174,7 +178,7 @@ class Pipeline:
 
     def take_error(self) -> BaseException | None:
         """The error that ended an iteration, once: for a framework that passes errors on as text alone."""
-        error, self._error = self._error, None
+        error, self.error = self.error, None
         return error
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class RandomAccess:
         verify: Verify = "first_epoch",
     ) -> RandomAccess:
         """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
-        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int)):
+        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
             raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
         options = LoaderOptions(
             1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=geometry,

@@ -11,7 +11,7 @@ from PIL import Image
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.load.batches import batches as batches_of
-from tests.load.batches import check_same, joined, overwrite
+from tests.load.batches import check_every_way, check_same, overwrite
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError
@@ -252,26 +252,12 @@ def test_all_exif_orientations_are_upright(tmp_path):
 
 
 ALL = [*OPS, MixUp(0.4), CutMix()]
-EXACT = {"fields": ["image", "where", "label"], "at_load": ALL}
 
 
-@pytest.mark.parametrize("other", [{"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"}])
-def test_threads_processes_and_resumes_deliver_the_same(data, other):
-    whole = batches(data, 12, **EXACT, threads=1)
-    check_same(whole, batches(data, 12, **EXACT, **other))
-    for start in (1, 5, 11):
-        check_same(whole[start:], batches(data, 12 - start, **EXACT, **other, start_step=start))
-
-
-def test_the_parts_of_all_hosts_make_the_batch_of_one_host(data):
-    whole = batches(data, 7, **EXACT)
-    parts = [batches(data, 7, **EXACT, hosts=(index, 3)) for index in range(3)]
-    check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
-
-
-def test_boxes_come_from_processes_too(data):
-    options = {"at_load": OPS[:2], "fields": ["image", "boxes", "box_labels", "points"]}
-    check_same(batches(data, 6, **options), batches(data, 6, **options, workers="processes", threads=2))
+def test_threads_processes_resumes_and_hosts_deliver_the_same(data):
+    check_every_way(data, 12, starts=(1, 5, 11), at_load=ALL, fields=["image", "where", "label"])
+    fields = ["image", "boxes", "box_labels", "points"]  # boxes are lists
+    check_every_way(data, 6, starts=(5,), hosts=1, at_load=OPS[:2], fields=fields)
 
 
 def test_other_ops_and_fields_change_no_draws(data):

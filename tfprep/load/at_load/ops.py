@@ -328,8 +328,23 @@ class RandomErasing(_Checked, augment.Erasing):
 # --- mixing and labels --------------------------------------------------------------------------------------------------
 
 
+class _Encodes:
+    """An op whose labels are vectors."""
+
+    def __post_init__(self) -> None:
+        op: Any = self
+        name = type(self).__name__
+        with _as_loader_error():
+            if isinstance(op, Mixing):
+                holds = is_number(op.alpha) and 0 < op.alpha <= 1000
+                require(holds, f"{name}.alpha is a number above 0, at most 1000", op.alpha, "for example 0.2")
+                require_probability(f"{name}.p", op.p)
+            if op.classes is not None:
+                require_count(f"{name}.classes", op.classes, 1)
+
+
 @dataclass(frozen=True)
-class MixUp:
+class MixUp(_Encodes):
     """A weighted sum of two samples: w a + (1 - w) b, images, maps and one-hot labels alike (Zhang et al., 'mixup: Beyond
     Empirical Risk Minimization', ICLR 2018), with w from Beta(`alpha`, `alpha`), rounded to a 256th.
 
@@ -341,12 +356,9 @@ class MixUp:
     p: float = 1.0
     classes: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_mixing(self)
-
 
 @dataclass(frozen=True)
-class CutMix:
+class CutMix(_Encodes):
     """A box of the sample replaced by the partner's pixels there (Yun et al., 'CutMix', ICCV 2019): as high and wide as
     sqrt(1 - w) of the image, w from Beta(`alpha`, `alpha`), its centre anywhere, cut off at the borders.
 
@@ -358,12 +370,9 @@ class CutMix:
     p: float = 1.0
     classes: int | None = None
 
-    def __post_init__(self) -> None:
-        _check_mixing(self)
-
 
 @dataclass(frozen=True)
-class OneHotLabels:
+class OneHotLabels(_Encodes):
     """Labels as float32 [classes]: 1 for the sample's class, 0 for all others, as `CategoricalCrossentropy` takes them.
 
     `MixUp` and `CutMix` need no `OneHotLabels`: their labels are such vectors. `classes` is needed where the dataset does not
@@ -371,9 +380,6 @@ class OneHotLabels:
     """
 
     classes: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_classes(self)
 
 
 Cut: TypeAlias = RandomFlip | RandomCrop
@@ -385,18 +391,3 @@ Mixing: TypeAlias = MixUp | CutMix
 Encoding: TypeAlias = MixUp | CutMix | OneHotLabels
 """Ops whose labels are vectors."""
 AtLoadOp: TypeAlias = Geometry | Colour | Encoding
-
-
-def _check_mixing(op: Mixing) -> None:
-    name = type(op).__name__
-    with _as_loader_error():
-        holds = is_number(op.alpha) and 0 < op.alpha <= 1000
-        require(holds, f"{name}.alpha is a number above 0, at most 1000", op.alpha, "for example 0.2")
-        require_probability(f"{name}.p", op.p)
-    _check_classes(op)
-
-
-def _check_classes(op: Encoding) -> None:
-    if op.classes is not None:
-        with _as_loader_error():
-            require_count(f"{type(op).__name__}.classes", op.classes, 1)

@@ -230,7 +230,7 @@ def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int
     Groups are assigned in a random order that the seed determines, each to the fold with most room left: for the classes of
     the group where there are `strata`, then for samples.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 2:
         raise LoaderError(f"there are at least 2 folds, not {count!r}")
     names, member = _numbered(groups)
     if names < count:

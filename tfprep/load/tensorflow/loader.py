@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +25,6 @@ from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
 from tfprep.load.tensorflow.handover import dataset_of, restore_allocator
 from tfprep.load.tensorflow.private import DatasetOver, silence_advice_to_shuffle, tensor_maker, with_source
-
-Begin: TypeAlias = Callable[[Callable[[Batch], tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
-"""Begins a pass whose batches are converted by the argument."""
 
 _LOG = logging.getLogger("tfprep.load")
 
@@ -138,11 +135,9 @@ def _check_device(name: str) -> None:
 
 def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None, whole: bool = True) -> tf.data.Dataset:
     """The batches of the next `epochs` epochs, or of these steps. What is not `whole` has no length that TensorFlow knows."""
-
-    def batches(convert: Callable[[Batch], tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        return pipeline.batches(convert, epochs=epochs, steps=steps, look=LOOK, whole=whole)
-
-    dataset = _elements(pipeline, batches)
+    dataset = _elements(
+        pipeline, functools.partial(pipeline.batches, epochs=epochs, steps=steps, look=LOOK, whole=whole)
+    )
     if whole:
         count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
         cardinality = tf.data.INFINITE_CARDINALITY if count is None else count
@@ -155,8 +150,8 @@ def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None,
     return dataset.with_options(options)
 
 
-def _elements(pipeline: Pipeline, batches: Begin) -> tf.data.Dataset:
-    """The elements. Arrays that differ in size are handed over as one long array and row lengths."""
+def _elements(pipeline: Pipeline, batches: Callable[..., Iterator[Any]]) -> tf.data.Dataset:
+    """The elements of the passes of `batches`. Arrays that differ in size are handed over as one long array and row lengths."""
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     start, stop = pipeline.schedule.span(0)
     loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
