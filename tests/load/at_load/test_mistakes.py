@@ -73,7 +73,10 @@ LABELLED = {"fields": ["image", "label"]}
 LIST = r"a list of ops of tfprep\.load \(RandomFlip, RandomCrop, RandomResizedCrop"
 COUNTS = "views gives the number of views by name"
 USES = [
-    ({"at_load": [RandomCrop(25, 32)]}, r"RandomCrop\(25, 32\) of images of 24 x 32"),
+    (
+        {"at_load": [RandomCrop(25, 32)]},
+        r"RandomCrop\(25, 32\) of images of 24 x 32 pixels: crop less, or store larger images",
+    ),
     ({"at_load": [RandomCrop(10, 10), RandomCrop(11, 5)]}, r"RandomCrop\(11, 5\) of images of 10 x 10"),
     ({"at_load": [Resize(20, 20), RandomCrop(21, 20)]}, r"RandomCrop\(21, 20\) of images of 20 x 20"),
     ({"at_load": [GROWING, RandomCrop(10, 10)]}, r"RandomCrop\(10, 10\) of images of 8 x 8"),

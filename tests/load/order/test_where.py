@@ -67,15 +67,11 @@ def test_expressions_of_pyarrow():
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("label = 1", "no expression"),
         ("__import__('os').getcwd()", "cannot stand here"),
         ("key.__class__", "cannot stand here"),
         ("label ** 2 == 1", "cannot stand here"),
         ("(lambda: 1)()", "cannot stand here"),
         ("1 == 1", "names no column"),
-        ("label == 'fox'", "there is no class 'fox'; there are cat, dog, owl"),
-        ("colour == 1", "no column 'colour'"),
-        ("key > 3", "where='key > 3'"),
         ("height", "where='height'"),
     ],
 )

@@ -14,6 +14,7 @@ from tfprep.load.options import LoaderOptions
 from tfprep.load.reader import ahead as module
 from tfprep.load.reader.ahead import plan_ranges
 from tfprep.storage import objects
+from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
 ORDERS = {
@@ -190,3 +191,35 @@ def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, s
         first = next(plan_ranges(pipeline.assembler, pipeline.schedule, steps, 1 << 20))
         assert sum(len(part.records) for part in first) == samples
         assert len(taken) <= 2 * pipeline.steps_per_epoch  # the next epoch tells where a window ends
+
+
+# --- stores in general --------------------------------------------------------------------------------------------------
+
+FIELDS = {"fields": ["image", "lossless", "label", "key"], "variants": "rotate"}
+
+
+@pytest.mark.parametrize("cache", ["auto", False])
+@pytest.mark.parametrize("kind", ["numpy_loader", "loader"])
+def test_a_url_that_tensorflow_does_not_read(photos, data, kind, cache):
+    there = batches(tfprep.open(copy_in_memory(photos)), 18, kind=kind, cache=cache, **FIELDS)
+    check_same(batches(data, 18, **FIELDS), there)
+
+
+def test_a_request_that_fails_is_no_bad_record(photos, s3):
+    """Records that a store does not deliver are not damaged: leaving them out would train on less, and nobody would notice."""
+    data = tfprep.open(s3.copy(photos.path))
+    loader = data.numpy_loader("train", 8, training=False, on_bad="skip")
+    loader.pipeline.table.read()  # the index is read before the store refuses
+    s3.proxy.always = "403"
+    with pytest.raises(StorageError, match=r"made-train.* cannot be read: the store refuses"):
+        list(loader)
+
+
+def test_an_object_that_is_cut_short(photos):
+    folder = copy_in_memory(photos)
+    data, store = tfprep.open(folder), open_store(folder)
+    shard = data.file("train", 0, 0).name
+    loader = data.numpy_loader("train", 8, training=False)  # it compares the sizes
+    store.write(shard, bytes(store.read(shard))[:-10])
+    with pytest.raises(RecordError, match="cut short: the file holds"):
+        list(loader)
