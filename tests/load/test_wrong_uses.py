@@ -115,10 +115,6 @@ def test_numbers_of_numpy_are_numbers(data):
     assert len(data.folds(np.int64(3))) == 3
 
 
-def test_infinity_is_a_timeout(data):
-    assert len(batches(data, 1, timeout_s=float("inf"))) == 1
-
-
 def test_mixes(data, make_dataset):
     other = tfprep.open(make_dataset(samples={"train": 4}, fields=["label"]).path)
     with pytest.raises(LoaderError, match=r"a dict of datasets and their shares, mix\(.*\), not a list"):

@@ -127,7 +127,7 @@ class PipelineAccessors:
         `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
         """
         pipeline = self.pipeline
-        readers, counts = pipeline.readers, pipeline.counts
+        readers, counts, fetched = pipeline.readers, pipeline.counts, pipeline.assembler.fetched
         return {
             **{name: value for name, value in counts.items() if name != "records"},
             "batches_ready": sum(reader.ready for reader in readers),
@@ -135,8 +135,8 @@ class PipelineAccessors:
             "prefetch": max((reader.prefetch for reader in readers), default=pipeline.memory.prefetch),
             "threads": sum(len(reader.states) for reader in readers),
             "cache_bytes": 0 if pipeline.cache is None else pipeline.cache.nbytes,
-            "requests": pipeline.fetched.requests,
-            "bytes_fetched": pipeline.fetched.bytes,
+            "requests": fetched.requests,
+            "bytes_fetched": fetched.bytes,
             "bad_records": pipeline.bad.count,
             "rows_lost": pipeline.bad.rows_lost,
         }

@@ -107,10 +107,7 @@ class Subset:
 
     def __len__(self) -> int:
         """The number of samples; the variants of a sample count as one."""
-        return sum(
-            source.dataset.split(source.split).samples if source.rows is None else len(source.rows)
-            for source in self.sources
-        )
+        return sum(source.samples if source.rows is None else len(source.rows) for source in self.sources)
 
 
 class SplitLoaders(ABC):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -40,10 +39,7 @@ class JaxLoader(NumpyLoader):
             raise LoaderError(
                 f"ahead is the number of batches on the devices beyond the one in use, from 0, not {ahead!r}"
             )
-        hosts = jax_hosts()
-        if pipeline.options.hosts is None and hosts is not None:
-            pipeline = pipeline.with_options(replace(pipeline.options, hosts=hosts))
-        super().__init__(pipeline)
+        super().__init__(pipeline.on_host(jax_hosts()))
         self._sharding, self._ahead = sharding, ahead
         self._on_the_way = _OnTheWay()  # shared with what repeat() returns
         for output in self.pipeline.outputs.outputs:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,16 +48,15 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 f"{keras.__version__}: pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or "
                 "jax_loader() on JAX"
             )
-        options, backend, hosts = pipeline.options, keras.backend.backend(), None
+        options, backend = pipeline.options, keras.backend.backend()
         if backend == "jax":
             check_distribution("keras_loader()", options)
-            hosts = jax_hosts() if options.hosts is None else None  # the call initialises the devices
-        elif backend == "torch" and options.hosts is None:
+            if options.hosts is None:  # the call initialises the devices
+                pipeline = pipeline.on_host(jax_hosts())
+        elif backend == "torch":
             from tfprep.load.torch_loader import torch_hosts
 
-            hosts = torch_hosts()
-        if hosts is not None:
-            pipeline = pipeline.with_options(replace(options, hosts=hosts))
+            pipeline = pipeline.on_host(torch_hosts())
         super().__init__(pipeline)
         if backend != "tensorflow":
             _check_elements(pipeline, backend)

@@ -186,7 +186,17 @@ class LoaderOptions:
 
     @property
     def host(self) -> Hosts:
-        return hosts_of(self.hosts)
+        """The host from (index, count), from a `tf.distribute.InputContext`, or from None for a single host."""
+        hosts = self.hosts
+        if hosts is None:
+            return Hosts()
+        if hasattr(hosts, "input_pipeline_id"):
+            return Hosts(int(hosts.input_pipeline_id), int(hosts.num_input_pipelines))
+        try:
+            index, count = hosts
+            return Hosts(operator.index(index), operator.index(count))
+        except (TypeError, ValueError):
+            raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
 
 
 class OrderKeywords(TypedDict, total=False):
@@ -260,19 +270,6 @@ def loader_options(batch_size: int, keywords: Mapping[str, Any]) -> LoaderOption
             hint = f"instead: {instead}" if instead else f"there are {', '.join(known)}"
             raise LoaderError(f"a loader has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
-
-
-def hosts_of(hosts: Any) -> Hosts:
-    """The host from (index, count), from a `tf.distribute.InputContext`, or from None for a single host."""
-    if hosts is None:
-        return Hosts()
-    if hasattr(hosts, "input_pipeline_id"):
-        return Hosts(int(hosts.input_pipeline_id), int(hosts.num_input_pipelines))
-    try:
-        index, count = hosts
-        return Hosts(operator.index(index), operator.index(count))
-    except (TypeError, ValueError):
-        raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
 
 
 def _whole(options: LoaderOptions, name: str, least: int | None = None, most: int | None = None) -> None:

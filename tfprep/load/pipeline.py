@@ -9,6 +9,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -27,7 +28,6 @@ from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, BatchMemory, DecodedCache
 from tfprep.load.reader.buffers import SharedMemory
-from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.reader import NOTHING, Counts, Reader, added
 from tfprep.load.reader.table import TableSplit
 from tfprep.load.reader.worker_pool import WorkerPool
@@ -86,9 +86,11 @@ class Pipeline:
         """A pickle holds the options: another process opens files and starts threads of its own."""
         return Pipeline, (self.sources, self.options, self.class_names)
 
-    def with_options(self, options: LoaderOptions) -> Pipeline:
-        """The same samples under other options."""
-        return Pipeline(self.sources, options, self.class_names)
+    def on_host(self, hosts: tuple[int, int] | None) -> Pipeline:
+        """This pipeline; where the option `hosts` says nothing, that of this host's part of every batch (None: a single host)."""
+        if hosts is None or self.options.hosts is not None:
+            return self
+        return Pipeline(self.sources, replace(self.options, hosts=hosts), self.class_names)
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -150,11 +152,6 @@ class Pipeline:
             self._fold_ended()
             self._readers.append(reader)
         return reader
-
-    @property
-    def fetched(self) -> Fetched:
-        """Return what was fetched from URLs."""
-        return self.assembler.fetched
 
     @property
     def readers(self) -> list[Reader]:

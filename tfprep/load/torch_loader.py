@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,7 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
 
     def __init__(self, pipeline: Pipeline) -> None:
         super().__init__()
-        options = pipeline.options
-        if options.hosts is None and (rank := torch_hosts()) is not None:
-            pipeline = pipeline.with_options(replace(options, hosts=rank))
-        self.pipeline = pipeline
+        self.pipeline = pipeline.on_host(torch_hosts())
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:

@@ -238,7 +238,7 @@ def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -
 
 def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange]:
     """Join what lies close together in one file, to ranges of about `REQUEST_BYTES` at most."""
-    row, file, frame, start, stop = source.byte_ranges(rows)
+    row, file, frame, start, stop = source.reader.byte_ranges(rows)
     if not len(row):
         return []
     first, last = (file << _FILE_SHIFT) + start, (file << _FILE_SHIFT) + stop

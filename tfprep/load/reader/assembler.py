@@ -18,7 +18,7 @@ from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import ByteSpans, Reading, Rows, Stage, UnreadRow, field_names, open_reader, row_columns
+from tfprep.load.reader.rows import Reading, Rows, Stage, UnreadRow, field_names, open_reader, row_columns
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.storage.local import FileIdentity
@@ -114,10 +114,6 @@ class BatchAssembler:
         remote: npt.NDArray[np.bool_] = self.reader.files.remote[files]
         return remote if self._cache is None else remote & ~self._cache.holds(records)
 
-    def byte_ranges(self, rows: Rows) -> ByteSpans:
-        """Return the bytes that reading these rows takes (see `RecordReader.byte_ranges`)."""
-        return self.reader.byte_ranges(rows)
-
     @property
     def cached_arrays(self) -> Mapping[str, Array] | None:
         """The cache's rows by output, but for text; None without a cache."""
@@ -127,7 +123,7 @@ class BatchAssembler:
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
-        self.reader.close()
+        self.reader.files.close()
         self._cache = None
         self._stages = with_stages(self.reader, None, self._plan.casts, self._plan.cuts)
 

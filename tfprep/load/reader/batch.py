@@ -137,16 +137,12 @@ class DecodedCache:
             self.rows[output.name] = memory.lease(shape, output.dtype) if memory else np.empty(shape, object)
         self._returned: list[int] = []  # slots that were reserved and not filled
         self._lock = threading.Lock()
-        self._taken = 0
-
-    @property
-    def records(self) -> int:
-        """Return how many records it holds by now."""
-        return self._taken
+        self.records = 0
+        """How many records it holds by now."""
 
     @property
     def nbytes(self) -> int:
-        return self._taken * self.record_bytes
+        return self.records * self.record_bytes
 
     def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which of the records it holds."""
@@ -156,25 +152,25 @@ class DecodedCache:
     @property
     def full(self) -> bool:
         """Return whether every record is held: nothing will be read or decoded any more."""
-        return self._taken == len(self._slots) and not self._returned
+        return self.records == len(self._slots) and not self._returned
 
     def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """The slot of each record, -1 for none, and whether its row is there; a row that is not is to be written there."""
         slots = self._slots[records]
         cached = slots >= 0
-        if not cached.all() and (self._taken < self.capacity or self._returned):
+        if not cached.all() and (self.records < self.capacity or self._returned):
             with self._lock:
                 for number in np.flatnonzero(~cached).tolist():
                     record = int(records[number])
                     slots[number] = -1
-                    if self._slots[record] != FREE or (self._taken == self.capacity and not self._returned):
+                    if self._slots[record] != FREE or (self.records == self.capacity and not self._returned):
                         continue
                     self._slots[record] = BEING_WRITTEN
                     if self._returned:
                         slots[number] = self._returned.pop()
                     else:
-                        slots[number] = self._taken
-                        self._taken += 1
+                        slots[number] = self.records
+                        self.records += 1
         return np.maximum(slots, -1), cached
 
     def commit(self, records: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:

@@ -190,10 +190,6 @@ class RecordReader:
         row = np.concatenate(numbers)
         return ByteSpans(row, rows["file"][row], rows["offset"][row], np.concatenate(starts), np.concatenate(stops))
 
-    def close(self) -> None:
-        """Close the files."""
-        self.files.close()
-
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
         alone = rows["verify"].nonzero()[0].tolist()
@@ -398,10 +394,6 @@ class JoinedReader:
         joined = ByteSpans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
         remote = self.files.remote[joined.file]
         return ByteSpans(*(column[remote] for column in joined))
-
-    def close(self) -> None:
-        """Close the files."""
-        self.files.close()
 
     def _of(self, rows: Rows, number: int) -> Rows:
         """The rows as the reader of this number knows them."""

@@ -59,9 +59,8 @@ class Loader(PipelineAccessors, DatasetOver):
             iterator = DatasetOver.__iter__(Loader(self.pipeline, dataset, self._epochs, eager=self._eager))
         else:
             iterator = super().__iter__()
-        dataset_from = functools.partial(_dataset, self.pipeline, self._epochs)
         active = self._eager and is_possible(self.pipeline)
-        return with_source(iterator, EagerBatches(self.pipeline, self._epochs, dataset_from, active=active))
+        return with_source(iterator, EagerBatches(self.pipeline, self._epochs, active=active))
 
     __str__ = PipelineAccessors.__repr__
 
@@ -191,16 +190,13 @@ class EagerBatches:
     Args:
         pipeline: What is read.
         epochs: The epochs of the pass; None for one without an end.
-        dataset_from: Returns the dataset of these steps, for a graph that takes the iterator over.
         active: Whether eager code takes batches from here. Otherwise TensorFlow's iterator is used as it is.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, epochs: int | None, dataset_from: Callable[[Steps], tf.data.Dataset], *, active: bool
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, epochs: int | None, *, active: bool) -> None:
         restore_allocator()  # making the dataset has set it
         self.active = active
-        self._pipeline, self._epochs, self._dataset_from = pipeline, epochs, dataset_from
+        self._pipeline, self._epochs = pipeline, epochs
         self._batches = pipeline.batches(self._element, epochs=epochs)
         self._delivered = False
         self._tensor = tensor_maker()
@@ -231,7 +227,7 @@ class EagerBatches:
             self._batches.close()
             if not self._delivered or steps is None or step is None:
                 return None
-            return iter(self._dataset_from(steps._replace(first=step)))
+            return iter(_dataset(self._pipeline, self._epochs, steps._replace(first=step)))
 
     def own_error(self, error: Exception) -> BaseException:
         """The error to raise instead of `error`, in which TensorFlow passes on the text of the reader's error.
