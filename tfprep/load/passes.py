@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tfprep.errors import LoaderError
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.batch import Batch
-from tfprep.load.reader.reader import Batches
-
-if TYPE_CHECKING:
-    from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.reader import Batches, Reader
 
 T = TypeVar("T")
 
@@ -186,6 +183,16 @@ class Passes:
             self._idle = None
 
 
+class Passing(Protocol):
+    """What a pass needs of its pipeline: what reads, and where it notes the error that ends it."""
+
+    passes: Passes
+    error: BaseException | None
+
+    def open_reader(self, start: int) -> Reader:
+        """A new reader of the batches from a step on."""
+
+
 class PassBatches(Iterator[T]):
     """The batches of one pass, each converted by `convert`. It begins with its first batch. Use it in one thread.
 
@@ -196,7 +203,7 @@ class PassBatches(Iterator[T]):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Passing,
         convert: Callable[[Batch], T],
         epochs: int | None,
         steps: Steps | None,
