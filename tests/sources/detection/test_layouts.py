@@ -1131,6 +1131,17 @@ def table_of_splits_in_two_folders(root):
     return truth
 
 
+def masks_of_sequences(root):
+    paths = [path for sequence in ("seq0", "seq1") for path in numbered(sequence)]
+    return masks(root, paths, lambda path: f"{path.split('/')[0]}_mask/{stem(path)}.png", None, 0, 1)
+
+
+def table_beside_an_archive(root):
+    zipped(root, "", "images")
+    write(root, "labels.csv", "image,label\nimages00.jpg,a\n")
+    return "the archives hold images alone, and this recipe does not read labels.csv; unpack the archives"
+
+
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {

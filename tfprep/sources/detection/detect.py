@@ -351,7 +351,12 @@ _DETECTORS = (presets, yolo, other_tools, coco, voc, labelme, tables, pairs, fol
 def _without_images(tree: Inventory) -> Detected:
     for bundled in (archives, parquet_images, videos, arrays):
         if (guess := bundled(tree.root)) is not None:
-            return looked(guess, tree)
+            found = looked(guess, tree)
+            unread = tree.unread(found.facts.used, _annotation_files(found.source))
+            if isinstance(guess.source, Archives) and set(found.facts.kinds) == {"image"} and unread:
+                rule = f"{tree.root}: the archives hold images alone, and {unread[0]}"
+                raise SourceError(f"{rule}; unpack the archives, and run init again")
+            return found
     names = [name for files in tree.others.values() for few in files.values() for name in few]
     for pattern, way_out in _OTHER_FILES.items():
         if (name := next((name for name in names if re.fullmatch(pattern, name, re.IGNORECASE)), None)) is not None:

@@ -215,13 +215,15 @@ def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         beside = _MASK_END.search(part) or NO_IMAGE.fullmatch(part)  # as colour maps and instances beside labels
         if (beside and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(names, image, mask) is None:
             continue
-        by_split = is_split(part) and mask_part.startswith(part)
+        hole = "{split}" if is_split(part) else "{folder}"
         by_name = literal(part), literal(mask_part)
-        spelled = ("{split}", "{split}" + literal(mask_part[len(part) :])) if by_split else by_name
+        spelled = (hole, hole + literal(mask_part[len(part) :])) if mask_part.startswith(part) else by_name
         groups.setdefault((image.count("/"), place, *spelled), []).append((image, mask))
     for (_, place, *of_place), pairs in groups.items():
         parts = [_common(values) for values in zip(*(image.split("/") for image, _ in pairs), strict=True)]
-        folders = ("/".join((*parts[:place], one, *parts[place + 1 :])) for one in of_place)
+        alike = len({image.split("/")[place] for image, _ in pairs}) == 1
+        at_place = (one.replace("{folder}", parts[place]) if alike else one for one in of_place)
+        folders = ("/".join((*parts[:place], one, *parts[place + 1 :])) for one in at_place)
         files = _file_patterns(names, pairs, _mask_ending(names, *pairs[0]) or "")
         image, mask = (below(folder, file) for folder, file in zip(folders, files, strict=True))
         yield (image, mask), sum(len(names[image]) for image, _ in pairs)
