@@ -84,6 +84,10 @@ WRONG = [
     ({"timeout_s": None}, "a number of seconds above 0, not None; inf waits for ever"),
     ({"timeout_s": float("nan")}, "a number of seconds above 0"),
     ({"normalize": True}, "name their dtype as well"),
+    (
+        {"prefetch_to_device": "/GPU:0"},
+        "numpy_loader() takes no prefetch_to_device, which is for TensorFlow: loader() has it",
+    ),
     ({"dtype": "float64"}, "dtype is float32, float16, bfloat16, or None"),
     ({"geometry": augment.Resize(8, 8)}, "a list of ops such as augment.Resize(224, 224)"),
     ({"memory_budget": "10KB"}, "Allow more, or make batch_size smaller"),

@@ -60,14 +60,14 @@ class Subset:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         from tfprep.load.accessors import NumpyLoader
 
-        return NumpyLoader(self.pipeline(loader_options(batch_size, options)))
+        return NumpyLoader(self.pipeline(_on_the_host("numpy_loader()", batch_size, options)))
 
     def torch_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
         require_package("torch", "torch_loader()", "numpy_loader() works without it")
         from tfprep.load.torch_loader import TorchLoader
 
-        return TorchLoader(self.pipeline(loader_options(batch_size, options)))
+        return TorchLoader(self.pipeline(_on_the_host("torch_loader()", batch_size, options)))
 
     def keras_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> KerasLoader:
         """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
@@ -83,7 +83,7 @@ class Subset:
         require_package("jax", "jax_loader()", "numpy_loader() works without it")
         from tfprep.load.jax_loader import JaxLoader
 
-        return JaxLoader(self.pipeline(loader_options(batch_size, options)), sharding, ahead)
+        return JaxLoader(self.pipeline(_on_the_host("jax_loader()", batch_size, options)), sharding, ahead)
 
     def random_access(self, **options: Unpack[AccessKeywords]) -> RandomAccess:
         """The samples by number (see `Data.random_access`)."""
@@ -108,6 +108,17 @@ class Subset:
     def __len__(self) -> int:
         """The number of samples; the variants of a sample count as one."""
         return sum(source.samples if source.rows is None else len(source.rows) for source in self.sources)
+
+
+def _on_the_host(call: str, batch_size: int, options: LoaderKeywords) -> LoaderOptions:
+    """Check the options of a loader whose batches stay in the processor's memory, or that has a way of its own to the device."""
+    checked = loader_options(batch_size, options)
+    if checked.prefetch_to_device is not None:
+        raise LoaderError(
+            f"{call} takes no prefetch_to_device, which is for TensorFlow: loader() has it; "
+            "jax_loader(ahead=2) transfers by itself"
+        )
+    return checked
 
 
 class SplitLoaders(ABC):

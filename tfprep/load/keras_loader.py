@@ -49,6 +49,10 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 "jax_loader() on JAX"
             )
         options, backend = pipeline.options, keras.backend.backend()
+        if options.prefetch_to_device is not None and backend != "tensorflow":
+            raise LoaderError(
+                f"keras_loader() takes prefetch_to_device with TensorFlow alone, and Keras runs on {backend}"
+            )
         if backend == "jax":
             check_distribution("keras_loader()", options)
             if options.hosts is None:  # the call initialises the devices
