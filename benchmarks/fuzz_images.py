@@ -50,9 +50,7 @@ FOREIGN_ERROR = re.compile(r"[A-Z]\w*(Error|Exception|Interrupt|Exit)\b: ")
 
 def main() -> None:
     options = harness.arguments(
-        __doc__,
-        count=(10_000, "Number of damaged files, built in batches of 500"),
-        seed=(0, "Seed of all damage"),
+        __doc__, count=(10_000, "Number of damaged files, built in batches of 500"), seed=(0, "Seed of all damage")
     )
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     folder = Path(tempfile.mkdtemp(prefix="tfprep-fuzz-"))

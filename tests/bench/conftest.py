@@ -2,51 +2,47 @@
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.photos import build_photos
 from tfprep import codecs, limits
-from tfprep.codecs import Codec
-from tfprep.load import Data
 from tfprep.load import open as open_data
 
 SAMPLES = 96
 
 
 @pytest.fixture(autouse=True)
-def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle_machine(monkeypatch):
     """No other program seems to run: a verdict about a staged cause must not depend on what else this machine does."""
     now = limits.CpuTimes.now
     monkeypatch.setattr(limits.CpuTimes, "now", lambda: replace(now(), others=0.0))
 
 
 @pytest.fixture
-def slow_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def slow_reads(monkeypatch):
     """`slow_reads(s)` makes every record take s seconds longer, like a slow disk. Records are read with one `preadv` each."""
     read = os.preadv
     return lambda seconds: monkeypatch.setattr(os, "preadv", lambda *given: time.sleep(seconds) or read(*given))
 
 
-def make_dataset(folder: Path, codec: Codec, size: int, samples: int = SAMPLES) -> Data:
+def make_dataset(folder, codec, size, samples=SAMPLES):
     """`samples` images of noise, `size` x `size`, in two classes, stored by `codec`."""
     noise = (size, size)
     return open_data(build_photos(folder, samples, codec, labels=("cat", "dog"), noise=noise))
 
 
 @pytest.fixture(scope="session")
-def raw_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+def raw_data(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("raw"), codecs.Raw(), 16)
 
 
 @pytest.fixture(scope="session")
-def png_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+def png_data(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("png"), codecs.Png(), 384, 24)
 
 
 @pytest.fixture(scope="session")
-def jpeg_data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+def jpeg_data(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("jpeg"), codecs.Jpeg(95), 48)

@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +15,7 @@ from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.bench.advise import Goals, Prediction, advise, choose, losses
 from tfprep.bench.rounds import Budget
 from tfprep.bench.trial import Built, Sampling, makespan, sample_seconds, strategies, work_of, written
-from tfprep.builder import BuildEvent, BuildOptions, build
+from tfprep.builder import BuildOptions, build
 from tfprep.errors import RecipeError, SourceError, TfprepError
 
 PHOTOS = Recipe(
@@ -34,17 +33,17 @@ MAPS = Recipe(
 )
 
 
-def names(recipe: Recipe, **kinds: str) -> list[str]:
-    return [strategy.name for strategy in strategies(recipe, kinds)]  # type: ignore[arg-type]
+def names(recipe, **kinds):
+    return [strategy.name for strategy in strategies(recipe, kinds)]
 
 
-def test_strategies_of_photos_store_each_form_once() -> None:
+def test_strategies_of_photos_store_each_form_once():
     assert names(PHOTOS, image="image", label="label") == [
         "as the recipe says", "images as JPEG 85", "images as PNG", "images as Zstd", "images as raw", "original bytes",
     ]  # fmt: skip
 
 
-def test_strategies_of_masks_and_maps_keep_their_dtypes() -> None:
+def test_strategies_of_masks_and_maps_keep_their_dtypes():
     found = {one.name: one for one in strategies(MAPS, {"image": "image", "mask": "mask", "distance": "map"})}
     assert [name for name in found if "computed" not in name] == [
         "as the recipe says", "images as JPEG 95", "images as JPEG 85", "images as PNG", "images as Zstd",
@@ -59,14 +58,14 @@ def test_strategies_of_masks_and_maps_keep_their_dtypes() -> None:
     assert '"mask": codecs.Zstd(), "distance": codecs.Zstd(dtype=\'float16\')' in line
 
 
-def test_original_bytes_are_resized_by_the_loader() -> None:
+def test_original_bytes_are_resized_by_the_loader():
     original = strategies(PHOTOS, {"image": "image", "label": "label"})[-1]
     assert original.recipe.geometry == ()
     assert original.recipe.variants == {}
     assert list(original.load_geometry) == PHOTOS.geometry
 
 
-def test_derived_inputs_stored_or_computed() -> None:
+def test_derived_inputs_stored_or_computed():
     found = strategies(MAPS, {"image": "image", "mask": "mask", "distance": "map"})
     computed = [strategy for strategy in found if strategy.computed]
     assert len(computed) == 2
@@ -74,7 +73,7 @@ def test_derived_inputs_stored_or_computed() -> None:
     assert not any(strategy.load_geometry for strategy in found)  # A mask cannot be stored as original bytes.
 
 
-def prediction(name: str, rate: float, disk: float, build_s: float) -> Prediction:
+def prediction(name, rate, disk, build_s):
     return Prediction(name, "", rate, disk, build_s)
 
 
@@ -93,14 +92,14 @@ FOUND = [prediction("raw", 9000, 9e9, 3600), prediction("jpeg", 3000, 1e9, 1800)
         (Goals(images_per_s=99_000), "raw", "9,000 of 99,000 images/s"),
     ],
 )
-def test_the_recommendation_and_its_reason(goals: Goals, chosen: str, reason: str) -> None:
+def test_the_recommendation_and_its_reason(goals, chosen, reason):
     found, why = choose(FOUND, goals)
     assert found.strategy == chosen
     assert reason in why
 
 
 @pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def raw(tmp_path_factory):
     """48 small images in each of two classes."""
     return write_photos(tmp_path_factory.mktemp("advise"), 96, noise=(8, 8), size=(32, 32))
 
@@ -108,7 +107,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUICK = Budget(1, 0.05, 0.0, 2)
 
 
-def test_a_single_strategy_can_be_chosen(raw: Path, tmp_path: Path) -> None:
+def test_a_single_strategy_can_be_chosen(raw, tmp_path):
     found = advise(PHOTOS, raw, tmp_path, samples=16, workers=0, budget=QUICK, only=["images as raw"])
     assert [one.strategy for one in found.predictions] == ["images as raw"]
     assert found.chosen == "images as raw"
@@ -130,12 +129,12 @@ def test_a_single_strategy_can_be_chosen(raw: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_lines_to_write(name: str, lines: list[str]) -> None:
+def test_the_lines_to_write(name, lines):
     found = next(one for one in strategies(PHOTOS, {"image": "image", "label": "label"}) if one.name == name)
     assert list(written(found)) == lines
 
 
-def test_what_jpeg_loses_by_scikit_image(raw: Path) -> None:
+def test_what_jpeg_loses_by_scikit_image(raw):
     """PSNR of Pillow's encoding and decoding of the same pixels, with the same quality and subsampling."""
     plain = replace(PHOTOS, geometry=(), variants={}, store={**PHOTOS.store, "image": codecs.Jpeg(85)})
     expected = []
@@ -163,29 +162,27 @@ def test_what_jpeg_loses_by_scikit_image(raw: Path) -> None:
         ({"split": "test"}, SourceError, r"split 'test' has no sample; available: train \(option --split\)"),
     ],
 )
-def test_unknown_names_raise_before_anything_is_built(
-    raw: Path, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_unknown_names_raise_before_anything_is_built(raw, tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         advise(PHOTOS, raw, tmp_path / "scratch", budget=QUICK, **options)
     assert not (tmp_path / "scratch").exists()
 
 
-def test_a_recipe_whose_samples_are_all_rejected_raises(raw: Path, tmp_path: Path) -> None:
+def test_a_recipe_whose_samples_are_all_rejected_raises(raw, tmp_path):
     too_large = replace(PHOTOS, geometry=[boom])
     with pytest.raises(TfprepError, match=r"no strategy can be (built|loaded): .*boom"):
         advise(too_large, raw, tmp_path, samples=16, workers=0, budget=QUICK, only=["images as raw", "images as PNG"])
 
 
-def boom(image: Any) -> Any:
+def boom(image):
     raise ValueError("boom")
 
 
-def test_the_predicted_work_equals_that_of_the_real_build(raw: Path, tmp_path: Path) -> None:
+def test_the_predicted_work_equals_that_of_the_real_build(raw, tmp_path):
     """The shards and their samples are those that a real build reports."""
-    built: list[tuple[str, int]] = []
+    built = []
 
-    def note(event: BuildEvent) -> None:
+    def note(event):
         if event.name == "shard":
             built.append((event.facts["split"], event.facts["samples"]))
 
@@ -197,7 +194,7 @@ def test_the_predicted_work_equals_that_of_the_real_build(raw: Path, tmp_path: P
     assert not (tmp_path / "never").exists()
 
 
-def test_the_predicted_disk_size_is_near_that_of_real_builds(raw: Path, tmp_path: Path) -> None:
+def test_the_predicted_disk_size_is_near_that_of_real_builds(raw, tmp_path):
     """Within 20 %, predicted from a third of the images."""
     found = advise(PHOTOS, raw, tmp_path / "scratch", samples=32, workers=0, budget=QUICK)
     assert found.samples == 96
@@ -213,12 +210,12 @@ def test_the_predicted_disk_size_is_near_that_of_real_builds(raw: Path, tmp_path
     assert [one.strategy for one in found.variants] == ["1 variant", *(f"{n} variants" for n in (2, 4, 8, 16))]
 
 
-def test_seconds_of_a_sample_by_split() -> None:
+def test_seconds_of_a_sample_by_split():
     shards = [("train", 10, 5.0), ("val", 4, 0.4), ("train", 30, 7.0)]
     assert sample_seconds(shards) == pytest.approx({"train": 0.3, "val": 0.1})
 
 
-def by_hand(seconds: list[float], workers: int) -> float:
+def by_hand(seconds, workers):
     """A simulation in which the worker that is free first takes the next shard."""
     left, waiting, now = [0.0] * workers, list(seconds), 0
     while waiting or any(left):
@@ -231,12 +228,12 @@ def by_hand(seconds: list[float], workers: int) -> float:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_makespan_against_a_simulation(workers: int) -> None:
+def test_makespan_against_a_simulation(workers):
     for order in permutations([1.0, 2.0, 3.0, 5.0, 8.0]):
         assert makespan(order, workers) == by_hand(list(order), workers)
 
 
-def test_a_single_shard_uses_one_worker() -> None:
+def test_a_single_shard_uses_one_worker():
     built = Built(cast(Any, None), cast(Any, None), 0, 0, 2, 1.0, {"train": 0.5, "val": 0.1})
     assert built.build_s([("train", 20)]) == pytest.approx(11)
     assert built.build_s([("train", 10), ("train", 10)]) == pytest.approx(6)
@@ -245,18 +242,18 @@ def test_a_single_shard_uses_one_worker() -> None:
 
 
 @pytest.mark.parametrize(("samples", "train", "val"), [(20, 1, 1), (100, 5, 1), (160, 8, 2), (1000, 8, 8)])
-def test_shards_of_a_sample_hold_at_least_16(tmp_path: Any, samples: int, train: int, val: int) -> None:
+def test_shards_of_a_sample_hold_at_least_16(tmp_path, samples, train, val):
     sampling = Sampling(tmp_path, tmp_path, samples, {"train": 800, "val": 200})
     assert (sampling._shards("train"), sampling._shards("val")) == (train, val)
 
 
-def test_the_faster_of_two_builds_counts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faster_of_two_builds_counts(tmp_path, monkeypatch):
     none = cast(Any, None)
     builds = [
         Built(none, none, 9, 99, 2, 3.0, {"train": 0.1, "val": 0.2}),
         Built(none, none, 9, 99, 2, 0.5, {"train": 0.3, "val": 0.1}),
     ]
-    folders: list[str] = []
+    folders = []
     monkeypatch.setattr(
         Sampling, "_build", lambda self, strategy, folder: folders.append(folder) or builds[len(folders) - 1]
     )
@@ -265,9 +262,9 @@ def test_the_faster_of_two_builds_counts(tmp_path: Any, monkeypatch: pytest.Monk
     assert folders == ["raw", "raw-again"]
 
 
-def test_a_long_build_is_not_repeated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_build_is_not_repeated(tmp_path, monkeypatch):
     built = Built(cast(Any, None), cast(Any, None), 9, 99, 2, 1.0, {"train": 0.2})
-    folders: list[str] = []
+    folders = []
     monkeypatch.setattr(Sampling, "_build", lambda self, strategy, folder: folders.append(folder) or built)
     assert Sampling(tmp_path, tmp_path, 200, {"train": 900}).build(cast(Any, None), "raw") is built
     assert folders == ["raw"]

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,20 +13,12 @@ from tests.commands import status_of
 from tfprep.bench.run import files_of
 from tfprep.cli.options import named
 from tfprep.errors import DatasetError, LoaderError
-from tfprep.load import Data
 
 QUICK = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "8", "--threads", "1", "--cache", "none"]
 
 
 @pytest.mark.parametrize(("step_ms", "status"), [("0.001", 4), ("100", 0)])
-def test_exit_status_if_the_step_waits(
-    raw_data: Data,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    slow_reads: Any,
-    step_ms: str,
-    status: int,
-) -> None:
+def test_exit_status_if_the_step_waits(raw_data, tmp_path, capfd, slow_reads, step_ms, status):
     """Batches of 8 records take 8 ms each: a step of 1 µs waits for them, a step of 0.1 s does not. A report makes its folder."""
     slow_reads(0.001)
     given = [*QUICK, "--report", str(tmp_path / "new/report.html"), "--step-ms", step_ms, "--fail-if-waiting", "30%"]
@@ -38,7 +29,7 @@ def test_exit_status_if_the_step_waits(
     assert document["settings"]["cache"] == {"kind": "none"}
 
 
-def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data, capfd):
     options = ["--rounds", "1", "--seconds", "0.1", "--batch-size", "4", "--json"]
     assert status_of("bench", str(jpeg_data.path), *options) == 0
     assert json.loads(capfd.readouterr().out)["settings"]["cache"]["kind"] == "decoded"
@@ -60,27 +51,27 @@ def test_a_memory_budget_applies_to_the_measured_loader(jpeg_data: Data, capfd: 
         (["--batch-size", "0"], "'--batch-size': 0 is not in the range"),
     ],
 )
-def test_wrong_usage(capfd: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_wrong_usage(capfd, arguments, message):
     assert status_of("bench", "nowhere", *arguments) == 2
     assert message in capfd.readouterr().err
 
 
-def test_a_folder_without_a_dataset(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_dataset(tmp_path, capfd):
     assert status_of("bench", str(tmp_path)) == 1
     assert "it is not a dataset built by tfprep" in capfd.readouterr().err
 
 
 @pytest.fixture
-def copy(raw_data: Data, tmp_path: Path) -> Path:
+def copy(raw_data, tmp_path):
     """A copy of the dataset, to be damaged."""
     return Path(shutil.copytree(raw_data.path, tmp_path / "copy"))
 
 
-def records_of(folder: Path) -> list[Path]:
+def records_of(folder):
     return sorted(path for path in folder.glob("*.tfrecord-*") if path.suffix != ".idx")
 
 
-def test_a_missing_shard_is_named_with_the_way_out(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_shard_is_named_with_the_way_out(copy, capfd):
     gone = records_of(copy)[0]
     gone.unlink()
     assert status_of("bench", str(copy), *QUICK) == 1
@@ -89,14 +80,14 @@ def test_a_missing_shard_is_named_with_the_way_out(copy: Path, capfd: pytest.Cap
     )
 
 
-def test_a_shard_cut_short(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_cut_short(copy, capfd):
     for path in records_of(copy):
         os.truncate(path, path.stat().st_size // 2)
     assert status_of("bench", str(copy), *QUICK) == 1
     assert re.search(r"holds \d+ bytes, tfprep\.json says \d+; copy the file again", capfd.readouterr().err)
 
 
-def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_without_samples(raw_data, monkeypatch):
     empty = dataclasses.replace(raw_data.split("train"), samples=0, files=())
     monkeypatch.setattr(type(raw_data), "split", lambda self, name: empty)
     with pytest.raises(DatasetError, match="split 'train' has no sample; available: train"):
@@ -106,17 +97,12 @@ def test_a_split_without_samples(raw_data: Data, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (
-            "raise ValueError('no such field')",
-            "the function raised ValueError: no such field; its argument is {image",
-        ),
+        ("raise ValueError('no such field')", "the function raised ValueError: no such field; its argument is {image"),
         ("return {'x': tf.py_function(lambda b: 1 / 0, [batch['label']], tf.int64)}", "failed on the first batch: "),
         ("return {'x': tf.reshape(batch['image'], [3, -1])[5]}", "the function raised ValueError"),
     ],
 )
-def test_a_map_that_fails(
-    raw_data: Data, tmp_path: Path, capfd: pytest.CaptureFixture[str], body: str, message: str
-) -> None:
+def test_a_map_that_fails(raw_data, tmp_path, capfd, body, message):
     (tmp_path / "mine.py").write_text(f"import tensorflow as tf\ndef f(batch):\n    {body}\n")
     assert status_of("bench", str(raw_data.path), *QUICK, "--map", f"{tmp_path / 'mine.py'}:f") == 1
     error = capfd.readouterr().err
@@ -124,7 +110,7 @@ def test_a_map_that_fails(
     assert "tfprep: --map" in error.splitlines()[-1]
 
 
-def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_map_that_is_not_a_function(raw_data, capfd):
     assert status_of("bench", str(raw_data.path), *QUICK, "--map", "os:sep") == 1
     assert "os:sep is of type str, not a function" in capfd.readouterr().err
 
@@ -138,20 +124,18 @@ def test_a_map_that_is_not_a_function(raw_data: Data, capfd: pytest.CaptureFixtu
         ("json:nothing", "has no 'nothing'"),
     ],
 )
-def test_unknown_names(text: str, message: str) -> None:
+def test_unknown_names(text, message):
     with pytest.raises(LoaderError, match=message):
         named(text)
 
 
-def test_a_function_by_file_and_by_module(tmp_path: Path) -> None:
+def test_a_function_by_file_and_by_module(tmp_path):
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8
     assert named("json:dumps") is json.dumps
 
 
-def test_against_a_pipeline_of_the_user(
-    raw_data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_against_a_pipeline_of_the_user(raw_data, tmp_path, monkeypatch, capfd):
     (tmp_path / "earlier.py").write_text(
         "import time, numpy as np\n\ndef batches():\n    for _ in range(3):  # an epoch\n        time.sleep(0.02)\n"
         "        yield {'image': np.zeros((8, 4, 4, 3), 'uint8')}\n\ndef none():\n    return []\n"

@@ -4,30 +4,19 @@ stages.
 
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tfprep.bench.bottleneck import (
-    Change,
-    Cost,
-    LoaderFacts,
-    _gain,
-    _side_by_side,
-    changes_of,
-    cost,
-    explain,
-)
+from tfprep.bench.bottleneck import Change, Cost, LoaderFacts, _gain, _side_by_side, changes_of, cost, explain
 from tfprep.bench.rounds import Budget, Measurement, Rounds, Spread, Used, compare
 from tfprep.bench.run import BenchOptions, bench
 from tfprep.bench.stages import StageCost, StageCosts, stage_candidates, stage_costs
 from tfprep.codecs import Png
-from tfprep.load import Data
 
 SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.2, changes=False, loader={"threads": 2, "cache": False})
 
 
-def test_a_slow_disk_is_named(raw_data: Data, slow_reads: Any) -> None:
+def test_a_slow_disk_is_named(raw_data, slow_reads):
     slow_reads(0.01)
     result = bench(raw_data, SHORT)
     assert result.limit.stage == "reading"
@@ -35,10 +24,10 @@ def test_a_slow_disk_is_named(raw_data: Data, slow_reads: Any) -> None:
     assert result.stages.stage("reading").share > 0.5
 
 
-def test_a_slow_decoder_is_named(png_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_decoder_is_named(png_data, monkeypatch):
     decode = Png.decode_into
 
-    def slow(*arguments: Any) -> None:
+    def slow(*arguments):
         time.sleep(0.02)
         decode(*arguments)
 
@@ -48,7 +37,7 @@ def test_a_slow_decoder_is_named(png_data: Data, monkeypatch: pytest.MonkeyPatch
     assert "cores busy" in result.limit.words
 
 
-def test_other_forms_are_recommended_for_a_large_png(png_data: Data) -> None:
+def test_other_forms_are_recommended_for_a_large_png(png_data):
     """All CPU time is spent on decoding: raw storage is many times as fast, and takes the bytes of the pixels."""
     image = next(png_data.samples("train"))["image"]
     codec = png_data.codecs["image"]
@@ -80,7 +69,7 @@ def test_other_forms_are_recommended_for_a_large_png(png_data: Data) -> None:
         (9.1, 3.0, 5.0),  # nor as more than three times as expensive.
     ],
 )
-def test_the_saving_of_another_form(decoding_ms: float, side: float, speed: float) -> None:
+def test_the_saving_of_another_form(decoding_ms, side, speed):
     """1 ms of decoding on one core becomes 0.1 ms; reading takes 0.1 ms and the rest another 0.1 ms."""
     reading = replace(stage("reading", 1000), cpu_ms=Spread.of([0.1]), cores=Spread.of([2.0]))
     decoding = replace(stage("decoding", 500), cpu_ms=Spread.of([decoding_ms]))
@@ -92,10 +81,10 @@ def test_the_saving_of_another_form(decoding_ms: float, side: float, speed: floa
     assert disk == pytest.approx(2.0)
 
 
-def test_a_slow_map_is_named(raw_data: Data) -> None:
+def test_a_slow_map_is_named(raw_data):
     import tensorflow as tf
 
-    def slow(batch: Any) -> Any:
+    def slow(batch):
         label = tf.py_function(lambda label: time.sleep(0.04) or label, [batch["label"]], tf.int64)
         return {**batch, "label": label}
 
@@ -111,22 +100,22 @@ def test_a_slow_map_is_named(raw_data: Data) -> None:
 # --- what is made of figures ----------------------------------------------------------------------------------------
 
 
-def stage(name: str, rate: float, cores: float = 1.0, share: float = 0.0) -> StageCost:
+def stage(name, rate, cores=1.0, share=0.0):
     return StageCost(name, Spread.of([rate]), Spread.of([1000 * rate]), Spread.of([1.0]), Spread.of([cores]), share)
 
 
-def measurements(rate: float) -> list[Measurement]:
+def measurements(rate):
     return [Measurement(int(rate), 0, 1, 0.1, Used(1.0, 1.0, 0, None, ()))]
 
 
-def test_a_stage_costs_its_additional_time() -> None:
+def test_a_stage_costs_its_additional_time():
     rounds = Rounds({"reading": measurements(1000), "decoding": measurements(250), "tensorflow": measurements(200)})
     shares = {stage.name: stage.share for stage in stage_costs(rounds).costs}
     assert shares == pytest.approx({"reading": 0.2, "decoding": 0.6, "tensorflow": 0.2})
     assert stage_costs(rounds).limit.name == "decoding"
 
 
-def test_a_stage_that_is_faster_than_the_one_before_costs_nothing() -> None:
+def test_a_stage_that_is_faster_than_the_one_before_costs_nothing():
     rounds = Rounds({"reading": measurements(100), "decoding": measurements(110), "tensorflow": measurements(100)})
     assert [round(stage.share, 2) for stage in stage_costs(rounds).costs] == [0.92, 0.0, 0.08]
 
@@ -144,16 +133,14 @@ def test_a_stage_that_is_faster_than_the_one_before_costs_nothing() -> None:
         ("map", 1.0, {"python": True}, "or write it with TensorFlow ops", "prefetch"),
     ],
 )
-def test_every_limit_has_its_evidence_and_no_advice_that_is_followed(
-    name: str, cores: float, facts: dict[str, Any], words: str, followed: str
-) -> None:
+def test_every_limit_has_its_evidence_and_no_advice_that_is_followed(name, cores, facts, words, followed):
     steps = StageCosts((stage("reading", 10, cores), stage(name, 5, cores, share=0.9)))
     found = explain(steps, 2, facts=LoaderFacts(**facts)).words
     assert words in found
     assert followed not in found
 
 
-def test_a_busy_machine_is_not_called_a_slow_disk() -> None:
+def test_a_busy_machine_is_not_called_a_slow_disk():
     """Half a core of work means a slow disk on two idle cores, but is all that is available if other programs use 70 % of
     them."""
     steps = StageCosts((stage("reading", 10, 0.5, share=1.0),))
@@ -161,7 +148,7 @@ def test_a_busy_machine_is_not_called_a_slow_disk() -> None:
     assert "other programs take 1.4 of 2 cores" in explain(steps, 2, others=0.7).words
 
 
-def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
+def test_only_changes_that_help_are_listed_with_the_best_first():
     changes = [Change("image", "PNG", then, speed, 1.0) for then, speed in (("a", 1.05), ("b", 2.0), ("c", 5.0))]
     steps = StageCosts((stage("reading", 10), stage("decoding", 5, share=0.9)))
     advice = explain(steps, 2, changes).lines()[1:]
@@ -172,7 +159,7 @@ def test_only_changes_that_help_are_listed_with_the_best_first() -> None:
 
 
 FULL = {"cache": "full", "images_per_s": 5000.0}
-CAUSES: list[tuple[str, float, dict[str, Any], str, str]] = [
+CAUSES = [
     # limit, other programs, facts, words, and advice that is already followed
     ("processors", 0.7, {}, "other programs take 1.4 of 2 cores (70%), and the loader gets 0.5", "larger batches"),
     ("processors", 0.84, FULL, "Of the loader itself, copying: ", "uint8"),
@@ -192,7 +179,7 @@ CAUSES: list[tuple[str, float, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize("case", CAUSES, ids=lambda case: case[0])
-def test_each_cause_is_named_with_advice_of_its_own(case: Any) -> None:
+def test_each_cause_is_named_with_advice_of_its_own(case):
     """Decoding takes most of the time, on half a core; only a loader that decodes is told to store another form."""
     name, others, facts, words, followed = case
     stages = StageCosts((replace(stage("decoding", 100), cores=Spread.of([0.5]), share=1.0),))
@@ -204,7 +191,7 @@ def test_each_cause_is_named_with_advice_of_its_own(case: Any) -> None:
     assert bool(limit.changes) == decodes
 
 
-def test_all_stages_count_the_same_records(raw_data: Data) -> None:
+def test_all_stages_count_the_same_records(raw_data):
     """Every stage delivers all samples of an epoch, so that none is faster because it does less."""
     candidates = stage_candidates(raw_data, "train", 4, None, threads=2)
     assert [candidate.name for candidate in candidates] == ["reading", "decoding", "batching", "tensorflow"]

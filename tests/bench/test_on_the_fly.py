@@ -1,8 +1,6 @@
 """The on-the-fly pipeline delivers the pixels that a build stores, every sample once per epoch, with another variant in each."""
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ RECIPE = Recipe(
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("raw")
     draws = np.random.default_rng(0)
     for name in ("train", "trainmask", "val", "valmask"):
@@ -38,11 +36,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def record(sample: dict[str, Any]) -> bytes:
+def record(sample):
     return b"".join(np.asarray(sample[name]).tobytes() for name in ("image", "mask", "distance"))
 
 
-def test_pixels_equal_those_of_a_build_and_every_variant_comes_once(data: Path, tmp_path: Path) -> None:
+def test_pixels_equal_those_of_a_build_and_every_variant_comes_once(data, tmp_path):
     build(RECIPE, tmp_path / "built", data, options=BuildOptions(workers=0))
     built = open_dataset(tmp_path / "built")
     stored = [Counter(record(sample) for sample in built.samples("train", variant)) for variant in range(3)]
@@ -64,7 +62,7 @@ def test_pixels_equal_those_of_a_build_and_every_variant_comes_once(data: Path, 
     assert Counter(map(record, seen[:8])) != Counter(map(record, seen[8:16]))
 
 
-def test_labels_have_their_stored_shape(tmp_path: Path) -> None:
+def test_labels_have_their_stored_shape(tmp_path):
     write_photos(tmp_path, 4, noise=(8, 8))
     recipe = Recipe("labels", sources.Folder("{label}/*.png"), {"image": codecs.Jpeg(), "label": codecs.Scalar()})
     batch = next(iter(on_the_fly(recipe, tmp_path, "train", batch_size=4)))
@@ -72,7 +70,7 @@ def test_labels_have_their_stored_shape(tmp_path: Path) -> None:
     assert batch["image"].shape == (4, 8, 8, 3)
 
 
-def test_images_of_different_sizes_raise(tmp_path: Path) -> None:
+def test_images_of_different_sizes_raise(tmp_path):
     write_photos(tmp_path, 1, "a/0.png", noise=(8, 8))
     write_photos(tmp_path, 1, "a/1.png", noise=(9, 8))
     recipe = Recipe("sizes", sources.Folder("{label}/*.png"), {"image": codecs.Png()})
@@ -80,6 +78,6 @@ def test_images_of_different_sizes_raise(tmp_path: Path) -> None:
         on_the_fly(recipe, tmp_path, "train")
 
 
-def test_a_split_without_samples_is_named(data: Path) -> None:
+def test_a_split_without_samples_is_named(data):
     with pytest.raises(SourceError, match="split 'test' has no sample; available: train, val"):
         on_the_fly(RECIPE, data, "test")

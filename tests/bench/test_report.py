@@ -6,7 +6,6 @@ import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -15,28 +14,27 @@ from tests.commands import status_of
 from tfprep.bench.link import bench_link
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench, lines, write_report
-from tfprep.load import Data
 from tfprep.storage.store import open_store
 
 
 class Tags(HTMLParser):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.open: list[str] = []
         self.seen: list[str] = []
         self.links: list[str] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
         if tag != "meta":
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def test_the_report_of_a_bench(jpeg_data: Data, tmp_path: Path) -> None:
+def test_the_report_of_a_bench(jpeg_data, tmp_path):
     """As a page, as text, and as JSON."""
     options = BenchOptions(batch_size=8, rounds=1, seconds=0.2, changes=False, loader={"threads": 2})
     slower = Candidate("<b>mine</b>", lambda: iter(jpeg_data.numpy_loader("train", 8)))

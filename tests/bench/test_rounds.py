@@ -4,9 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -32,12 +29,12 @@ from tfprep.errors import LoaderError
 SHORT = Budget(rounds=3, seconds=0.05, warm_up_s=0.0, least_batches=2)
 
 
-def measurement(images: int, seconds: float, others: float | None = None) -> Measurement:
+def measurement(images, seconds, others=None):
     return Measurement(images, 10 * images, 1, 0.5, Used(seconds, seconds / 2, 7, others, ()))
 
 
-def endless(sleep_s: float = 0.001, rows: int = 4) -> Any:
-    def batches() -> Iterator[Any]:
+def endless(sleep_s=0.001, rows=4):
+    def batches():
         while True:
             time.sleep(sleep_s)
             yield {"image": np.zeros((rows, 2, 2, 3), np.uint8), "label": np.zeros(rows, np.int64)}
@@ -55,14 +52,14 @@ def endless(sleep_s: float = 0.001, rows: int = 4) -> Any:
         ([np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)], (2, 26)),
     ],
 )
-def test_size_of_a_batch(batch: Any, expected: tuple[int, int]) -> None:
+def test_size_of_a_batch(batch, expected):
     assert measured_size(batch) == expected
 
 
-def test_a_measurement_counts_every_batch_once() -> None:
+def test_a_measurement_counts_every_batch_once():
     seen = []
 
-    def batches() -> Iterator[Any]:
+    def batches():
         while True:
             time.sleep(0.002)
             seen.append(1)
@@ -75,23 +72,23 @@ def test_a_measurement_counts_every_batch_once() -> None:
     assert result.used.seconds >= SHORT.seconds
 
 
-def test_the_wait_for_the_first_batch_includes_the_opening() -> None:
-    def begin() -> Iterator[Any]:
+def test_the_wait_for_the_first_batch_includes_the_opening():
+    def begin():
         time.sleep(0.2)
         return endless()()
 
     assert measure(Candidate("slow to begin", begin), SHORT).first_batch_s >= 0.2
 
 
-def test_slow_batches_are_measured_up_to_the_least_number() -> None:
+def test_slow_batches_are_measured_up_to_the_least_number():
     result = measure(Candidate("slow", endless(0.1)), Budget(1, 0.01, 0.0, 3))
     assert result.batches == 3
 
 
-def test_an_iterator_that_ends_is_opened_again() -> None:
+def test_an_iterator_that_ends_is_opened_again():
     opened = []
 
-    def two() -> Iterator[Any]:
+    def two():
         opened.append(1)
         return iter([np.zeros((2, 1), np.uint8)] * 2)
 
@@ -100,36 +97,36 @@ def test_an_iterator_that_ends_is_opened_again() -> None:
     assert len(opened) == 3
 
 
-def test_a_candidate_without_batches_raises_with_its_name() -> None:
+def test_a_candidate_without_batches_raises_with_its_name():
     with pytest.raises(LoaderError, match="empty yields no batch"):
         measure(Candidate("empty", lambda: iter([])), SHORT)
 
 
-def test_iterators_are_closed() -> None:
+def test_iterators_are_closed():
     closed = []
 
     class Batches:
-        def __iter__(self) -> "Batches":
+        def __iter__(self):
             return self
 
-        def __next__(self) -> Any:
+        def __next__(self):
             return np.zeros((1, 1), np.uint8)
 
-        def close(self) -> None:
+        def close(self):
             closed.append(1)
 
     compare([Candidate("a", Batches)], Budget(2, 0.0, 0.0, 1))
     assert len(closed) == 2
 
 
-def test_candidates_take_turns_in_changing_order() -> None:
-    order: list[str] = []
+def test_candidates_take_turns_in_changing_order():
+    order = []
     candidates = [Candidate(name, endless()) for name in "abc"]
     compare(candidates, Budget(3, 0.0, 0.0, 1), on_measurement=lambda name, _: order.append(name))
     assert "".join(order) == "abcbcacab"
 
 
-def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
+def test_a_ratio_is_the_median_of_the_ratios_within_rounds():
     a = [measurement(100, 1.0), measurement(10, 1.0), measurement(300, 1.0)]
     b = [measurement(50, 1.0), measurement(5, 1.0), measurement(50, 1.0)]
     rounds = Rounds({"a": a, "b": b})
@@ -139,17 +136,17 @@ def test_a_ratio_is_the_median_of_the_ratios_within_rounds() -> None:
 
 
 @pytest.mark.parametrize(("others", "warned"), [(0.02, False), (0.4, True), (None, False)])
-def test_a_busy_machine_is_reported(others: float | None, warned: bool) -> None:
+def test_a_busy_machine_is_reported(others, warned):
     busy = Rounds({"a": [measurement(1, 1.0, others)]}).busy
     assert ("40%" in busy) is warned
     assert bool(busy) is warned
 
 
-def test_memory_that_a_candidate_adds_and_of_an_image() -> None:
+def test_memory_that_a_candidate_adds_and_of_an_image():
     """One candidate allocates 48 MB and the other none, as counted by the system."""
-    added: list[int] = []
+    added = []
 
-    def heavy() -> Iterator[Any]:
+    def heavy():
         before = psutil.Process().memory_info().rss
         kept = np.ones(48 << 20, np.uint8)
         added.append(psutil.Process().memory_info().rss - before)
@@ -169,23 +166,23 @@ def test_memory_that_a_candidate_adds_and_of_an_image() -> None:
 class Filling:
     """Batches that take 2 ms until a cache contains `most` of them, and no time afterwards."""
 
-    def __init__(self, most: float) -> None:
+    def __init__(self, most):
         self.held, self.most = 0.0, most
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self):
         if self.held < self.most:
             time.sleep(0.002)
             self.held += 1
         return np.zeros((4, 2), np.uint8)
 
-    def cache_bytes(self) -> float:
+    def cache_bytes(self):
         return self.held
 
 
-def test_the_measurement_begins_when_the_cache_is_full() -> None:
+def test_the_measurement_begins_when_the_cache_is_full():
     filling = Filling(300)
     found = measure(Candidate("cached", lambda: filling), SHORT)
     assert filling.held == 300
@@ -193,13 +190,13 @@ def test_the_measurement_begins_when_the_cache_is_full() -> None:
     assert found.images_per_s > 4 / 0.002
 
 
-def test_a_cache_that_does_not_fill_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_does_not_fill_in_time_is_reported(monkeypatch):
     monkeypatch.setattr(measuring, "MOST_SETTLE_S", 0.3)
     found = measure(Candidate("cached", lambda: Filling(float("inf"))), SHORT)
     assert not found.settled
 
 
-def test_a_dropped_file_is_not_in_the_page_cache(tmp_path: Path) -> None:
+def test_a_dropped_file_is_not_in_the_page_cache(tmp_path):
     (tmp_path / "empty").touch()
     assert machine.cached_share([tmp_path / "empty"]) is machine.cached_share([]) is None
     path = tmp_path / "file"
@@ -217,7 +214,7 @@ def test_a_dropped_file_is_not_in_the_page_cache(tmp_path: Path) -> None:
     assert machine.cached_share([path]) == 1.0
 
 
-def test_this_machine(tmp_path: Path) -> None:
+def test_this_machine(tmp_path):
     here = machine.this_machine(tmp_path)
     assert here.cores == len(os.sched_getaffinity(0))
     assert 2**28 < here.memory_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -226,7 +223,7 @@ def test_this_machine(tmp_path: Path) -> None:
     assert f"{here.cores} cores" in here.words
 
 
-def test_the_meter_counts_children_and_memory() -> None:
+def test_the_meter_counts_children_and_memory():
     burn = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     with Meter() as meter:
         kept = bytearray(os.urandom(1)) * (64 << 20)
@@ -236,7 +233,7 @@ def test_the_meter_counts_children_and_memory() -> None:
     assert meter.used.memory[0][0] < 0.1
 
 
-def test_the_meter_of_an_idle_period() -> None:
+def test_the_meter_of_an_idle_period():
     with Meter() as meter:
         time.sleep(0.3)
     assert meter.used.cpu_s < 0.25

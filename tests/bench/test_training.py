@@ -3,8 +3,6 @@
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ from tests.commands import status_of
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.training import Training, ready_model, train_with_step
 from tfprep.errors import LoaderError
-from tfprep.load import Data
 
 MODELS = """
 import keras
@@ -47,25 +44,18 @@ QUICK = ["--rounds", "1", "--seconds", "0.2", "--batch-size", "8", "--threads", 
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "models.py"
     path.write_text(MODELS)
     return path
 
 
-def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run(capfd, *arguments):
     return status_of("bench", *arguments), *capfd.readouterr()
 
 
 @pytest.mark.parametrize(("read_s", "status"), [(0.0, 0), (0.01, 4)])
-def test_a_model_is_fitted(
-    jpeg_data: Data,
-    models: Path,
-    capfd: pytest.CaptureFixture[str],
-    slow_reads: Any,
-    read_s: float,
-    status: int,
-) -> None:
+def test_a_model_is_fitted(jpeg_data, models, capfd, slow_reads, read_s, status):
     """A batch of eight slow reads takes 0.08 s, and a step some milliseconds."""
     slow_reads(read_s)
     limit = "50%" if status else "100%"
@@ -83,14 +73,9 @@ def test_a_model_is_fitted(
 
 @pytest.mark.parametrize(
     ("step_s", "read_s", "cause", "text"),
-    [
-        (0.15, 0.0, "step", "the step limits"),
-        (0.03, 0.03, "read", "reading limits"),
-    ],
+    [(0.15, 0.0, "step", "the step limits"), (0.03, 0.03, "read", "reading limits")],
 )
-def test_a_step_beside_the_loader(
-    raw_data: Data, slow_reads: Any, step_s: float, read_s: float, cause: str, text: str
-) -> None:
+def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, text):
     """One thread and 4 records a batch, each of which takes `read_s` seconds to read."""
     slow_reads(read_s)
     loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
@@ -101,10 +86,10 @@ def test_a_step_beside_the_loader(
     assert found.share == pytest.approx(max(0.0, 1 - step_s / max(step_s, 4 * read_s)), abs=0.45)
 
 
-def test_a_map_behind_the_loader_limits_the_step(raw_data: Data) -> None:
+def test_a_map_behind_the_loader_limits_the_step(raw_data):
     import tensorflow as tf
 
-    def slow(batch: Any) -> Any:
+    def slow(batch):
         return {**batch, "label": tf.py_function(lambda label: time.sleep(0.1) or label, [batch["label"]], tf.int64)}
 
     found = train_with_step(loader_candidate(raw_data, "train", 4, map_function=slow, cache=False), 0.01, seconds=1.0)
@@ -112,7 +97,7 @@ def test_a_map_behind_the_loader_limits_the_step(raw_data: Data) -> None:
     assert found.share > 0.05
 
 
-def test_the_lines_of_a_training() -> None:
+def test_the_lines_of_a_training():
     found = Training(None, 20, 1500.4, 0.25, 0.001, 0.0125, "decode", "decoding limits")
     assert found.lines() == [
         "with your model: 1,500 images/s; the training waits for input 25.0% of the time",
@@ -135,9 +120,7 @@ def test_the_lines_of_a_training() -> None:
         ("missing", "label", "has no 'missing'"),
     ],
 )
-def test_functions_that_return_no_model(
-    jpeg_data: Data, models: Path, capfd: pytest.CaptureFixture[str], name: str, targets: str | None, message: str
-) -> None:
+def test_functions_that_return_no_model(jpeg_data, models, capfd, name, targets, message):
     given = [*QUICK, *(["--targets", targets] if targets else []), "--model", f"{models}:{name}"]
     status, out, err = run(capfd, str(jpeg_data.path), *given)
     assert status == 1
@@ -146,14 +129,14 @@ def test_functions_that_return_no_model(
     assert out == ""
 
 
-def test_the_loader_is_closed_if_the_model_fails(jpeg_data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_is_closed_if_the_model_fails(jpeg_data, monkeypatch):
     from tfprep.load.tensorflow.loader import Loader
 
-    closed: list[int] = []
+    closed = []
     close = Loader.close
     monkeypatch.setattr(Loader, "close", lambda self: (closed.append(1), close(self))[1])
 
-    def model() -> Any:
+    def model():
         import keras
 
         made = keras.Sequential([keras.Input((9,)), keras.layers.Dense(1)])

@@ -9,7 +9,7 @@ from tests.commands import status_of
 def run(capsys):
     """A function that runs the command line and returns its exit status, standard output and standard error."""
 
-    def run(*args: object) -> tuple[int, str, str]:
+    def run(*args):
         status = status_of(*args)
         out, err = capsys.readouterr()
         return status, out, err

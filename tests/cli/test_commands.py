@@ -27,7 +27,7 @@ PIPELINES = Path(__file__).parents[2] / "pipelines"
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory) -> Path:
+def photos(tmp_path_factory):
     root = tmp_path_factory.mktemp("photos") / "My Photos"
     return write_photos(root, 40, "{label}/{number}.jpg", labels=("cat", "dog"), noise=(5, 7), size=(90, 120))
 
@@ -46,14 +46,14 @@ RECIPE = Recipe(
 
 
 @pytest.fixture
-def recipe(tmp_path) -> Path:
+def recipe(tmp_path):
     path = tmp_path / "recipe.py"
     path.write_text(RECIPE)
     return path
 
 
 @pytest.fixture(scope="module")
-def built(photos, tmp_path_factory) -> Path:
+def built(photos, tmp_path_factory):
     """The dataset of the recipe; tests must not change it."""
     root = tmp_path_factory.mktemp("built")
     (root / "recipe.py").write_text(RECIPE)

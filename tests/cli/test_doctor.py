@@ -19,7 +19,7 @@ SMALL = 4 << 20
 def findings(tmp_path, monkeypatch):
     """What is found, by name, with other values in place of those of this machine."""
 
-    def findings(**replaced: object) -> dict[str, doctor.Finding]:
+    def findings(**replaced):
         replaced.setdefault("_devices", lambda: {"gpus": [], "cuda": None})
         for name, value in replaced.items():
             monkeypatch.setattr(doctor, name, value)
@@ -28,7 +28,7 @@ def findings(tmp_path, monkeypatch):
     return findings
 
 
-def versions_with(**versions: str | None):
+def versions_with(**versions):
     return lambda name: versions.get(name, version(name) if name in ("tensorflow", "numpy") else None)
 
 

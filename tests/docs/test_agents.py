@@ -23,7 +23,7 @@ STORE = {"image": codecs.Original(), "label": codecs.Scalar()}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
+def root(tmp_path_factory):
     """Photos of two sizes in class folders, and a dataset of them."""
     root = tmp_path_factory.mktemp("agents")
     write_photos(root / "photos", 4, "a/{number}.png", noise=(20, 20))
@@ -32,15 +32,15 @@ def root(tmp_path_factory) -> Path:
     return root
 
 
-def build(root: Path, out: Path, recipe: Recipe) -> None:
+def build(root, out, recipe):
     tfprep.build(recipe, out, root / "photos", options=BuildOptions(workers=0))
 
 
-def command(*args: object) -> None:
+def command(*args):
     main([str(arg) for arg in args])
 
 
-def recipe_file(root: Path, pattern: str = "{label}/*.png") -> Path:
+def recipe_file(root, pattern="{label}/*.png"):
     path = root / "recipe.py"
     path.write_text(
         "from tfprep import Recipe, codecs, sources\n"
@@ -49,13 +49,13 @@ def recipe_file(root: Path, pattern: str = "{label}/*.png") -> Path:
     return path
 
 
-def without(package: str, call):
+def without(package, call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, package, None)
         call()
 
 
-def build_without_opencv(root: Path) -> None:
+def build_without_opencv(root):
     args = ["build", recipe_file(root), "--data", root / "photos", "--out", root / "x", "--workers", "0"]
     raise TfprepError(run(f"{BLOCKED}from tfprep.cli import run\nsys.argv[0] = 'tfprep'\nrun()", *args).stderr)
 
@@ -66,7 +66,7 @@ def on_another_backend(call):
         call()
 
 
-def opened(root: Path) -> tfprep.load.Data:
+def opened(root):
     return tfprep.open(root / "built")
 
 

@@ -22,7 +22,7 @@ RECIPES = [block for block in BLOCKS if "RECIPE =" in block.values[0]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """Class folders, and images with masks, large enough for every recipe."""
     root = tmp_path_factory.mktemp("docs")
     draws = np.random.default_rng(0)

@@ -34,7 +34,7 @@ def test_the_page(tmp_path, monkeypatch):
     for line in photos:
         assert status_of(line) == 0
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    names: dict = {}
+    names = {}
     exec(code, names)
     assert names["images"].shape == (4, 32, 32, 3)
     assert sorted(names["labels"].numpy().tolist())[0] in (0, 1, 2)

@@ -7,7 +7,6 @@ import json
 import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -25,7 +24,7 @@ COMMANDS = ("python benchmarks/one.py --data data/x", "python benchmarks/two.py 
 
 
 @pytest.fixture
-def figures(tmp_path, monkeypatch) -> ModuleType:
+def figures(tmp_path, monkeypatch):
     """The script, over a page and two benchmarks of a folder."""
     loader = SourceFileLoader("figures", str(ROOT / "scripts" / "figures"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("figures", loader))
@@ -33,10 +32,7 @@ def figures(tmp_path, monkeypatch) -> ModuleType:
     loader.exec_module(module)
     (tmp_path / "README.md").write_text(PAGE)
     (tmp_path / "benchmarks").mkdir()
-    results = {
-        "one": {"rates": {"a, b": 1301.4, "most": 1800.0}},
-        "two": {"batch_s": [0.00026], "ratio": 0.5},
-    }
+    results = {"one": {"rates": {"a, b": 1301.4, "most": 1800.0}}, "two": {"batch_s": [0.00026], "ratio": 0.5}}
     for name, result in results.items():
         script = f"import sys\nopen(sys.argv[-1], 'w').write({json.dumps(result)!r})\nassert sys.argv[-2] == '--json'\n"
         (tmp_path / "benchmarks" / f"{name}.py").write_text(script)
@@ -44,7 +40,7 @@ def figures(tmp_path, monkeypatch) -> ModuleType:
     return module
 
 
-def run(figures: ModuleType, monkeypatch, folder: Path, *arguments: str) -> int:
+def run(figures, monkeypatch, folder, *arguments):
     monkeypatch.setattr(sys, "argv", ["figures", "--results", str(folder / "results"), *arguments])
     return int(figures.main())
 

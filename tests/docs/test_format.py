@@ -17,13 +17,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """24 photos of two classes."""
     root = tmp_path_factory.mktemp("format")
     return build_photos(root, 24, codecs.Jpeg(95), noise=(3, 4), size=(24, 32))
 
 
-def run(module: str, folder: Path) -> dict:
+def run(module, folder):
     (block,) = (block for block in BLOCKS if module in block)
     names = {"folder": str(folder), "__name__": "page"}
     exec(compile(block, f"docs/format.md, {module}", "exec"), names)

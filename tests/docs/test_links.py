@@ -13,12 +13,12 @@ REPOSITORY = re.compile(
 )
 
 
-def links(page: Path) -> list[str]:
+def links(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
     return re.findall(r"\]\(<?([^)\s>]+)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Anchors as GitHub makes them: lower case, spaces to hyphens, no other punctuation."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -24,7 +24,7 @@ INDEXED = {
 }
 
 
-def section(heading: str) -> str:
+def section(heading):
     return PAGE.split(f"### {heading}", 1)[1].split("\n##", 1)[0]
 
 
@@ -42,11 +42,11 @@ def site(tmp_path_factory):
     return root
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "report.html"}
 
 
-def shell(script: str, root: Path, out: Path, **variables: str) -> None:
+def shell(script, root, out, **variables):
     environment = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "DATA": str(root / "data")}
     run = {"env": {**environment, "OUT": str(out), **variables}, "cwd": root}
     subprocess.run(["bash", "-euc", script], check=True, timeout=120, **run)

@@ -4,7 +4,6 @@ import gc
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +19,14 @@ TYPED = [block for block in BLOCKS if not block.startswith("# script")]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: Any) -> Path:
+def folder(tmp_path_factory):
     """A built dataset of 24 images of two classes."""
     recipe = {"geometry": [augment.Flip(p=0.5)], "variants": {"train": 2}}
     return build_photos(tmp_path_factory.mktemp("training"), 24, recipe=recipe, noise=(12, 10))
 
 
 @pytest.fixture
-def page(folder: Path) -> dict[str, Any]:
+def page(folder):
     """The names that the page uses without defining them."""
     import keras
     import tensorflow as tf
@@ -42,7 +41,7 @@ def page(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     import keras
     import tensorflow as tf
 
@@ -67,14 +66,14 @@ def test_the_page_runs_from_top_to_bottom(page: dict[str, Any], tmp_path: Path, 
 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
-def test_each_script_runs(number: int, tmp_path: Path) -> None:
+def test_each_script_runs(number, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPTS[number])
     done = run_python([str(tmp_path / "script.py")], cwd=tmp_path, env={"TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=150)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split()[-1] == ["36", "4"][number]
 
 
-def test_the_page_says_each_key_of_the_json_lines(tmp_path: Path) -> None:
+def test_the_page_says_each_key_of_the_json_lines(tmp_path):
     import tensorflow as tf
 
     from tfprep.train import InputMonitor
@@ -87,7 +86,7 @@ def test_the_page_says_each_key_of_the_json_lines(tmp_path: Path) -> None:
     assert keys == set(re.findall(r"`([a-z0-9_]+)`", table))
 
 
-def test_every_public_name_is_on_the_page() -> None:
+def test_every_public_name_is_on_the_page():
     import tfprep.train
 
     functions = [

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ def session(demo, tmp_path, monkeypatch):
     keras.utils.clear_session()
 
 
-def run_command(line: str) -> None:
+def run_command(line):
     if line.startswith("python "):
         done = run_python(shlex.split(line)[1:], cwd=Path.cwd(), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
         print(done.stdout)
@@ -66,14 +65,14 @@ def run_command(line: str) -> None:
     assert status_of(line) == 0, line
 
 
-def run_block(block: str, names: dict[str, Any], number: int) -> None:
+def run_block(block, names, number):
     """Run a block from a file, as TensorFlow reads the source of functions that it traces."""
     path = Path(f"block{number}.py").absolute()
     path.write_text(block)
     exec(compile(block, str(path), "exec"), names)
 
 
-def follow(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
+def follow(blocks, names):
     """Do what a page says, block after block."""
     for number, (language, block) in enumerate(blocks):
         if language == "bash":
@@ -85,7 +84,7 @@ def follow(blocks: list[tuple[str, str]], names: dict[str, Any]) -> None:
             run_block(block, names, number)
 
 
-def check_result(printed: str, picture: str, least: float) -> None:
+def check_result(printed, picture, least):
     assert float(SCORE.findall(printed)[-1]) > least
     assert not picture or np.asarray(Image.open(picture)).std() > 10
 
@@ -103,13 +102,13 @@ def test_a_tutorial_ends_with_a_trained_model_and_a_picture(page, session, capsy
         check_files_for_maxdiffusion(Path("demo/maxdiffusion"), session["data"])
 
 
-def check_files_for_maxdiffusion(folder: Path, data: Any) -> None:
+def check_files_for_maxdiffusion(folder, data):
     """Read all files of a folder as `make_tfrecord_iterator` of MaxDiffusion does (input_pipeline/_tfds_data_processing.py)."""
     import tensorflow as tf
 
     description = {name: tf.io.FixedLenFeature([], tf.string) for name in ("moments", "clip_embeddings")}
 
-    def prepared(record: Any) -> dict[str, Any]:
+    def prepared(record):
         features = tf.io.parse_single_example(record, description)
         return {name: tf.io.parse_tensor(features[name], tf.float32) for name in description}
 
@@ -140,14 +139,14 @@ def test_the_notebook_runs_from_top_to_bottom(session, capsys):
     check_result(capsys.readouterr().out, "demo/result.png", 0.5)
 
 
-def _block(source: str) -> tuple[str, str]:
+def _block(source):
     if source.startswith("!"):
         return "bash", source.replace("!", "")
     return "python", source.replace("%%writefile", "# file:")
 
 
 def test_the_notebook_is_that_of_the_page():
-    names: dict[str, Any] = {"__file__": str(DOCS / "tutorials" / "notebook.py"), "__name__": "notebook"}
+    names = {"__file__": str(DOCS / "tutorials" / "notebook.py"), "__name__": "notebook"}
     exec((DOCS / "tutorials" / "notebook.py").read_text(), names)
     printed = names["notebook"](DOCS / "tutorials" / "segmentation.md")
     assert printed == (DOCS / "tutorials" / "segmentation.ipynb").read_text(), (

@@ -14,14 +14,14 @@ STOPPED_AT = 17
 """Steps before the first training ends, as if it had been killed: within an epoch."""
 
 
-def tfprep_command(line: str) -> None:
+def tfprep_command(line):
     """Run a line of the pages as a command of its own."""
     done = subprocess.run([sys.executable, "-m", *line.split()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
     print(f"$ {line}\n{done.stdout}")
 
 
-def prepare() -> None:
+def prepare():
     tfprep_command("tfprep demo --only-data --out demo --scenes 60")
     tfprep_command("tfprep init demo/objects --out objects.py")
     with open("objects.py") as file:
@@ -33,7 +33,7 @@ def prepare() -> None:
     tfprep_command("tfprep show out/objects")
 
 
-def network(classes: int, keras: object) -> object:
+def network(classes, keras):
     layers = keras.layers
     stack = [layers.Rescaling(1 / 255), layers.Flatten(), layers.Dropout(0.2, seed=1), layers.Dense(classes)]
     model = keras.Sequential([keras.Input((32, 32, 3)), *stack])
@@ -42,7 +42,7 @@ def network(classes: int, keras: object) -> object:
     return model
 
 
-def train() -> None:
+def train():
     for line in (
         "tfprep --version",
         "tfprep info out/objects",
@@ -96,7 +96,7 @@ def train() -> None:
     own_loop(backend, data, options)
 
 
-def own_loop(backend: str, data: object, options: dict) -> None:
+def own_loop(backend, data, options):
     """A training loop's input, in the framework's own arrays, without Keras."""
     name = {"tensorflow": "loader", "jax": "jax_loader", "torch": "torch_loader"}[backend]
     shapes = {tuple(images.shape) for images, labels in getattr(data, name)("train", seed=0, **options)}

@@ -5,21 +5,19 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def tf() -> Any:
+def tf():
     import tensorflow
 
     return tensorflow
 
 
 @pytest.fixture
-def dense(tf: Any) -> Any:
+def dense(tf):
     """A compiled model of one layer for [B, 8] inputs and [B, 4] targets."""
     model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse")
@@ -27,15 +25,15 @@ def dense(tf: Any) -> Any:
 
 
 @pytest.fixture
-def pairs(tf: Any) -> Callable[..., Any]:
+def pairs(tf):
     """`pairs(count, delay)` is a dataset of `count` pairs (x [8], y [4]); sample n takes `delay(n)` seconds."""
 
-    def make(count: int, delay: Callable[[int], float] = lambda number: 0.0) -> Any:
-        def wait(number: int) -> Any:
+    def make(count, delay=lambda number: 0.0):
+        def wait(number):
             time.sleep(delay(int(number)))
             return number
 
-        def sample(number: Any) -> Any:
+        def sample(number):
             done = tf.ensure_shape(tf.numpy_function(wait, [number], tf.int64), [])
             return tf.ones([8]), tf.ones([4]) * tf.cast(done, tf.float32)
 
@@ -45,7 +43,7 @@ def pairs(tf: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture(autouse=True)
-def _float32() -> Iterator[None]:
+def _float32():
     """Resets the dtype policy after a test that sets it."""
     yield
     import keras

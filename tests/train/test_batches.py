@@ -1,8 +1,5 @@
 """Each problem of a batch is reported."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -10,13 +7,13 @@ from tfprep import train
 from tfprep.errors import TrainError
 
 
-def _images(count: int = 4, **changes: Any) -> Any:
+def _images(count=4, **changes):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, [count, 8, 8, 3]).astype(np.uint8)
     return changes.get("images", images), changes.get("labels", np.arange(count) % 3)
 
 
-def test_a_good_batch_has_no_problem(tf: Any) -> None:
+def test_a_good_batch_has_no_problem(tf):
     images, labels = _images(10)
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
     report = train.check_batches(dataset, 3, num_classes=3)
@@ -30,7 +27,7 @@ def test_a_good_batch_has_no_problem(tf: Any) -> None:
     assert "[1]: int64 (4,) or (2,), from 0 to 2, mean 0.9; values 0: 4, 1: 3, 2: 3" in str(report)
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+WRONG = {
     "nan": ([_images(images=np.full([4, 8, 8, 3], np.nan, "f"))], r"\[0\]: 768 values are NaN or infinite"),
     "constant": ([_images(images=np.zeros([4, 8, 8, 3], "f"))], r"\[0\]: all values are 0; is the right file read"),
     "unscaled": ([_images(images=_images()[0].astype("f"))], r"\[0\]: float images up to 25\d; divide by 255"),
@@ -45,14 +42,14 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_each_problem_is_reported(tf: Any, case: str) -> None:
+def test_each_problem_is_reported(tf, case):
     batches, message = WRONG[case]
     with pytest.raises(TrainError, match=message):
         train.check_batches(batches, num_classes=3)
     assert train.check_batches(batches, num_classes=3, strict=False).problems
 
 
-def test_named_components_and_ragged_ones(tf: Any) -> None:
+def test_named_components_and_ragged_ones(tf):
     boxes = tf.RaggedTensor.from_row_lengths(tf.random.stateless_uniform([5, 4], [1, 2]), [2, 3])
     batch = ({"image": _images(2)[0], "boxes": boxes}, {"name": np.array([b"a", b"b"])})
     names = [component.name for component in train.check_batches([batch], strict=False).components]
@@ -62,7 +59,7 @@ def test_named_components_and_ragged_ones(tf: Any) -> None:
 tensorboard = pytest.importorskip("tensorboard")
 
 
-def _read(folder: Path) -> Any:
+def _read(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0})
@@ -70,7 +67,7 @@ def _read(folder: Path) -> Any:
     return accumulator
 
 
-def test_scalars_are_read_back(tf: Any, tmp_path: Path) -> None:
+def test_scalars_are_read_back(tf, tmp_path):
     from tfprep.train.charts import SummaryWriter
 
     charts = SummaryWriter(str(tmp_path))
@@ -83,7 +80,7 @@ def test_scalars_are_read_back(tf: Any, tmp_path: Path) -> None:
     assert events.SummaryMetadata("c").plugin_data.plugin_name == "scalars"
 
 
-def test_the_layout_equals_tensorboards_message() -> None:
+def test_the_layout_equals_tensorboards_message():
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     from tfprep.train.charts import layout_bytes
@@ -97,7 +94,7 @@ def test_the_layout_equals_tensorboards_message() -> None:
     assert layout_bytes("Input", tags) == expected.SerializeToString()
 
 
-def test_check_batches_draws_the_images(tf: Any, tmp_path: Path) -> None:
+def test_check_batches_draws_the_images(tf, tmp_path):
     images = np.zeros([4, 6, 5, 3], np.uint8)
     images[:] = np.arange(4)[:, None, None, None] * 60
     train.check_batches([(images, np.array([0, 1, 1, 0]))], log_dir=tmp_path)

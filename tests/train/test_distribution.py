@@ -5,9 +5,7 @@ import json
 import pickle
 import signal
 import socket
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,17 +47,17 @@ print(json.dumps({"seen": seen, "shares": shares, "step": last.step, "waits": la
 """
 
 
-def _numbers(clicks: Any) -> list[int]:
+def _numbers(clicks):
     """The samples' numbers, which the click maps of the test dataset contain; a variant adds 1000."""
     array = np.asarray(clicks)
     return [(int(image[0, 0, 0]) + 256 * int(image[0, 0, 1])) % 1000 for image in array]
 
 
-def _flat(parts: Iterable[list[int]]) -> list[int]:
+def _flat(parts):
     return [number for part in parts for number in part]
 
 
-def test_mirrored_strategy_on_two_devices(photos: Any, tmp_path: Path) -> None:
+def test_mirrored_strategy_on_two_devices(photos, tmp_path):
     """Runs in a new process, since devices are created before anything else, and collectives are counted from the start."""
     result = _run(["-c", MIRRORED, str(photos.path), str(tmp_path)])
     assert all(shares == [5, 5] for shares in result["shares"])
@@ -68,13 +66,13 @@ def test_mirrored_strategy_on_two_devices(photos: Any, tmp_path: Path) -> None:
     assert result["waits"] is None  # It is not measured here, and a message says so.
 
 
-def _run(arguments: list[str]) -> Any:
+def _run(arguments):
     done = run_python(arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: Path) -> None:
+def test_multi_worker_mirrored_strategy_in_two_processes(photos, tmp_path):
     ports = [_free_port() for _ in range(2)]
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     running = []
@@ -97,14 +95,14 @@ def test_multi_worker_mirrored_strategy_in_two_processes(photos: Any, tmp_path: 
     assert any(first["weights"])
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @pytest.fixture
-def service(tf: Any) -> Any:
+def service(tf):
     """The address of a dispatcher with two workers of the tf.data service, on loopback."""
     servers = tf.data.experimental.service
     dispatcher = servers.DispatchServer(servers.DispatcherConfig(port=0))
@@ -116,7 +114,7 @@ def service(tf: Any) -> Any:
     dispatcher._stop()
 
 
-def test_tf_data_service_with_two_workers(tf: Any, photos: Any, service: str) -> None:
+def test_tf_data_service_with_two_workers(tf, photos, service):
     """Dynamic sharding gives each worker some of the shards: each sample comes once."""
     import tfprep
 
@@ -127,7 +125,7 @@ def test_tf_data_service_with_two_workers(tf: Any, photos: Any, service: str) ->
     assert sorted(_flat(map(_numbers, dataset.apply(distribute)))) == list(range(11))
 
 
-def test_the_monitor_sees_the_service_as_a_stage(tf: Any, service: str, tmp_path: Path) -> None:
+def test_the_monitor_sees_the_service_as_a_stage(tf, service, tmp_path):
     distribute = tf.data.experimental.service.distribute(processing_mode="distributed_epoch", service=service)
     dataset = tf.data.Dataset.range(40).batch(4).apply(distribute)
     seen = []
@@ -140,7 +138,7 @@ def test_the_monitor_sees_the_service_as_a_stage(tf: Any, service: str, tmp_path
     assert sample.waits.images == 40
 
 
-def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> None:
+def test_cross_validation_over_the_folds_of_a_dataset(tf, photos):
     """Each fold's model is evaluated on samples that it has not seen. The model answers with class c, so its score is the
     share of c."""
 
@@ -150,7 +148,7 @@ def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> N
     data = tfprep.open(photos.path)
     built = []
 
-    def build_model() -> Any:
+    def build_model():
         built.append(1)
         model = tf.keras.Sequential([tf.keras.Input([24, 32, 2]), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
         model.layers[-1].set_weights([np.zeros([24 * 32 * 2, 3]), np.array([5.0, 0.0, 0.0])])
@@ -171,7 +169,7 @@ def test_cross_validation_over_the_folds_of_a_dataset(tf: Any, photos: Any) -> N
     assert "accuracy 0.3" in str(scores)
 
 
-def _tiny_model() -> Any:
+def _tiny_model():
     import keras
 
     model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
@@ -179,12 +177,12 @@ def _tiny_model() -> Any:
     return model
 
 
-def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: Any) -> None:
+def test_cross_validation_in_processes_of_their_own(photos, monkeypatch):
     """The arguments of `isolated` can be sent, and suffice to train a fold. (test_session covers its process.)"""
     import tfprep
     from tfprep.train import isolation
 
-    def sent(function: Any, *arguments: Any) -> Any:
+    def sent(function, *arguments):
         function, arguments = pickle.loads(pickle.dumps((function, arguments)))
         return pickle.loads(pickle.dumps(function(*arguments)))
 
@@ -194,7 +192,7 @@ def test_cross_validation_in_processes_of_their_own(photos: Any, monkeypatch: An
     assert [set(fold) for fold in scores.folds] == [{"loss"}, {"loss"}]
 
 
-def test_the_monitor_reports_the_loaders_counters(tf: Any, photos: Any, tmp_path: Path) -> None:
+def test_the_monitor_reports_the_loaders_counters(tf, photos, tmp_path):
     import tfprep
 
     loader = tfprep.open(photos.path).loader("train", batch_size=10, inputs="clicks", targets="label")

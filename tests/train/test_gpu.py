@@ -4,7 +4,6 @@ that TensorFlow would pass to its runtime.
 
 import ctypes
 import os
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GRO
 
 
 @pytest.fixture
-def machine(tf: Any, monkeypatch: Any) -> Any:
+def machine(tf, monkeypatch):
     """TensorFlow's bookkeeping of devices, not initialised, on a machine with two GPUs."""
     from tensorflow.python.eager import context
 
@@ -32,7 +31,7 @@ def machine(tf: Any, monkeypatch: Any) -> Any:
     return fresh
 
 
-CASES: dict[str, tuple[dict[str, Any], tuple[str, bool, list[list[int]]], str]] = {
+CASES = {
     "growth": ({"growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows as needed); allocator bfc"),
     "limit": ({"visible": [1], "memory_limit_mb": 4096}, ("1", False, [[4096]]), "GPU:1 (up to 4,096 MB); allocator bfc"),
     "order": ({"visible": map(int, "10"), "growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows"),
@@ -42,14 +41,14 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, bool, list[list[int]]], str]] 
 }  # fmt: skip
 
 
-def _told(machine: Any) -> tuple[str, bool, list[list[int]]]:
+def _told(machine):
     options = machine._compute_gpu_options()
     split = [list(device.memory_limit_mb) for device in options.experimental.virtual_devices]
     return options.visible_device_list, options.allow_growth, split
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options_take_effect(machine: Any, capsys: Any, case: str) -> None:
+def test_options_take_effect(machine, capsys, case):
     options, expected, printed = CASES[case]
     train.configure_gpu(**options)
     assert _told(machine) == expected
@@ -57,12 +56,12 @@ def test_options_take_effect(machine: Any, capsys: Any, case: str) -> None:
     assert os.environ.get("TF_GPU_ALLOCATOR") == options.get("allocator")
 
 
-def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine: Any, monkeypatch: Any) -> None:
+def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine, monkeypatch):
     from tensorflow.python.eager import context
 
     seen = []
 
-    def look() -> list[bytes]:
+    def look():
         seen.append(os.environ.get("TF_GPU_ALLOCATOR"))
         return [b"/physical_device:CPU:0", b"/physical_device:GPU:0"]
 
@@ -76,19 +75,19 @@ def test_the_allocator_is_set_before_tensorflow_lists_gpus(machine: Any, monkeyp
 class Driver:
     """CUDA's driver with GPUs of 8 and 16 GB."""
 
-    def cuInit(self, flags: int) -> int:
+    def cuInit(self, flags):
         return 0
 
-    def cuDeviceGet(self, device: Any, number: int) -> int:
+    def cuDeviceGet(self, device, number):
         ctypes.cast(device, ctypes.POINTER(ctypes.c_int))[0] = 40 + number
         return 0 if number < 2 else 101
 
-    def cuDeviceTotalMem_v2(self, size: Any, device: Any) -> int:
+    def cuDeviceTotalMem_v2(self, size, device):
         ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = {40: 8 << 30, 41: 16 << 30}[device.value]
         return 0
 
 
-def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monkeypatch: Any) -> None:
+def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine, monkeypatch):
     from tfprep.train import gpu
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f2a,MIG-77c0")
@@ -97,10 +96,10 @@ def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine: Any, monke
     assert _told(machine) == ("0,1", False, [[2048], [4096]])
 
 
-def test_a_fraction_without_a_driver_names_the_alternative(machine: Any, monkeypatch: Any) -> None:
+def test_a_fraction_without_a_driver_names_the_alternative(machine, monkeypatch):
     from tfprep.train import gpu
 
-    def missing() -> Any:
+    def missing():
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     monkeypatch.setattr(gpu, "_driver", missing)
@@ -108,7 +107,7 @@ def test_a_fraction_without_a_driver_names_the_alternative(machine: Any, monkeyp
         train.configure_gpu(fraction=0.5)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "growth_and_limit": ({"growth": True, "memory_limit_mb": 100}, "growth and a memory limit exclude each other"),
     "growth_and_fraction": ({"growth": True, "fraction": 0.5}, "growth and a memory limit exclude each other"),
     "two_limits": ({"memory_limit_mb": 100, "fraction": 0.5}, "both set the limit"),
@@ -122,7 +121,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_contradictions_are_refused(machine: Any, case: str) -> None:
+def test_contradictions_are_refused(machine, case):
     options, message = REFUSED[case]
     with pytest.raises(TrainError, match=message):
         train.configure_gpu(**options)
@@ -130,9 +129,7 @@ def test_contradictions_are_refused(machine: Any, case: str) -> None:
     assert "TF_GPU_ALLOCATOR" not in os.environ
 
 
-def test_an_environment_variable_that_overrides_an_option_is_reported(
-    machine: Any, monkeypatch: Any, capsys: Any
-) -> None:
+def test_an_environment_variable_that_overrides_an_option_is_reported(machine, monkeypatch, capsys):
     """`GPUBFCAllocator` gives TF_FORCE_GPU_ALLOW_GROWTH precedence over the option."""
     monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
     with pytest.raises(TrainError, match=r"TF_FORCE_GPU_ALLOW_GROWTH=false in the environment overrules growth=True"):
@@ -145,7 +142,7 @@ def test_an_environment_variable_that_overrides_an_option_is_reported(
         train.configure_gpu(memory_limit_mb=200)
 
 
-def test_growth_together_with_a_split_cpu_is_refused(tf: Any, machine: Any) -> None:
+def test_growth_together_with_a_split_cpu_is_refused(tf, machine):
     """TensorFlow drops the growth silently in that case, as the second half of the test shows."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -156,13 +153,13 @@ def test_growth_together_with_a_split_cpu_is_refused(tf: Any, machine: Any) -> N
     assert not machine._compute_gpu_options().allow_growth
 
 
-def test_a_second_call_that_contradicts_the_first_is_refused(machine: Any) -> None:
+def test_a_second_call_that_contradicts_the_first_is_refused(machine):
     train.configure_gpu(memory_limit_mb=100)
     with pytest.raises(TrainError, match="contradicts what was configured before: Cannot set memory growth"):
         train.configure_gpu(growth=True)
 
 
-def test_a_late_call_raises_unless_it_changes_nothing(machine: Any, monkeypatch: Any) -> None:
+def test_a_late_call_raises_unless_it_changes_nothing(machine, monkeypatch):
     train.configure_gpu(growth=True)
     monkeypatch.setattr(machine, "_context_handle", object())
     assert train.configure_gpu(growth=True).growth
@@ -171,7 +168,7 @@ def test_a_late_call_raises_unless_it_changes_nothing(machine: Any, monkeypatch:
     monkeypatch.setattr(machine, "_context_handle", None)
 
 
-def test_without_a_gpu_nothing_changes_and_a_message_says_so(tf: Any, capsys: Any) -> None:
+def test_without_a_gpu_nothing_changes_and_a_message_says_so(tf, capsys):
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("this machine has a GPU")
     settings = train.configure_gpu([3], memory_limit_mb=100)

@@ -3,8 +3,6 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -13,14 +11,14 @@ from tfprep.errors import TrainError
 
 
 @pytest.fixture(autouse=True)
-def _young_heap(tf: Any) -> Iterator[None]:
+def _young_heap(tf):
     """Excludes TensorFlow's half million objects from the many collections in these tests."""
     gc.freeze()
     yield
     gc.unfreeze()
 
 
-def _train(tf: Any, units: int = 64) -> float:
+def _train(tf, units=64):
     model = tf.keras.Sequential(
         [tf.keras.Input([8]), tf.keras.layers.Dense(units, activation="relu"), tf.keras.layers.Dense(4)]
     )
@@ -29,13 +27,13 @@ def _train(tf: Any, units: int = 64) -> float:
     return float(model.fit(dataset, steps_per_epoch=2, verbose=0, shuffle=False).history["loss"][0])
 
 
-def _alive(*kinds: str) -> list[int]:
+def _alive(*kinds):
     gc.collect()
     names = [type(thing).__name__ for thing in gc.get_objects()]
     return [names.count(kind) for kind in kinds]
 
 
-def test_a_session_collects_models_and_iterators(tf: Any) -> None:
+def test_a_session_collects_models_and_iterators(tf):
     """TensorFlow itself keeps the weights of what was trained; the page of the guide says so."""
     kinds = ("OwnedIterator", "Sequential", "Adam")
     with train.fresh_session():
@@ -46,8 +44,8 @@ def test_a_session_collects_models_and_iterators(tf: Any) -> None:
     assert _alive(*kinds) == before
 
 
-def test_an_exception_goes_through_and_the_session_is_cleared(tf: Any) -> None:
-    def fails() -> None:
+def test_an_exception_goes_through_and_the_session_is_cleared(tf):
+    def fails():
         with train.fresh_session():
             _train(tf)
             raise LookupError
@@ -57,19 +55,19 @@ def test_an_exception_goes_through_and_the_session_is_cleared(tf: Any) -> None:
     assert tf.keras.Sequential().name == "sequential"  # names count from the start again
 
 
-def _pid_and_tensorflow(add: int) -> tuple[int, bool, int]:
+def _pid_and_tensorflow(add):
     return os.getpid(), "tensorflow" in sys.modules, add + 1
 
 
-def _fail() -> None:
+def _fail():
     raise LookupError("of the function")
 
 
-def _die() -> None:
+def _die():
     os.kill(os.getpid(), 9)
 
 
-def test_isolated_runs_in_another_process() -> None:
+def test_isolated_runs_in_another_process():
     pid, _, value = train.isolated(_pid_and_tensorflow, add=2)
     assert pid != os.getpid()
     assert value == 3

@@ -1,15 +1,13 @@
 """The callbacks with every way in which Keras runs a step: they count the steps that were trained, and give no false alarm."""
 
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.warm_python import run_python
 from tfprep import train
 
-WAYS: dict[str, dict[str, Any]] = {
+WAYS = {
     "plain": {},
     "eager": {"run_eagerly": True},
     "xla": {"jit_compile": True},
@@ -18,7 +16,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def _model(way: str) -> Any:
+def _model(way):
     import keras
 
     options = dict(WAYS[way])
@@ -28,13 +26,13 @@ def _model(way: str) -> Any:
     return model
 
 
-def _callbacks(folder: Path) -> Any:
+def _callbacks(folder):
     monitor, guard = train.InputMonitor(folder, every_s=0.1), train.RetraceGuard()
     return monitor, guard, [monitor, train.Watchdog(20), guard]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_counts_and_waits_are_those_of_the_training(tf: Any, pairs: Any, tmp_path: Path, way: str) -> None:
+def test_counts_and_waits_are_those_of_the_training(tf, pairs, tmp_path, way):
     """10 batches per epoch take 20 ms each; the batches of the validation take 80 ms and do not count."""
     model = _model(way)
     monitor, guard, callbacks = _callbacks(tmp_path)
@@ -58,7 +56,7 @@ def test_counts_and_waits_are_those_of_the_training(tf: Any, pairs: Any, tmp_pat
 
 
 @pytest.mark.parametrize("way", ["plain", "many_steps_a_call"])
-def test_an_epoch_that_no_call_divides(tf: Any, pairs: Any, tmp_path: Path, way: str) -> None:
+def test_an_epoch_that_no_call_divides(tf, pairs, tmp_path, way):
     """10 steps in calls of 4, with a partial last batch: 2.5 calls."""
     model = _model(way)
     monitor, guard, callbacks = _callbacks(tmp_path)
@@ -68,7 +66,7 @@ def test_an_epoch_that_no_call_divides(tf: Any, pairs: Any, tmp_path: Path, way:
     assert guard.retraces == []
 
 
-def test_evaluate_and_predict_take_the_callbacks(tf: Any, dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_evaluate_and_predict_take_the_callbacks(tf, dense, pairs, tmp_path):
     monitor, guard, callbacks = _callbacks(tmp_path)
     dense.evaluate(pairs(8).batch(4), verbose=0, callbacks=callbacks)
     dense.predict(pairs(8).batch(4), verbose=0, callbacks=callbacks)
@@ -79,11 +77,11 @@ def test_evaluate_and_predict_take_the_callbacks(tf: Any, dense: Any, pairs: Any
     assert guard.retraces == []
 
 
-def test_a_fit_that_breaks_off_leaves_a_model_that_trains(tf: Any, dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_a_fit_that_breaks_off_leaves_a_model_that_trains(tf, dense, pairs, tmp_path):
     """The pipeline raises inside the step."""
     monitor, _, callbacks = _callbacks(tmp_path)
 
-    def fail(number: int) -> float:
+    def fail(number):
         if number == 9:
             raise LookupError("sample 9 is missing")
         return 0.0
@@ -97,7 +95,7 @@ def test_a_fit_that_breaks_off_leaves_a_model_that_trains(tf: Any, dense: Any, p
     assert monitor.samples[-1].step - 10 in (2, 3)
 
 
-def test_fit_prints_what_limits_in_two_lines(tf: Any, dense: Any, pairs: Any, tmp_path: Path, capsys: Any) -> None:
+def test_fit_prints_what_limits_in_two_lines(tf, dense, pairs, tmp_path, capsys):
     monitor, _, _ = _callbacks(tmp_path)
     slow = pairs(40, lambda number: 0.005).batch(4)
     dense.fit(slow, epochs=2, verbose=2, shuffle=False, callbacks=[monitor])
@@ -109,8 +107,8 @@ def test_fit_prints_what_limits_in_two_lines(tf: Any, dense: Any, pairs: Any, tm
     dense.fit(slow, verbose=0, shuffle=False, callbacks=[monitor])
     assert "InputMonitor" not in capsys.readouterr().out
 
-    class SlowStep(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    class SlowStep(tf.keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
             time.sleep(0.02)
 
     dense.fit(pairs(40).batch(4).prefetch(2), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
@@ -150,20 +148,20 @@ print("batches", len(waits), "median", sorted(waits)[len(waits) // 2] if waits e
 
 
 @pytest.mark.parametrize("way", ["plain", "eager", "xla"])
-def test_deterministic_ops_have_another_clock(tmp_path: Path, way: str) -> None:
+def test_deterministic_ops_have_another_clock(tmp_path, way):
     """`tf.timestamp` raises under `enable_op_determinism`, which no process takes back."""
     printed = _run_deterministic(tmp_path, -1, way)
     assert printed[-1].startswith("batches 20 median ")
     assert 0.018 < float(printed[-1].split()[-1]) < 0.5
 
 
-def test_a_stall_among_deterministic_ops_is_found(tmp_path: Path) -> None:
+def test_a_stall_among_deterministic_ops_is_found(tmp_path):
     printed = _run_deterministic(tmp_path, 4, "plain")
     assert "stalled: no batch for 3." in "\n".join(printed)
     assert printed[-1].startswith("batches 4 ")
 
 
-def _run_deterministic(folder: Path, stalls_at: int, way: str) -> list[str]:
+def _run_deterministic(folder, stalls_at, way):
     done = run_python(["-c", DETERMINISTIC, str(folder), str(stalls_at), way])
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

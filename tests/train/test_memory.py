@@ -1,7 +1,6 @@
 """Memory reports, compared with sums over the tensors; the largest batch size, compared with the sizes that fit."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from tfprep import train
 from tfprep.errors import TrainError
 
 
-def _wide_model() -> Any:
+def _wide_model():
     import keras
 
     model = keras.Sequential([keras.Input([1000]), keras.layers.Dense(1)])
@@ -18,17 +17,17 @@ def _wide_model() -> Any:
     return model
 
 
-def _rows(size: int) -> Any:
+def _rows(size):
     """Takes 600 MB of float64 for each sample, in addition to the memory of TensorFlow."""
     ballast = np.ones([size, 75_000_000])
     return ballast[:, :1000].astype("f"), np.zeros([size, 1], "f")
 
 
-def _wrong_rows(size: int) -> Any:
+def _wrong_rows(size):
     return np.zeros([size, 7], "f"), np.zeros([size, 1], "f")
 
 
-def test_find_batch_size_on_a_cpu_with_a_limit() -> None:
+def test_find_batch_size_on_a_cpu_with_a_limit():
     """The process takes about 600 MB. With 600 MB per sample, one sample fits into 1,500 MB and two do not."""
     result = train.find_batch_size(_wide_model, _rows, memory_limit_mb=1500, largest=64, steps=1)
     assert result.size == 1
@@ -38,23 +37,23 @@ def test_find_batch_size_on_a_cpu_with_a_limit() -> None:
     assert two.reason == "more than 1,500 MB"
 
 
-def test_find_batch_size_if_nothing_fits() -> None:
+def test_find_batch_size_if_nothing_fits():
     with pytest.raises(
         TrainError, match=r"not even a batch of 1 fits into 100 MB: more than 100 MB\. The limit covers"
     ):
         train.find_batch_size(_wide_model, _rows, memory_limit_mb=100)
 
 
-def test_find_batch_size_raises_other_errors() -> None:
+def test_find_batch_size_raises_other_errors():
     with pytest.raises(TrainError, match="failed, and not for memory"):
         train.find_batch_size(_wide_model, _wrong_rows, memory_limit_mb=4000, largest=1)
 
 
-def test_doubling_and_quarters(monkeypatch: Any) -> None:
+def test_doubling_and_quarters(monkeypatch):
     """Compared with a simulated machine in which exactly 45 fit."""
     from tfprep.train import memory
 
-    def try_all(_: Any, __: Any, sizes: list[int], *rest: Any) -> list[memory.BatchTrial]:
+    def try_all(_, __, sizes, *rest):
         trials = []
         for size in sizes:
             trials.append(memory.BatchTrial(size, size <= 45, 10.0 * size))
@@ -69,7 +68,7 @@ def test_doubling_and_quarters(monkeypatch: Any) -> None:
     assert memory.find_batch_size(_wide_model, _rows, memory_limit_mb=1, largest=32).size == 32
 
 
-def test_a_models_parts_equal_a_direct_count(tf: Any) -> None:
+def test_a_models_parts_equal_a_direct_count(tf):
     """Dense 8 -> 16 (relu) -> 4 with Adam, batch 32."""
     model = tf.keras.Sequential(
         [tf.keras.Input([8]), tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(4)]
@@ -86,7 +85,7 @@ def test_a_models_parts_equal_a_direct_count(tf: Any) -> None:
     assert ("without activations" in str(report)) == (report.measured_peak is None)
 
 
-def test_the_input_can_come_from_the_data(tf: Any) -> None:
+def test_the_input_can_come_from_the_data(tf):
     model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse")
     with pytest.raises(TrainError, match="pass data="):
@@ -98,7 +97,7 @@ def test_the_input_can_come_from_the_data(tf: Any) -> None:
     assert "batch of 8" in str(report)
 
 
-DEVICES: dict[str, tuple[list[tuple[int, int]], set[str], str, str]] = {
+DEVICES = {
     "ampere": ([(8, 0)], set(), "mixed_bfloat16", "8.0"),
     "volta": ([(7, 0), (8, 6)], set(), "mixed_float16", "7.0"),
     "pascal": ([(6, 1)], {"avx512_bf16"}, "float32", "not faster"),
@@ -109,7 +108,7 @@ DEVICES: dict[str, tuple[list[tuple[int, int]], set[str], str, str]] = {
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_the_policy_fits_the_device(tf: Any, monkeypatch: Any, device: str) -> None:
+def test_the_policy_fits_the_device(tf, monkeypatch, device):
     from tfprep.train import precision
 
     capabilities, flags, policy, why = DEVICES[device]
@@ -126,7 +125,7 @@ def test_the_policy_fits_the_device(tf: Any, monkeypatch: Any, device: str) -> N
     assert why in chosen.why
 
 
-def test_both_kinds_of_layers_are_measured(tf: Any) -> None:
+def test_both_kinds_of_layers_are_measured(tf):
     from tfprep.train import precision
 
     speedups = precision._cpu_speedups()
@@ -134,7 +133,7 @@ def test_both_kinds_of_layers_are_measured(tf: Any) -> None:
     assert all(0.001 < speedup < 1000 for speedup in speedups.values())
 
 
-def test_cast_changes_only_float_inputs(tf: Any) -> None:
+def test_cast_changes_only_float_inputs(tf):
     chosen = train.mixed_precision("mixed_bfloat16")
     x = {"image": tf.zeros([2, 2, 3], tf.uint8), "map": tf.zeros([2, 2])}
     dataset = chosen.cast(tf.data.Dataset.from_tensors((x, tf.zeros([4]))))

@@ -1,8 +1,6 @@
 """Every cause of a new trace is named with the argument that changed."""
 
 import logging
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,12 +25,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_argument_that_changed_is_named(tf: Any, case: str) -> None:
+def test_the_argument_that_changed_is_named(tf, case):
     @tf.function
-    def step(x: Any, n: int) -> Any:
+    def step(x, n):
         return tf.reduce_sum(tf.cast(x, tf.float32)) * n
 
-    def call(shape: list[int], dtype: str, n: int) -> Any:
+    def call(shape, dtype, n):
         return guarded(tf.ones(shape, dtype), n)
 
     second, expected = CASES[case]
@@ -47,9 +45,9 @@ def test_the_argument_that_changed_is_named(tf: Any, case: str) -> None:
     call(*second)  # Known by now.
 
 
-def test_traces_in_the_warm_up_are_allowed(tf: Any) -> None:
+def test_traces_in_the_warm_up_are_allowed(tf):
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         return x + 1
 
     guarded = train.RetraceGuard(warmup_steps=2).watch(step)
@@ -59,27 +57,27 @@ def test_traces_in_the_warm_up_are_allowed(tf: Any) -> None:
         guarded(tf.ones([size]))
 
 
-def _images(tf: Any, size: int, count: int = 14) -> Any:
+def _images(tf, size, count=14):
     return tf.data.Dataset.from_tensor_slices((np.zeros([count, size, size, 3], "f"), np.zeros([count, 4], "f"))).batch(
         4
     )
 
 
 @pytest.fixture
-def model(tf: Any) -> Any:
+def model(tf):
     model = tf.keras.Sequential([tf.keras.layers.GlobalAveragePooling2D(), tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse")
     return model
 
 
-def test_keras_epochs_with_a_partial_batch_are_one_trace(tf: Any, model: Any) -> None:
+def test_keras_epochs_with_a_partial_batch_are_one_trace(tf, model):
     guard = train.RetraceGuard()
     for _ in range(2):
         model.fit(_images(tf, 8), epochs=2, verbose=0, shuffle=False, callbacks=[guard])
     assert guard.retraces == []
 
 
-def test_keras_another_image_size_is_named(tf: Any, model: Any, caplog: Any) -> None:
+def test_keras_another_image_size_is_named(tf, model, caplog):
     guard = train.RetraceGuard(action="warn")
     model.fit(_images(tf, 8), epochs=2, verbose=0, shuffle=False, callbacks=[guard])
     with caplog.at_level(logging.WARNING, "tfprep.train"):
@@ -90,7 +88,7 @@ def test_keras_another_image_size_is_named(tf: Any, model: Any, caplog: Any) -> 
     assert message in caplog.text
 
 
-def test_keras_a_model_compiled_again_is_named(tf: Any, model: Any) -> None:
+def test_keras_a_model_compiled_again_is_named(tf, model):
     """`compile` builds a new train function, so the same data is traced a second time."""
     guard = train.RetraceGuard()
     model.fit(_images(tf, 8), verbose=0, shuffle=False, callbacks=[guard])
@@ -99,14 +97,14 @@ def test_keras_a_model_compiled_again_is_named(tf: Any, model: Any) -> None:
         model.fit(_images(tf, 8), verbose=0, shuffle=False, callbacks=[guard])
 
 
-def test_an_open_batch_under_xla_is_named(tf: Any, model: Any, caplog: Any) -> None:
+def test_an_open_batch_under_xla_is_named(tf, model, caplog):
     model.compile("sgd", "mse", jit_compile=True)
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         model.fit(_images(tf, 8, 8), verbose=0, shuffle=False, callbacks=[train.RetraceGuard()])
     assert caplog.text.count("compiles once more for a smaller last batch") == 1
 
 
-def test_the_steps_are_in_the_profile(tf: Any, dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+def test_the_steps_are_in_the_profile(tf, dense, pairs, tmp_path, caplog):
     callback = train.profile(tmp_path, steps=(5, 9))
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(pairs(48).batch(4).prefetch(1), verbose=0, shuffle=False, callbacks=[callback])
@@ -120,7 +118,7 @@ def test_the_steps_are_in_the_profile(tf: Any, dense: Any, pairs: Any, tmp_path:
     tf.profiler.experimental.stop(save=False)
 
 
-def test_a_training_that_ends_too_early_is_reported(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+def test_a_training_that_ends_too_early_is_reported(dense, pairs, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[train.profile(tmp_path)])
     assert "the training ended before step 10; nothing was profiled" in caplog.text

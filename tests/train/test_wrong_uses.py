@@ -1,8 +1,6 @@
 """Errors of wrong calls state the rule, the value received, and the way out."""
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +9,12 @@ from tfprep import train
 from tfprep.errors import TrainError
 
 
-def _watch_a_list(tf: Any, folder: Path) -> None:
+def _watch_a_list(tf, folder):
     with train.InputMonitor(folder, every_s=60) as monitor:
         monitor.watch([1, 2, 3])
 
 
-USES: dict[str, tuple[Any, str]] = {
+USES = {
     "a list": (_watch_a_list, r"watch\(\) takes a loader, a tf.data.Dataset or an iterator of batches, got list"),
     "an array": (
         lambda tf, folder: list(train.Watchdog(5).watch(np.ones([4, 8]))),
@@ -28,23 +26,20 @@ USES: dict[str, tuple[Any, str]] = {
         r"every_s is a number of seconds above 0, got 0; for example 5",
     ),
     "seconds in words": (
-        lambda tf, folder: train.InputMonitor(folder, every_s="5"),  # type: ignore[arg-type]
+        lambda tf, folder: train.InputMonitor(folder, every_s="5"),
         r"every_s is a number of seconds above 0, got '5'; for example 5",
     ),
     "reader without counters": (
-        lambda tf, folder: train.InputMonitor(folder, reader=object()),  # type: ignore[arg-type]
+        lambda tf, folder: train.InputMonitor(folder, reader=object()),
         r"reader is an object with `stats` or a function that returns a dict of numbers, got <object",
     ),
     "timeout of 0": (lambda tf, folder: train.Watchdog(0), "timeout_s is a number of seconds above 0, got 0"),
     "no timeout": (
-        lambda tf, folder: train.Watchdog(None),  # type: ignore[arg-type]
+        lambda tf, folder: train.Watchdog(None),
         r"timeout_s is a number of seconds above 0, got None; for example 300",
     ),
     "no warm-up": (lambda tf, folder: train.RetraceGuard(warmup_steps=0), "at least 1, got 0"),
-    "unknown action": (
-        lambda tf, folder: train.RetraceGuard(action="stop"),  # type: ignore[arg-type]
-        'action is "raise" or "warn", got',
-    ),
+    "unknown action": (lambda tf, folder: train.RetraceGuard(action="stop"), 'action is "raise" or "warn", got'),
     "no tf.function": (lambda tf, folder: train.RetraceGuard().watch(len), r"decorate it with @tf\.function"),
     "one fold": (lambda tf, folder: train.cross_validate(dict, None, k=1), r"at least 2, got 1; k=5 is usual"),
     "folds of a dataset": (
@@ -86,7 +81,7 @@ USES: dict[str, tuple[Any, str]] = {
     ),
     "check an empty dataset": (lambda tf, folder: train.check_batches(tf.data.Dataset.range(0)), "gave no batch"),
     "profile one number": (
-        lambda tf, folder: train.profile(folder, steps=5),  # type: ignore[arg-type]
+        lambda tf, folder: train.profile(folder, steps=5),
         r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
     ),
     "profile backwards": (
@@ -98,22 +93,22 @@ USES: dict[str, tuple[Any, str]] = {
         r'policy is "auto", "mixed_bfloat16", "mixed_float16" or "float32", got \'float17\'',
     ),
     "limit in words": (
-        lambda tf, folder: train.configure_gpu(memory_limit_mb="8000"),  # type: ignore[arg-type]
+        lambda tf, folder: train.configure_gpu(memory_limit_mb="8000"),
         r"memory_limit_mb is a number of MB, at least 1, got '8000'",
     ),
     "one GPU": (
-        lambda tf, folder: train.configure_gpu(0),  # type: ignore[arg-type]
+        lambda tf, folder: train.configure_gpu(0),
         r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
     ),
     "GPUs in words": (
-        lambda tf, folder: train.configure_gpu("0,1"),  # type: ignore[arg-type]
+        lambda tf, folder: train.configure_gpu("0,1"),
         r"visible is a list of GPU numbers, such as \[0, 2\], got \['0', ',', '1'\]",
     ),
 }
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_wrong_use_says_what_to_do(tf: Any, use: str, tmp_path: Path) -> None:
+def test_a_wrong_use_says_what_to_do(tf, use, tmp_path):
     call, message = USES[use]
     with pytest.raises(TrainError, match=message):
         call(tf, tmp_path)

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,22 +15,22 @@ READER = {"wait_s": 9.0, "read_s": 1.0, "decode_s": 1.0, "idle_s": 1.0, "records
 CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
 
 
-def _sample(seconds: float, readers: dict[str, float], stages: Any = (), pipeline: Any = (), **machine: float) -> Any:
+def _sample(seconds, readers, stages=(), pipeline=(), **machine):
     from tfprep.train.monitor.samples import MachineState, Sample
     from tfprep.train.monitor.stages import Pipeline
 
-    numbers: Any = {**IDLE_MACHINE, **machine}
+    numbers = {**IDLE_MACHINE, **machine}
     stages = tuple(_stage(name, busy_s) for name, busy_s in stages)
     return Sample(1000.0 + seconds, 0, None, MachineState(**numbers), stages, readers, pipeline=Pipeline(*pipeline))
 
 
-def _stage(name: str, busy_s: float) -> Any:
+def _stage(name, busy_s):
     from tfprep.train.monitor.stages import Stage
 
     return Stage(name, 0, 0, 1000, busy_s, 0, 1, 1.0)
 
 
-def _reader(**changes: float) -> dict[str, float]:
+def _reader(**changes):
     return {**READER, "batches_ready": 0.0, "prefetch": 8.0, "threads": 2.0, **changes}
 
 
@@ -41,7 +39,7 @@ MEMORY = {"decode_s": 4.0, "idle_s": 15.0, "prefetch": 1.0}
 READY = _reader(wait_s=0.5, batches_ready=8.0)
 """The reader's consumer waited for 0.5 s while the step waited for 10 s: the reader's batches were ready."""
 SLOW_MAP = (("1/Prefetch", 0.1), ("2/Map", 9.0))
-CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
+CASES = [
     # kind, sample, a part of the text, a part of the advice, and advice that is already followed or not supported
     ("map", {"readers": READY}, "8 of 8 batches are ready in the reader", "larger batches", "`.map`"),
     ("map", {"readers": READY, "pipeline": (("Map", "Loader"),)}, "ready in the reader", "num_parallel_calls", "Python"),
@@ -86,7 +84,7 @@ CASES: list[tuple[str, dict[str, Any], str, str, str]] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_each_cause_of_a_slow_input_is_named(tf: Any, case: Any) -> None:
+def test_each_cause_of_a_slow_input_is_named(tf, case):
     from tfprep.train.monitor.causes import input_causes
 
     kind, options, text, advice, followed = case
@@ -116,9 +114,7 @@ def test_each_cause_of_a_slow_input_is_named(tf: Any, case: Any) -> None:
         ({"cpu_wait_s": 6.0, "cpu_others_s": 19.0, "cpu_s": 1.0}, {}, ["decode"]),
     ],
 )
-def test_other_programs_stand_beside_what_they_slow_down(
-    tf: Any, machine: dict[str, float], reader: dict[str, float], kinds: list[str]
-) -> None:
+def test_other_programs_stand_beside_what_they_slow_down(tf, machine, reader, kinds):
     from tfprep.train.monitor.causes import in_words, input_causes
 
     sample = _sample(10.0, _reader(**{"decode_s": 18.0, **reader}), **machine)
@@ -142,7 +138,7 @@ def test_other_programs_stand_beside_what_they_slow_down(
         ({"validation_s": 5.0, "between_s": 8.0}, ["python", "validation"]),
     ],
 )
-def test_what_limits_where_the_step_hardly_waits(tf: Any, times: dict[str, Any], kinds: list[str]) -> None:
+def test_what_limits_where_the_step_hardly_waits(tf, times, kinds):
     from tfprep.train.monitor.causes import step_causes
 
     causes = step_causes(0.01, 10.0, times.pop("steps", 0), replace(_sample(10.0, {}), **times))
@@ -172,7 +168,7 @@ model.fit(train.repeat().map(behind), steps_per_epoch=30, verbose=2, callbacks=[
 """
 
 
-def test_a_slow_map_behind_the_loader(photos: Any, tmp_path: Path) -> None:
+def test_a_slow_map_behind_the_loader(photos, tmp_path):
     """Runs in a new process whose TensorFlow log is read: TensorFlow logs each request for a model while autotuning is off."""
     command = [sys.executable, "-c", SCRIPT, str(photos.path), str(tmp_path)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -187,15 +183,15 @@ def test_a_slow_map_behind_the_loader(photos: Any, tmp_path: Path) -> None:
     assert "python map" in {line["warning"]["cause"] for line in lines if "warning" in line}
 
 
-def test_the_stages_behind_generators_are_known_as_on_jax(tf: Any) -> None:
+def test_the_stages_behind_generators_are_known_as_on_jax(tf):
     """Keras on JAX reads tf.data through generators."""
     from tfprep.train.monitor.python_relay import relay_of
     from tfprep.train.monitor.stages import stages
 
-    def batches() -> Any:
+    def batches():
         yield from (tensor.numpy() for tensor in tf.data.Dataset.range(8).map(lambda n: n + 1).prefetch(1))
 
-    relay: Any = relay_of(element for element in batches())
+    relay = relay_of(element for element in batches())
     assert next(relay.iterator) == 1
     assert {stage.kind for stage in stages(relay.source)} >= {"Prefetch", "Range"}
     assert list(relay.iterator) == [*range(2, 9)]
@@ -203,7 +199,7 @@ def test_the_stages_behind_generators_are_known_as_on_jax(tf: Any) -> None:
     assert relay.source is None
 
 
-def test_only_the_functions_of_the_user_count_as_python(tf: Any, photos: Any) -> None:
+def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     """The loader's own hand-over calls Python too."""
     import tfprep
     from tfprep.train.monitor.stages import pipeline_behind
@@ -215,11 +211,11 @@ def test_only_the_functions_of_the_user_count_as_python(tf: Any, photos: Any) ->
     assert pipeline_behind(iter(python)).python == ("Map",)
 
 
-def test_python_between_the_steps(tf: Any, dense: Any, tmp_path: Path) -> None:
+def test_python_between_the_steps(tf, dense, tmp_path):
     import time
 
-    class SlowPython(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    class SlowPython(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.05)
 
     monitor = train.InputMonitor(tmp_path, every_s=60)
@@ -229,7 +225,7 @@ def test_python_between_the_steps(tf: Any, dense: Any, tmp_path: Path) -> None:
     assert "steps_per_execution" in monitor.summary
 
 
-def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, photos: Any) -> None:
+def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf, photos):
     import threading
 
     import tfprep
@@ -237,7 +233,7 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, ph
 
     go_on = threading.Event()
 
-    def wait(label: Any) -> Any:
+    def wait(label):
         go_on.wait(60)
         return label
 
@@ -256,7 +252,7 @@ def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf: Any, ph
     ("waited_s", "between_s", "kinds"),
     [(0.5, 0.1, ["step"]), (3.0, 1.0, ["decode"]), (3.0, 5.0, ["python", "decode"]), (3.0, 2.6, ["decode"])],
 )
-def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, between_s: float, kinds: list[str]) -> None:
+def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds):
     import numpy as np
 
     from tfprep.train.monitor.causes import summary
@@ -273,7 +269,7 @@ def test_the_larger_share_of_the_time_comes_first(tf: Any, waited_s: float, betw
         assert more or [cause.kind for cause in total.causes] == kinds
 
 
-def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf: Any) -> None:
+def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf):
     import numpy as np
 
     from tfprep.train.monitor.causes import summary

@@ -3,8 +3,6 @@
 import json
 import logging
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +10,18 @@ import pytest
 from tfprep import train
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
+def _lines(folder):
     return [json.loads(line) for line in (folder / "input.jsonl").read_text().splitlines()]
 
 
-def _steady(monitor: Any) -> list[Any]:
+def _steady(monitor):
     """The windows between the one with the trace and the last, which is shorter."""
     with_batches = [sample.waits for sample in monitor.samples if sample.waits and sample.waits.batches]
     assert len(with_batches) > 3
     return with_batches[1:-1]
 
 
-def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tmp_path: Path, caplog: Any) -> None:
+def test_a_slow_input_is_reported_once_with_its_stage(dense, pairs, tmp_path, caplog):
     dataset = pairs(160, lambda number: 0.005).shuffle(2).batch(4).prefetch(2)
     monitor = train.InputMonitor(tmp_path, every_s=0.2)
     with caplog.at_level(logging.WARNING, "tfprep.train"):
@@ -43,9 +41,9 @@ def test_a_slow_input_is_reported_once_with_its_stage(dense: Any, pairs: Any, tm
     assert [line["kind"] for line in warned if line["text"] == text] == ["input"]
 
 
-def test_a_fast_input_gives_no_warning(tf: Any, dense: Any, tmp_path: Path) -> None:
-    class SlowStep(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+def test_a_fast_input_gives_no_warning(tf, dense, tmp_path):
+    class SlowStep(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.03)
 
     # On a busy machine threads wait for each other, but for far less than a slow input does.
@@ -60,7 +58,7 @@ def test_a_fast_input_gives_no_warning(tf: Any, dense: Any, tmp_path: Path) -> N
     assert max(stage.elements for stage in in_the_middle) >= 3
 
 
-def test_a_shuffle_buffer_that_fills_is_reported(pairs: Any, tmp_path: Path) -> None:
+def test_a_shuffle_buffer_that_fills_is_reported(pairs, tmp_path):
     dataset = pairs(200, lambda number: 0.005).shuffle(160).batch(4)
     with train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(fill_s=0.25)) as monitor:
         next(monitor.watch(dataset))
@@ -70,7 +68,7 @@ def test_a_shuffle_buffer_that_fills_is_reported(pairs: Any, tmp_path: Path) -> 
     assert max(pending) > 0.5
 
 
-def test_validation_time_does_not_count(dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_validation_time_does_not_count(dense, pairs, tmp_path):
     monitor = train.InputMonitor(tmp_path, every_s=60.0)
     slow = pairs(4, lambda number: 0.1).batch(4)
     began = time.monotonic()
@@ -84,7 +82,7 @@ def test_validation_time_does_not_count(dense: Any, pairs: Any, tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, at the end of each epoch of unknown length.
-def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
+def test_epochs_of_unknown_length(tf, dense, tmp_path):
     """Such an epoch ends with an error inside the step, which must not end anything else."""
     scalar = tf.TensorSpec([], tf.int64)
     numbers = tf.data.Dataset.from_generator(lambda: iter(range(10)), output_signature=scalar)
@@ -100,18 +98,18 @@ def test_epochs_of_unknown_length(tf: Any, dense: Any, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras, when it saves weights.
 @pytest.mark.parametrize("eagerly", [False, True])
-def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: bool) -> None:
+def test_numpy_arrays_and_a_custom_train_step(tf, tmp_path, eagerly):
     import numpy as np
 
-    class Model(tf.keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
+    class Model(tf.keras.Model):
+        def __init__(self):
             super().__init__()
             self.dense = tf.keras.layers.Dense(2)
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             return self.dense(x)
 
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x) - y) ** 2)
@@ -130,13 +128,13 @@ def test_numpy_arrays_and_a_custom_train_step(tf: Any, tmp_path: Path, eagerly: 
     model.save_weights(tmp_path / "model.weights.h5")
 
 
-def test_the_model_is_restored_after_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_the_model_is_restored_after_training(dense, pairs, tmp_path):
     import keras
 
     from tfprep.train.steps import TrainSteps
 
-    class Fails(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    class Fails(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             raise RuntimeError("in the middle")
 
     monitor = train.InputMonitor(tmp_path, every_s=0.2)
@@ -149,8 +147,8 @@ def test_the_model_is_restored_after_training(dense: Any, pairs: Any, tmp_path: 
     assert not isinstance(dense.train_function, TrainSteps)
 
 
-def test_training_is_the_same_with_and_without_a_monitor(tf: Any, tmp_path: Path) -> None:
-    def losses(callbacks: list[Any]) -> list[float]:
+def test_training_is_the_same_with_and_without_a_monitor(tf, tmp_path):
+    def losses(callbacks):
         tf.keras.utils.set_random_seed(1)
         model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])
         model.compile("sgd", "mse")
@@ -163,14 +161,14 @@ def test_training_is_the_same_with_and_without_a_monitor(tf: Any, tmp_path: Path
     assert watched == losses([])
 
 
-def test_the_readers_counters_are_written_too(tf: Any, tmp_path: Path) -> None:
+def test_the_readers_counters_are_written_too(tf, tmp_path):
     with train.InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3}) as monitor:
         sample = monitor.sample()
     assert sample.readers == {"batches_ready": 3.0}
     assert _lines(tmp_path)[0]["readers"] == {"batches_ready": 3.0}
 
 
-def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path, monkeypatch):
     """Ten samples of 5 s and 50 batches, 4 of which are kept: 5 % of the time was spent between the steps, in each of them."""
     from tfprep.train.monitor import input_monitor
     from tfprep.train.monitor.clock import Waits
@@ -189,7 +187,7 @@ def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path: Path, 
     assert [cause.kind for cause in total.causes] == ["step"]
 
 
-def test_a_log_that_cannot_be_written_does_not_end_the_training(dense: Any, pairs: Any, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tmp_path):
     (tmp_path / "input.jsonl").symlink_to("/dev/full")  # every write fails: no space left on device
     history = dense.fit(
         pairs(20).batch(4), verbose=0, shuffle=False, callbacks=[train.InputMonitor(tmp_path, every_s=60)]
@@ -197,12 +195,12 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(dense: Any, pair
     assert len(history.history["loss"]) == 1
 
 
-def test_swapping_is_reported_with_the_largest_buffer() -> None:
+def test_swapping_is_reported_with_the_largest_buffer():
     from tfprep.train.monitor.causes import Thresholds, warnings_of
     from tfprep.train.monitor.samples import MachineState, Sample
     from tfprep.train.monitor.stages import Stage
 
-    def sample(second: float, swapped_out: int) -> Sample:
+    def sample(second, swapped_out):
         stage = Stage("3/Shuffle", 1000, 9_000_000_000, 0, 0.0, 0, 1, 1.0)
         machine = MachineState(
             rss=12_000_000_000, available=50_000_000, swap_used=0, swapped_in=0, swapped_out=swapped_out

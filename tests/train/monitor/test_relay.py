@@ -3,7 +3,6 @@
 import gc
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ CANCELLABLE = [False, True]
 
 
 @pytest.fixture
-def relayed(tf: Any) -> Any:
+def relayed(tf):
     """`relayed(source, **options)` is a `Relay` of an iterator over the source."""
     from tfprep.train.monitor.relay import Relay
 
     return lambda source, **options: Relay(iter(source), **options)
 
 
-def quiet(dataset: Any) -> Any:
+def quiet(dataset):
     """The dataset without autotune, which may wait for a minute when an iterator is dropped."""
     import tensorflow as tf
 
@@ -29,7 +28,7 @@ def quiet(dataset: Any) -> Any:
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_the_relay_passes_on_elements_of_any_structure(relayed: Any, tf: Any, cancellable: bool) -> None:
+def test_the_relay_passes_on_elements_of_any_structure(relayed, tf, cancellable):
     lengths = tf.RaggedTensor.from_row_lengths(tf.range(10), [1, 2, 3, 4])
     parts = {"a": [1, 2, 3, 4], "b": (["x", "y", "z", "w"], lengths)}
     dataset = quiet(tf.data.Dataset.from_tensor_slices(parts).batch(3))
@@ -40,15 +39,15 @@ def test_the_relay_passes_on_elements_of_any_structure(relayed: Any, tf: Any, ca
     assert relay.clock.read().images == 4
 
 
-def _plain(tf: Any, element: Any) -> Any:
+def _plain(tf, element):
     return [np.asarray(part) for part in tf.nest.flatten(element, expand_composites=True)]
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(relayed: Any, tf: Any, cancellable: bool) -> None:
+def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(relayed, tf, cancellable):
     """The relay must not open a second iterator, which would draw another seed."""
 
-    def epochs(through: Any) -> list[list[int]]:
+    def epochs(through):
         dataset = quiet(tf.data.Dataset.range(50).shuffle(50, seed=3))
         return [[int(number) for number in through(iter(dataset))] for _ in range(2)]
 
@@ -56,7 +55,7 @@ def test_a_seeded_shuffle_gives_the_same_order_as_without_a_relay(relayed: Any, 
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_the_clock_reports_the_waits(relayed: Any, pairs: Any, cancellable: bool) -> None:
+def test_the_clock_reports_the_waits(relayed, pairs, cancellable):
     relay = relayed(quiet(pairs(6, lambda n: 0.15 if n == 3 else 0.0).batch(1)), cancellable=cancellable)
     next(relay.iterator)
     before = relay.clock.read()
@@ -72,7 +71,7 @@ def test_the_clock_reports_the_waits(relayed: Any, pairs: Any, cancellable: bool
     assert reading.pending_s(time.time()) == 0.0
 
 
-def test_pending_grows_while_the_consumer_waits(relayed: Any, tf: Any, pairs: Any) -> None:
+def test_pending_grows_while_the_consumer_waits(relayed, tf, pairs):
     relay = relayed(quiet(pairs(2, lambda number: 0.6).batch(1)))
     consumer = threading.Thread(target=next, args=(relay.iterator,))
     consumer.start()
@@ -83,7 +82,7 @@ def test_pending_grows_while_the_consumer_waits(relayed: Any, tf: Any, pairs: An
     assert relay.clock.read().pending_s(time.time()) == 0.0
 
 
-def test_an_error_of_the_source_is_raised(relayed: Any, tf: Any) -> None:
+def test_an_error_of_the_source_is_raised(relayed, tf):
     checked = tf.data.Dataset.range(3).map(
         lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, tf.float32), "here")
     )
@@ -99,7 +98,7 @@ def test_an_error_of_the_source_is_raised(relayed: Any, tf: Any) -> None:
     assert "here" in str(through_a_thread.error)
 
 
-def test_waits_that_leave_the_ring_count_with_their_mean() -> None:
+def test_waits_that_leave_the_ring_count_with_their_mean():
     from tfprep.train.monitor.clock import RING, ClockReading
 
     reading = ClockReading(answered=2 * RING, images=0, asked_at=0.0, ring=np.full(RING, 0.5))
@@ -112,11 +111,11 @@ def test_waits_that_leave_the_ring_count_with_their_mean() -> None:
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_a_request_is_noted_before_the_source_runs(relayed: Any, tf: Any, cancellable: bool) -> None:
+def test_a_request_is_noted_before_the_source_runs(relayed, tf, cancellable):
     """All ops of an element run in one thread, in one order: a source that never returns must not run first."""
     asked, go_on = threading.Event(), threading.Event()
 
-    def stuck(number: Any) -> Any:
+    def stuck(number):
         asked.set()
         go_on.wait(20)
         return number
@@ -133,11 +132,11 @@ def test_a_request_is_noted_before_the_source_runs(relayed: Any, tf: Any, cancel
 
 
 @pytest.mark.parametrize("cancellable", CANCELLABLE)
-def test_closing_the_relay_frees_the_source(relayed: Any, tf: Any, cancellable: bool) -> None:
+def test_closing_the_relay_frees_the_source(relayed, tf, cancellable):
     """It must not wait for the garbage collector, since a shuffle buffer may take most of the memory."""
     gone = threading.Event()
 
-    def numbers() -> Any:
+    def numbers():
         try:
             yield from range(100)
         finally:

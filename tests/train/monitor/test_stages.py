@@ -2,7 +2,6 @@
 
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +10,16 @@ import pytest
 class Stuck:
     """Element 23 stays in the stage that makes it until `look` has read the stages."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.inside, self.go_on = threading.Event(), threading.Event()
 
-    def at_23(self, number: Any) -> Any:
+    def at_23(self, number):
         if (number == 23).any():
             self.inside.set()
             self.go_on.wait(30)
         return number
 
-    def look(self, dataset: Any, steps: int) -> Any:
+    def look(self, dataset, steps):
         from tfprep.train.monitor.stages import stages
 
         iterator = iter(dataset)
@@ -34,7 +33,7 @@ class Stuck:
         return now
 
 
-def test_the_elements_and_bytes_of_each_buffer(tf: Any) -> None:
+def test_the_elements_and_bytes_of_each_buffer(tf):
     from tfprep.train.monitor.stages import stages
 
     iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(4).prefetch(2))
@@ -53,7 +52,7 @@ def test_the_elements_and_bytes_of_each_buffer(tf: Any) -> None:
     assert [stage.name for stage in stages(iterator)] == ["1/Prefetch", "2/BatchV2", "3/Shuffle", "4/Range"]
 
 
-def test_without_autotune_there_are_no_stages(tf: Any) -> None:
+def test_without_autotune_there_are_no_stages(tf):
     from tfprep.train.monitor.stages import stages
 
     options = tf.data.Options()
@@ -75,15 +74,15 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_stage_that_stopped_is_named(tf: Any, pairs: Any, case: str) -> None:
+def test_the_stage_that_stopped_is_named(tf, pairs, case):
     from tfprep.train.monitor.stages import stopped
 
     stuck = Stuck()
 
-    def late(number: Any) -> Any:
+    def late(number):
         return tf.ensure_shape(tf.numpy_function(stuck.at_23, [number], tf.int64), number.shape)
 
-    def generate() -> Any:
+    def generate():
         for number in range(100):
             yield int(stuck.at_23(np.int64(number)))
 
@@ -119,7 +118,7 @@ def test_the_stage_that_stopped_is_named(tf: Any, pairs: Any, case: str) -> None
     ]
 
 
-def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs: Any) -> None:
+def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
     from tfprep.train.monitor.stages import slowest, stages
 
     iterator = iter(pairs(40, lambda number: 0.01).shuffle(4).batch(4).prefetch(1))
@@ -131,11 +130,11 @@ def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs: Any) -> No
     assert 8 < now.ms_per_element < 40
 
 
-def test_counters_of_a_reader() -> None:
+def test_counters_of_a_reader():
     from tfprep.train.monitor.stages import counters
 
     class Method:
-        def stats(self) -> dict[str, Any]:
+        def stats(self):
             return {"batches_ready": 3, "path": "direct"}
 
     class Property:

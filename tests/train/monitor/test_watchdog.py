@@ -4,7 +4,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,10 @@ from tfprep.errors import StalledPipelineError
 STUCK = threading.Event()
 
 
-def _stuck_at(number: int) -> Any:
+def _stuck_at(number):
     """Blocks until the end of the tests."""
 
-    def delay(now: int) -> float:
+    def delay(now):
         if now == number:
             STUCK.wait(60)
         return 0.0
@@ -26,12 +25,12 @@ def _stuck_at(number: int) -> Any:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _let_go() -> Any:
+def _let_go():
     yield
     STUCK.set()
 
 
-def test_fit_raises_with_the_stage_and_the_stacks_and_trains_again(dense: Any, pairs: Any) -> None:
+def test_fit_raises_with_the_stage_and_the_stacks_and_trains_again(dense, pairs):
     dataset = pairs(100, _stuck_at(23)).shuffle(2).batch(4).prefetch(1)
     began = time.monotonic()
     with pytest.raises(StalledPipelineError) as caught:
@@ -46,13 +45,13 @@ def test_fit_raises_with_the_stage_and_the_stacks_and_trains_again(dense: Any, p
     assert len(history.history["loss"]) == 2
 
 
-def test_a_reader_whose_counters_fail_does_not_hide_a_stall(dense: Any, pairs: Any) -> None:
+def test_a_reader_whose_counters_fail_does_not_hide_a_stall(dense, pairs):
     watchdog = train.Watchdog(1.0, reader=lambda: {}["gone"])
     with pytest.raises(StalledPipelineError, match="timeout_s=1"):
         dense.fit(pairs(20, _stuck_at(9)).batch(4), verbose=0, shuffle=False, callbacks=[watchdog])
 
 
-def test_a_custom_training_loop_raises(pairs: Any) -> None:
+def test_a_custom_training_loop_raises(pairs):
     batches = train.Watchdog(0.5).watch(pairs(100, _stuck_at(23)).shuffle(2).batch(4))
     for _ in range(5):
         next(batches)
@@ -60,12 +59,12 @@ def test_a_custom_training_loop_raises(pairs: Any) -> None:
         next(batches)
 
 
-def test_a_custom_training_loop_gets_every_batch(tf: Any, pairs: Any) -> None:
+def test_a_custom_training_loop_gets_every_batch(tf, pairs):
     seen = [int(number) for batch in train.Watchdog(5).watch(tf.data.Dataset.range(10).batch(4)) for number in batch]
     assert seen == list(range(10))
 
 
-def test_an_error_of_the_pipeline_is_raised_unchanged(tf: Any) -> None:
+def test_an_error_of_the_pipeline_is_raised_unchanged(tf):
     dataset = tf.data.Dataset.range(3).map(
         lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, tf.float32), "here")
     )
@@ -73,7 +72,7 @@ def test_an_error_of_the_pipeline_is_raised_unchanged(tf: Any) -> None:
         list(train.Watchdog(5).watch(dataset))
 
 
-def test_a_buffer_that_is_filling_is_reported(pairs: Any) -> None:
+def test_a_buffer_that_is_filling_is_reported(pairs):
     dataset = pairs(3000, lambda number: 0.005).shuffle(2500).batch(4)
     with pytest.raises(
         StalledPipelineError, match=r"it has not stopped, the shuffle buffer \(stage \d/Shuffle\) still fills"
@@ -81,17 +80,17 @@ def test_a_buffer_that_is_filling_is_reported(pairs: Any) -> None:
         next(train.Watchdog(1.0).watch(dataset))
 
 
-def test_a_slow_step_is_not_a_stall(dense: Any, pairs: Any) -> None:
+def test_a_slow_step_is_not_a_stall(dense, pairs):
     import keras
 
-    class SlowStep(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    class SlowStep(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.7 if batch == 0 else 0.0)
 
     dense.fit(pairs(8).batch(4), verbose=0, shuffle=False, callbacks=[train.Watchdog(0.4), SlowStep()])
 
 
-def test_a_process_with_a_stalled_reader_ends() -> None:
+def test_a_process_with_a_stalled_reader_ends():
     """The thread that blocks in the source must not keep the interpreter alive."""
     script = """
 import threading, tensorflow as tf
@@ -108,7 +107,7 @@ for _ in Watchdog(0.5).watch(data): pass
 
 
 @pytest.mark.parametrize("options", [{"run_eagerly": True}, {"steps_per_execution": 4}, {"jit_compile": True}], ids=str)
-def test_every_kind_of_step_is_called_back(tf: Any, pairs: Any, options: dict[str, Any]) -> None:
+def test_every_kind_of_step_is_called_back(tf, pairs, options):
     model = tf.keras.Sequential([tf.keras.Input([8]), tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse", **options)
     dataset = pairs(100, _stuck_at(23)).batch(4, drop_remainder=True).prefetch(1)
@@ -116,7 +115,7 @@ def test_every_kind_of_step_is_called_back(tf: Any, pairs: Any, options: dict[st
         model.fit(dataset, verbose=0, shuffle=False, callbacks=[train.Watchdog(0.5)])
 
 
-def test_a_long_validation_is_not_a_stall(dense: Any, pairs: Any) -> None:
+def test_a_long_validation_is_not_a_stall(dense, pairs):
     """The end of the training data has been delivered, so nothing waits for training data."""
     dense.compile("sgd", "mse", steps_per_execution=3)
     slow = pairs(4, lambda number: 0.2).batch(4)
