@@ -70,16 +70,9 @@ def test_the_code_runs(names):
 def test_every_option_named_there_exists():
     """Words written as `name=value` are options of the loader, of folds, or of Keras and PyTorch."""
     others = {
-        "shuffle",
-        "steps_per_epoch",
-        "num_workers",
-        "stratify",
-        "group",
-        "jit_compile",
-        "save_freq",
-        "multiprocessing_context",
-        "variant",
-    }
+        "shuffle", "steps_per_epoch", "num_workers", "stratify", "group", "jit_compile", "save_freq",
+        "multiprocessing_context", "variant",
+    }  # fmt: skip
     named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) - others
     assert named
     assert named <= {*LoaderOptions.__dataclass_fields__}, named - {*LoaderOptions.__dataclass_fields__}

@@ -36,17 +36,8 @@ SLOW_DISK = 100e6
 TENSORFLOW_TIMEOUT_S = 180
 """Importing TensorFlow from a cold network disk took over a minute."""
 NETWORK_FILE_SYSTEMS = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "gpfs",
-    "fuse.gcsfuse",
-    "fuse.s3fs",
-    "fuse.sshfs",
-    "9p",
-}
+    "nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "fuse.gcsfuse", "fuse.s3fs", "fuse.sshfs", "9p",
+}  # fmt: skip
 OPENCV = {f"opencv-{kind}" for kind in ("python", "python-headless", "contrib-python", "contrib-python-headless")}
 """Distributions that install the same package `cv2`."""
 LOWEST_TENSORFLOW = (2, 18)

@@ -184,10 +184,6 @@ def _require_in_time() -> None:
         ) from error
 
 
-def _is_split(device: Any) -> bool:
-    return bool(tf.config.get_logical_device_configuration(device))
-
-
 def _chosen(visible: Sequence[int] | None) -> list[Any]:
     gpus = tf.config.list_physical_devices("GPU")
     if visible is None or not gpus:

@@ -209,27 +209,22 @@ def cross_validate(
     scores = []
     for number in range(k):
         if isolate:
-            score = isolated(_fold_of_folder, str(data.path), build_model, k, number, folding, options, epochs)
+            score = isolated(_one_fold, build_model, str(data.path), k, number, folding, options, epochs)
         else:
             with fresh_session():
-                score = _one_fold(build_model, data.folds(k, **folding)[number], options, epochs)
+                score = _one_fold(build_model, data, k, number, folding, options, epochs)
         _LOG.info("cross_validate: fold %d of %d: %s", number + 1, k, score)
         scores.append(score)
     return Scores(tuple(scores))
 
 
-def _fold_of_folder(
-    folder: str, build_model: Callable[[], Any], k: int, number: int, folding: dict[str, Any], options: Any, epochs: int
+def _one_fold(
+    build_model: Callable[[], Any], data: Any, k: int, number: int, folding: dict[str, Any], options: Any, epochs: int
 ) -> dict[str, float]:
+    """Train on one fold. `data` may be a folder, which a process of its own opens."""
     from tfprep.load import open as open_data
 
-    return _one_fold(build_model, open_data(folder).folds(k, **folding)[number], options, epochs)
-
-
-def _one_fold(
-    build_model: Callable[[], Any], fold: tuple[Any, Any], options: dict[str, Any], epochs: int
-) -> dict[str, float]:
-    train, validation = fold
+    train, validation = (open_data(data) if isinstance(data, str) else data).folds(k, **folding)[number]
     model = build_model()
     with closing(train.keras_loader(**options)) as feed, closing(validation.keras_loader(**options)) as held_out:
         model.fit(feed, epochs=epochs, verbose=0)

@@ -61,16 +61,9 @@ def test_without_autotune_there_are_no_stages(tf):
 
 
 CASES = [
-    "map_in_a_fused_batch",
-    "map_before_a_fused_batch",
-    "map_in_a_fused_batch_behind_a_generator",
-    "map_in_a_fused_batch_behind_a_map",
-    "map",
-    "parallel_map",
-    "map_after_batch",
-    "generator",
-    "filter_behind_a_map",
-]
+    "map_in_a_fused_batch", "map_before_a_fused_batch", "map_in_a_fused_batch_behind_a_generator",
+    "map_in_a_fused_batch_behind_a_map", "map", "parallel_map", "map_after_batch", "generator", "filter_behind_a_map",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
