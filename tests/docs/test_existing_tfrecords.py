@@ -2,15 +2,15 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 
 import tfprep
 from tests.commands import status_of
+from tests.docs import pages
 from tests.examples import image_bytes, serialized, write
 
-PAGE = (Path(__file__).parents[2] / "docs" / "existing-tfrecords.md").read_text()
+PAGE = pages.text("existing-tfrecords.md")
 COMMANDS = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
 
 
@@ -33,7 +33,7 @@ def test_the_page(tmp_path, monkeypatch):
     assert len(photos) == 2
     for line in photos:
         assert status_of(line) == 0
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    (code,) = pages.blocks("existing-tfrecords.md")
     names = {}
     exec(code, names)
     assert names["images"].shape == (4, 32, 32, 3)

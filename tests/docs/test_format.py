@@ -1,19 +1,18 @@
 """The code of docs/format.md for TensorFlow Datasets, tf.data and DALI delivers the samples of `Data.samples`."""
 
-import re
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import tfprep
+from tests.docs import pages
 from tests.photos import build_photos
 from tfprep import codecs
 
-PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PAGE = pages.text("format.md")
+BLOCKS = pages.blocks("format.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,18 @@
 """The commands and recipes of docs/inspect.md run as printed, one after another."""
 
-import re
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
 
 from tests.commands import status_of
+from tests.docs import pages
 from tests.photos import save
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 
-PAGE = (Path(__file__).parents[2] / "docs" / "inspect.md").read_text()
-COMMANDS = re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PAGE = pages.text("inspect.md")
+COMMANDS = pages.commands("inspect.md")
+BLOCKS = pages.blocks("inspect.md")
 RECIPES = [block for block in BLOCKS if "RECIPE =" in block]
 STATUS = {"check": 4, "diff": 4}
 """Exit status of the commands that tell of a difference; all others succeed."""

@@ -2,19 +2,19 @@
 
 import importlib.util
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tfprep
 from tests import killed_runs
+from tests.docs import pages
 from tfprep.load.options import LoaderOptions
 
 keras = pytest.importorskip("keras")
 
-PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PAGE = pages.text("loader.md")
+BLOCKS = pages.blocks("loader.md")
 
 
 @pytest.fixture

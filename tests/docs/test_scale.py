@@ -5,14 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.docs import pages
 from tests.photos import write_photos
 from tfprep.builder import BuildOptions, build, finish_build
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+PAGE = pages.text("scale.md")
 RECIPE = """
 from tfprep import Recipe, codecs, sources
 RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Png(), "label": codecs.Scalar()}, shards={"train": 20})

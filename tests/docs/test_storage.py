@@ -2,22 +2,22 @@
 
 import re
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 import tfprep
 from tests.commands import status_of
+from tests.docs import pages
 from tests.photos import write_photos
 from tfprep.storage import cache
 from tfprep.storage.address import _SECRET_VARIABLE
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
-PAGE = (Path(__file__).parents[2] / "docs" / "storage.md").read_text()
-COMMANDS = {command.split()[1]: command for command in re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", PAGE, re.M)}
-CLEAN = re.findall(r"^(tfprep clean .*?)(?:\s+#.*)?$", PAGE, re.M)
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+PAGE = pages.text("storage.md")
+COMMANDS = {command.split()[1]: command for command in pages.commands("storage.md")}
+CLEAN = [command for command in pages.commands("storage.md") if command.startswith("tfprep clean ")]
+BLOCKS = pages.blocks("storage.md")
 RECIPE = """
 from tfprep import Recipe, codecs, sources
 RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),

@@ -3,17 +3,17 @@
 import gc
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.docs import pages
 from tests.photos import build_photos
 from tests.warm_python import run_python
 from tfprep import augment
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+PAGE = pages.text("training.md")
+BLOCKS = pages.blocks("training.md")
 SCRIPTS = [block for block in BLOCKS if block.startswith("# script")]
 TYPED = [block for block in BLOCKS if not block.startswith("# script")]
 
@@ -82,7 +82,7 @@ def test_the_page_says_each_key_of_the_json_lines(tmp_path):
         list(monitor.watch(tf.data.Dataset.range(8).shuffle(4).batch(2)))
     (line,) = map(json.loads, (tmp_path / "input.jsonl").read_text().splitlines())
     keys = {*line, *line["waits"], *line["machine"], *line["stages"][0]}
-    table = PAGE.read_text().partition("| key | what it is |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| key | what it is |")[2].partition("\n\n")[0]
     assert keys == set(re.findall(r"`([a-z0-9_]+)`", table))
 
 
@@ -92,5 +92,4 @@ def test_every_public_name_is_on_the_page():
     functions = [
         name for name in tfprep.train.__all__ if name[0].islower() or name.endswith(("Monitor", "Guard", "Watchdog"))
     ]
-    text = PAGE.read_text()
-    assert [name for name in functions if name not in text] == []
+    assert [name for name in functions if name not in PAGE] == []

@@ -42,6 +42,21 @@ def pairs(tf):
     return make
 
 
+@pytest.fixture
+def slow_step(tf):
+    """`slow_step(*seconds)` is a callback that sleeps after each batch, after the last ones for the last number."""
+
+    class SlowStep(tf.keras.callbacks.Callback):
+        def __init__(self, *seconds):
+            super().__init__()
+            self.seconds = seconds
+
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(self.seconds[min(batch, len(self.seconds) - 1)])
+
+    return SlowStep
+
+
 @pytest.fixture(autouse=True)
 def _float32():
     """Resets the dtype policy after a test that sets it."""

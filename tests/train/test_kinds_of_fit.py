@@ -1,7 +1,5 @@
 """The callbacks with every way in which Keras runs a step: they count the steps that were trained, and give no false alarm."""
 
-import time
-
 import pytest
 
 from tests.warm_python import run_python
@@ -95,7 +93,7 @@ def test_a_fit_that_breaks_off_leaves_a_model_that_trains(tf, dense, pairs, tmp_
     assert monitor.samples[-1].step - 10 in (2, 3)
 
 
-def test_fit_prints_what_limits_in_two_lines(tf, dense, pairs, tmp_path, capsys):
+def test_fit_prints_what_limits_in_two_lines(dense, pairs, slow_step, tmp_path, capsys):
     monitor, _, _ = _callbacks(tmp_path)
     slow = pairs(40, lambda number: 0.005).batch(4)
     dense.fit(slow, epochs=2, verbose=2, shuffle=False, callbacks=[monitor])
@@ -107,11 +105,7 @@ def test_fit_prints_what_limits_in_two_lines(tf, dense, pairs, tmp_path, capsys)
     dense.fit(slow, verbose=0, shuffle=False, callbacks=[monitor])
     assert "InputMonitor" not in capsys.readouterr().out
 
-    class SlowStep(tf.keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            time.sleep(0.02)
-
-    dense.fit(pairs(40).batch(4).prefetch(2), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
+    dense.fit(pairs(40).batch(4).prefetch(2), verbose=0, shuffle=False, callbacks=[monitor, slow_step(0.02)])
     assert "the step limits; a faster input would save at most" in monitor.summary
 
 

@@ -211,16 +211,10 @@ def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     assert pipeline_behind(iter(python)).python == ("Map",)
 
 
-def test_python_between_the_steps(tf, dense, tmp_path):
-    import time
-
-    class SlowPython(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.05)
-
+def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
     monitor = train.InputMonitor(tmp_path, every_s=60)
     data = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(12).prefetch(4)
-    dense.fit(data, verbose=0, shuffle=False, callbacks=[SlowPython(), monitor])
+    dense.fit(data, verbose=0, shuffle=False, callbacks=[slow_step(0.05), monitor])
     assert "Python between the steps takes " in monitor.summary
     assert "steps_per_execution" in monitor.summary
 

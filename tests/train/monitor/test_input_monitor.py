@@ -41,15 +41,11 @@ def test_a_slow_input_is_reported_once_with_its_stage(dense, pairs, tmp_path, ca
     assert [line["kind"] for line in warned if line["text"] == text] == ["input"]
 
 
-def test_a_fast_input_gives_no_warning(tf, dense, tmp_path):
-    class SlowStep(tf.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.03)
-
+def test_a_fast_input_gives_no_warning(tf, dense, slow_step, tmp_path):
     # On a busy machine threads wait for each other, but for far less than a slow input does.
     monitor = train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(wait_share=0.5))
     batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(24).map(lambda x, y: (x + 1, y))
-    dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, SlowStep()])
+    dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, slow_step(0.03)])
     assert monitor.warnings == []
     assert monitor.samples[-1].step == 24
     assert sorted(waits.share for waits in _steady(monitor))[len(_steady(monitor)) // 2] < 0.3

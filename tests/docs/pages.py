@@ -1,0 +1,20 @@
+"""What the pages of docs/ hold: their text, their commands and their Python."""
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def text(name):
+    return (DOCS / name).read_text()
+
+
+def commands(name):
+    """The lines that call `tfprep`, without their comments."""
+    return re.findall(r"^(tfprep .*?)(?:\s+#.*)?$", text(name), re.M)
+
+
+def blocks(name):
+    """The blocks of Python."""
+    return re.findall(r"```python\n(.*?)```", text(name), re.S)
