@@ -45,7 +45,7 @@ from tfprep.builder import BuildOptions, build
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, make_plan, maker_versions, remember_recipes, remember_shards
 from tfprep.builder.planning.state import shard_states
-from tfprep.builder.publish import publish
+from tfprep.builder.publish import manifest_of, publish
 from tfprep.builder.receipts import Contents, Receipt, read_receipt, write_receipt
 from tfprep.builder.shards.sums import FieldForm, form_of, most_common
 from tfprep.dataset import FileInfo
@@ -177,7 +177,8 @@ def publication(plan: Plan, layout: Layout, folder: Path) -> dict[str, float]:
     remember_recipes(plan, layout)
     started = time.perf_counter()
     receipts = [receipt for place in plan.starts if (receipt := read_receipt(layout, *place)) is not None]
-    publish(plan, layout, receipts, most_common(receipt.forms for receipt in receipts))
+    manifest = manifest_of(plan, receipts, most_common(receipt.forms for receipt in receipts), None)
+    publish(layout, None, manifest, receipts)
     row = {"publish_s": time.perf_counter() - started, "publish_mb": peak_mb()}
     shown(row)
     return row
