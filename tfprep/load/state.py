@@ -90,7 +90,8 @@ def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
     for name, value in identity(plan).items():
         then = state.get(name)
         if name == "added":  # a run of other fields has the same samples
-            then = {group: (then or {}).get(group, digest) for group, digest in value.items()}
+            then = then if isinstance(then, Mapping) else {}
+            then = {group: then.get(group, digest) for group, digest in value.items()}
         if then != value:
             raise LoaderError(
                 f"this state belongs to another run: its {name} is {then!r}, here it is {value!r}. Make the loader "
