@@ -395,3 +395,11 @@ def test_json_is_alone_also_where_child_processes_print(recipe, photos, tmp_path
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout)["samples"] == 40
     assert {"1", "a recipe may print"} <= set(ended.stderr.splitlines())
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path, closed):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tfprep", "build", str(recipe), "--data", str(photos), "--out", str(out)]
+    subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], check=True)
+    assert tfprep.open(out).split("train").samples == 30
