@@ -28,7 +28,7 @@ def require_number(
     example: float = 1,
 ) -> None:
     """A finite number from `low` (or `above` it) to `high`."""
-    fits = is_number(value) and isfinite(value) and (low < value if above else low <= value) and value <= high
+    fits = is_number(value) and (low < value if above else low <= value) and value <= high and isfinite(value)
     ends = f" above {low:g}" if above else f", at least {low:g}" if high == inf else f" from {low:g} to {high:g}"
     require(
         fits,

@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import MISSING, fields, is_dataclass
-from math import nan
+from math import inf, nan
 
+import numpy as np
 import pytest
 
 from tfprep import augment, derive
@@ -66,7 +67,10 @@ WRONG = [
     (lambda: augment.RandomResizedCrop(5, 5, scale=(0, 0)), r"RandomResizedCrop.scale ends above 0"),
     (lambda: augment.RandomResizedCrop(5, 5, eval_fraction=0), r"eval_fraction is a number above 0, at most 1, got 0"),
     (lambda: augment.OneOf([]), r"OneOf.ops is a list of ops"),
-    (lambda: augment.OneOf([augment.Flip()], [1, 2]), r"OneOf.weights has one number"),
+    *(
+        (lambda weights=wrong: augment.OneOf([augment.Flip()], weights), r"OneOf.weights has one number")
+        for wrong in ([1, 2], [0], ["1"], "1", 1.0, [inf], [nan], [-1])
+    ),
     (lambda: augment.SomeOf([augment.Flip()], 2), r"SomeOf.count is from 0 to the number of ops, 1, got 2"),
     (lambda: augment.AugMix(0), r"AugMix.severity is a number from 1 to 10, got 0; for example 3"),
     (lambda: derive.Distance(to="outside"), "Distance.to is 'class', 'inside' or 'boundary', got 'outside'"),
@@ -95,3 +99,7 @@ WRONG = [
 def test_wrong_options_raise_with_the_rule_and_the_value(make, message):
     with pytest.raises(RecipeError, match=message):
         make()
+
+
+def test_weights_may_be_an_array():
+    assert augment.OneOf([augment.Flip(), augment.Rotate(5)], np.array([1.0, 2.0])).weights.tolist() == [1, 2]

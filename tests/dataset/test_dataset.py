@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from PIL import ImageFont
+from PIL import Image, ImageFont
 
 from tests.commands import status_of
 from tests.dataset.conftest import LABELS, flip
@@ -202,10 +202,13 @@ def test_a_contact_sheet_shows_the_stored_pixels(data):
         assert (candidates == image).all((1, 2, 3)).any(), "every image stands in the sheet pixel by pixel"
 
 
-def test_a_sheet_in_an_unknown_format_is_refused(data, tmp_path, capsys):
+def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, capsys, monkeypatch):
     assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.jpg") == 0
     assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.txt2") == 2
-    assert "no format of images ends in '.txt2'; name a .png or .jpg" in capsys.readouterr().err
+    assert "sheet.txt2 cannot be written (unknown file extension: .txt2); name a .png" in capsys.readouterr().err
+    monkeypatch.setattr("tfprep.dataset.sheet.contact_sheet", lambda *_, **__: Image.new("RGB", (1 << 16, 2)))
+    assert status_of("show", data.path, "--out", tmp_path / "sheet.gif") == 2
+    assert "sheet.gif cannot be written (" in capsys.readouterr().err
 
 
 def test_class_colours_are_distinct():

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import atan, degrees
+from math import atan, degrees, inf
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +36,15 @@ from tfprep.augment.geometry import Rotate, Shear, Translate
 from tfprep.augment.optics import Sharpness
 from tfprep.augment.transform import ColourOp, Transform, identity
 from tfprep.augment.warp import warp_sample
-from tfprep.checks import require, require_count, require_number, require_positive, require_probability, require_whole
+from tfprep.checks import (
+    is_number,
+    require,
+    require_count,
+    require_number,
+    require_positive,
+    require_probability,
+    require_whole,
+)
 from tfprep.fields import ImageArray, Size
 
 
@@ -149,12 +157,8 @@ def _require_ops(name: str, ops: Sequence[Any], weights: Sequence[float] | None)
     several = isinstance(ops, Sequence) and len(ops) > 0 and all(callable(op) for op in ops)
     require(several, f"{name}.ops is a list of ops", ops, f"for example {name}([Flip(), Rotate()])")
     if weights is not None:
-        fits = (
-            isinstance(weights, Sequence)
-            and len(weights) == len(ops)
-            and all(weight >= 0 for weight in weights)
-            and sum(weights) > 0
-        )
+        listed = isinstance(weights, Sequence | np.ndarray) and all(map(is_number, weights))
+        fits = listed and len(weights) == len(ops) and all(0 <= one < inf for one in weights) and any(weights)
         require(fits, f"{name}.weights has one number, at least 0, for each op", weights, "leave it out for equal ones")
 
 

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -288,7 +287,8 @@ def manifest_of(
     for receipt in receipts:
         for name, counts in receipt.class_counts.items():
             totals = class_counts.setdefault(name, {})
-            totals[receipt.split] = tuple(map(add, totals.get(receipt.split, itertools.repeat(0)), counts))
+            before_these = totals.get(receipt.split, (0,) * len(counts))
+            totals[receipt.split] = tuple(a + b for a, b in zip(before_these, counts, strict=True))
     statistics = {}
     for name in sorted({name for receipt in receipts for name in receipt.moments}):
         total = reduce(Moments.plus, (r.moments[name] for r in receipts if name in r.moments))

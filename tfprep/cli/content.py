@@ -127,8 +127,8 @@ def show_command(
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         sheet.save(path)
-    except ValueError as error:
-        raise click.BadParameter(f"no format of images ends in {path.suffix!r}; name a .png or .jpg") from error
+    except (ValueError, OverflowError, RuntimeError) as error:  # of Pillow: no such format, or too large for it
+        raise click.BadParameter(f"{path.name} cannot be written ({error}); name a .png or .jpg") from error
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 

@@ -88,9 +88,8 @@ def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
     if state.get("version") != VERSION:
         raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
     for name, value in identity(plan).items():
-        then = state.get(name)
-        if name == "added":  # a run of other fields has the same samples
-            then = then if isinstance(then, Mapping) else {}
+        then = state.get(name, {} if name == "added" else None)
+        if name == "added" and isinstance(then, Mapping):  # a run of other fields has the same samples
             then = {group: then.get(group, digest) for group, digest in value.items()}
         if then != value:
             raise LoaderError(

@@ -10,6 +10,7 @@ import pytest
 from tfprep import sources
 from tfprep.errors import SourceError
 from tfprep.sources import Folder, Fractions, Paired, Table
+from tfprep.sources.detection import pairs
 from tfprep.sources.detection.detect import detect
 
 EIGHTY_TWENTY = Fractions(train=0.8, val=0.2)
@@ -152,6 +153,21 @@ def test_a_table_per_split(tmp_path) -> None:
     (root / "train.csv").write_text("file,label\npics/0.jpg,a\n")
     (root / "val.csv").write_text("file,label\npics/1.jpg,b\n")
     assert detect(root).source == Table("{split}.csv", "file", "label")
+
+
+def test_one_image_of_ten_may_be_missing(tmp_path):
+    pictures(tmp_path, *(f"pics/{n}.jpg" for n in range(9)))
+    (tmp_path / "labels.csv").write_text("file,label\n" + "".join(f"{n}.jpg,{'ab'[n % 2]}\n" for n in range(10)))
+    assert detect(tmp_path).source.image == "pics/{file}"
+
+
+def test_folders_of_masks_are_not_compared_with_all_others_if_names_tell_their_images(tmp_path, monkeypatch):
+    compared = []
+    ending = pairs._mask_ending
+    monkeypatch.setattr(pairs, "_mask_ending", lambda *args: compared.append(args) or ending(*args))
+    pictures(tmp_path, *(f"{kind}/{n}/0.png" for n in range(20) for kind in ("JPEGImages", "Annotations")))
+    assert detect(tmp_path).source.mask == "Annotations/*/*.png"
+    assert 20 <= len(compared) <= 40
 
 
 def test_a_table_that_names_no_images_is_ignored(tmp_path) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
@@ -177,10 +178,10 @@ def _joint_folders(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
-    masks = [one for one in names if any(map(_is_mask_folder, one.split("/")))]
+    masks = {one: None for one in names if any(map(_is_mask_folder, one.split("/")))}
+    others = [one for one in names if one not in masks and not any(map(NO_IMAGE.fullmatch, one.split("/")))]
     found: dict[tuple[bool, int, str, str], list[tuple[str, str]]] = {}
     for mask in masks:
-        others = (one for one in names if one not in masks and not any(map(NO_IMAGE.fullmatch, one.split("/"))))
         endings = {image: _mask_ending(names, image, mask) for image in others}
         fitting = [image for image, ending in endings.items() if ending is not None]
         drawn = any(map(_DRAWN_MASKS.fullmatch, re.split("[ /_-]", mask)))
@@ -326,7 +327,12 @@ def pairs(tree: Inventory) -> Found:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
     names = tree.names
     by_names = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
-    for image, mask in dict.fromkeys((*(patterns for patterns, _ in by_names.most_common()), *_elsewhere(names))):
+    tried = set[tuple[str, str]]()
+    # `_elsewhere` compares each folder of masks with every other folder: only if nothing else fits.
+    for image, mask in chain((patterns for patterns, _ in by_names.most_common()), _elsewhere(names)):
+        if (image, mask) in tried:
+            continue
+        tried.add((image, mask))
         doubts = list[str]()
         try:
             source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)

@@ -311,7 +311,7 @@ def _existing(tree: Inventory, paths: Sequence[str]) -> bool:
     missing = 0
     for path in paths:
         missing += not (image_suffix(path) and os.path.isfile(os.path.join(tree.root, path)))
-        if missing > (1 - _FITS) * len(paths):
+        if len(paths) - missing < _FITS * len(paths):
             return False
     return True
 
