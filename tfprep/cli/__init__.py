@@ -100,7 +100,8 @@ def tfprep() -> None:
 def run() -> None:
     """Run the console script, or `python -m tfprep`."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started this: files that are opened would take its descriptor
+        # Closed by whoever started this: files that are opened would take its descriptor.
+        if getattr(sys, name) is None:
             nothing = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115
             os.set_inheritable(nothing.fileno(), True)
             setattr(sys, name, nothing)
