@@ -115,7 +115,7 @@ def transfers(data: Any, rounds: int) -> dict[str, Any]:
     """The time of a step with its batch, in milliseconds, and the share of the transfers that the steps hide."""
     import jax
 
-    from tfprep.load.jax_loader import AHEAD, transferred_ahead
+    from tfprep.load.jax_loader import AHEAD, TransferredAhead
 
     options = {"fields": ["image"], "cache": "decoded", "training": True}
     loader = data.numpy_loader("train", BATCH, **options).repeat()
@@ -126,7 +126,7 @@ def transfers(data: Any, rounds: int) -> dict[str, Any]:
 
     batches = iter(loader)
     resident = transfer(next(batches)).block_until_ready()
-    ahead = transferred_ahead(map(transfer, iter(loader)), AHEAD)
+    ahead = TransferredAhead(map(transfer, iter(loader)), AHEAD, lambda on_the_way: None)
     feeds: dict[str, Callable[[], Any]] = {
         "on the device": lambda: (next(batches), resident)[1],
         "when needed": lambda: transfer(next(batches)),

@@ -124,6 +124,38 @@ def test_imports_have_no_circles():
     assert not circles, "\n".join(" <-> ".join(circle) for circle in sorted(circles))
 
 
+def names_of(module: str) -> set[str]:
+    """The names that a module defines or imports at its top level, and its submodules."""
+    found = {name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == module}
+    waiting: list[ast.AST] = [ast.parse(modules()[module].read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def test_what_benchmarks_recipes_and_tests_import_is_there():
+    """Also in their functions: nothing runs all of the benchmarks after a change."""
+    files = [path for top in ("benchmarks", "pipelines", "tests") for path in (ROOT.parent / top).rglob("*.py")]
+    taken = [
+        (path, node.lineno, node.module, alias.name)
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tfprep"
+        for alias in node.names
+    ]
+    assert len(taken) > 1000
+    known = {module: names_of(module) if module in modules() else set() for _, _, module, _ in taken}
+    assert not [f"{path}:{line}: {module}.{name}" for path, line, module, name in taken if name not in known[module]]
+
+
 def test_no_package_is_named_like_what_tools_skip():
     folders = {path.name for top in (ROOT, ROOT.parent / "tests") for path in top.rglob("*") if path.is_dir()}
     assert not (folders - {"__pycache__"}) & SKIPPED_BY_TOOLS

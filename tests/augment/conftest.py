@@ -6,7 +6,7 @@ import pytest
 from tfprep.builder.planning.plan import PRECISE_OPENCV
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     if int(cv2.__version__.partition(".")[0]) < PRECISE_OPENCV:
         for item in items:
             if item.get_closest_marker("precise_warps"):

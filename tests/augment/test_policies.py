@@ -71,7 +71,7 @@ def test_a_nested_policy_keeps_geometry_and_colour(policy):
     for outer in (Maybe(Spy(), 0.6), OneOf([Flip(), Spy()]), SomeOf([Spy(), Flip(), Spy()], 2, shuffle=True)):
         for nested in (outer, Maybe(outer, 0.9), OneOf([outer])):
             for seed in range(20):
-                seen: list[object] = []
+                seen = []
                 nested(SIZE, rng(seed))
                 geometry, seen = seen, []
                 drawn = nested.colour_ops(rng(seed))

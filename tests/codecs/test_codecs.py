@@ -120,7 +120,7 @@ def test_every_kind_has_a_codec_and_an_unknown_codec_says_to_upgrade():
         codecs.from_description({"codec": "webp"})
 
 
-def written(form: str, size: tuple[int, int] = (34, 21)) -> bytes:
+def written(form, size=(34, 21)):
     file = io.BytesIO()
     Image.new("I;16" if form == "deep" else "RGB", size).save(file, "PNG" if form == "deep" else form)
     return file.getvalue()

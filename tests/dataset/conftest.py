@@ -12,13 +12,13 @@ import tfprep
 from tests.photos import save
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
-from tfprep.dataset import Dataset, open_dataset
+from tfprep.dataset import open_dataset
 
 LABELS = ["cat", "dog", "ünïcode"]
 
 
 @pytest.fixture(scope="session")
-def rows(tmp_path_factory) -> dict[str, dict]:
+def rows(tmp_path_factory):
     """The rows of a table by their path, whose photos of noise lie beside it."""
     root, draws, rows = tmp_path_factory.mktemp("raw"), np.random.default_rng(0), {}
     for split, count in (("train", 30), ("val", 12)):
@@ -48,7 +48,7 @@ plain.kind = "image"
 
 
 @pytest.fixture(scope="session")
-def data(rows, tmp_path_factory) -> Dataset:
+def data(rows, tmp_path_factory):
     """30 training samples of 3 variants in 3 shards, and 12 of validation in one."""
     fields = {"weight": ("scalar", "weight"), "text": ("text", "text"), "boxes": ("boxes", "boxes")}
     recipe = Recipe(
@@ -71,11 +71,11 @@ def data(rows, tmp_path_factory) -> Dataset:
 
 
 @pytest.fixture
-def copy(data, tmp_path) -> Path:
+def copy(data, tmp_path):
     return Path(shutil.copytree(data.path, tmp_path / "copy"))
 
 
-def flip(path: Path, offset: int) -> None:
+def flip(path, offset):
     """Changes a bit of this byte of a file."""
     content = bytearray(path.read_bytes())
     content[offset] ^= 1

@@ -25,7 +25,7 @@ WITH_MISSING = [
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_numbers_are_those_of_arrow(column: pa.Array | pa.ChunkedArray) -> None:
+def test_numbers_are_those_of_arrow(column):
     expected = column.to_numpy(**({} if isinstance(column, pa.ChunkedArray) else {"zero_copy_only": False}))
     values = numpy_column(column)
     assert values.dtype == expected.dtype
@@ -34,7 +34,7 @@ def test_numbers_are_those_of_arrow(column: pa.Array | pa.ChunkedArray) -> None:
 
 
 @pytest.mark.parametrize("column", WITH_MISSING)
-def test_missing_values(column: pa.Array | pa.ChunkedArray) -> None:
+def test_missing_values(column):
     zero = False if pa.types.is_boolean(column.type) else 0
     assert numpy_column(column, 0).tolist() == column.fill_null(zero).to_pylist()
     assert present(column).tolist() == column.is_valid().to_pylist()
@@ -42,11 +42,11 @@ def test_missing_values(column: pa.Array | pa.ChunkedArray) -> None:
         numpy_column(column)
 
 
-def test_a_column_of_nothing() -> None:
+def test_a_column_of_nothing():
     assert present(pa.nulls(2)).tolist() == [False, False]
 
 
-def test_pandas_is_not_imported() -> None:
+def test_pandas_is_not_imported():
     code = (
         "import sys, pyarrow as pa, numpy as np\n"
         "from tfprep.dataset.arrow import numpy_column\n"

@@ -49,7 +49,7 @@ def test_class_names_are_exact_or_left_out(photos, tmp_path, names, written):
 class Extremes:
     """The least and the greatest value of a dtype, and numbers between, of the image's size."""
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype):
         self.dtype = np.dtype(dtype)
 
     def __call__(self, sample, rng):

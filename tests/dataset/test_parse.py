@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfprep.dataset import Manifest
 from tfprep.dataset.manifest import parse_manifest, seal
 from tfprep.errors import DatasetError
 
@@ -25,7 +24,7 @@ def document(photos):
     return document
 
 
-def parse(document) -> Manifest:
+def parse(document):
     return parse_manifest(seal(document).encode(), PATH)
 
 

@@ -6,18 +6,6 @@ import pytest
 
 from tests.addresses import check_equal_bytes
 from tfprep import derive
-from tfprep.derive import (
-    Boundaries,
-    ExtremePoints,
-    Heatmaps,
-    InstanceBoxes,
-    InstanceCenters,
-    InstanceClasses,
-    InstanceOffsets,
-    OneHot,
-    OneObject,
-    Sobel,
-)
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import KINDS, RASTER_KINDS
 from tfprep.seeding import generator
@@ -117,22 +105,26 @@ def test_outer_boundaries_count_void_as_no_object(background):
         objects = set(eight.ravel().tolist()) - {background, 255}
         touches = own == background or len(objects) > 1
         expected[row, column] = own != 255 and bool(four) and touches
-    np.testing.assert_array_equal(of(Boundaries(mode="outer", background=background, void=255), mask), expected)
+    np.testing.assert_array_equal(of(derive.Boundaries(mode="outer", background=background, void=255), mask), expected)
 
 
 EMPTY, ONE = np.zeros((6, 7), np.uint8), np.zeros((6, 7), np.uint8)
 ONE[2, 3] = 7
 SEVEN = np.ones((5, 7), np.uint8)
 ODD = {
-    "one object of none": (OneObject(target=4), EMPTY, EMPTY),
-    "one object of another class": (OneObject(target=4), ONE, np.where(ONE, 2, 0)),
-    "no centres": (InstanceCenters(), EMPTY, EMPTY),
-    "no offsets": (InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
-    "no boxes": (InstanceBoxes(), EMPTY, np.zeros((0, 4))),
-    "no classes": (InstanceClasses(), EMPTY, np.zeros(0)),
-    "an instance that covers all": (InstanceOffsets(), SEVEN, 3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0]),
-    "extreme points of nothing": (ExtremePoints(target=7), EMPTY, [[0, 0, 0]] * 4),
-    "extreme points of one pixel": (ExtremePoints(target=7), ONE, [[3.5, 2.5, 1]] * 4),
+    "one object of none": (derive.OneObject(target=4), EMPTY, EMPTY),
+    "one object of another class": (derive.OneObject(target=4), ONE, np.where(ONE, 2, 0)),
+    "no centres": (derive.InstanceCenters(), EMPTY, EMPTY),
+    "no offsets": (derive.InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
+    "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),
+    "no classes": (derive.InstanceClasses(), EMPTY, np.zeros(0)),
+    "an instance that covers all": (
+        derive.InstanceOffsets(),
+        SEVEN,
+        3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0],
+    ),
+    "extreme points of nothing": (derive.ExtremePoints(target=7), EMPTY, [[0, 0, 0]] * 4),
+    "extreme points of one pixel": (derive.ExtremePoints(target=7), ONE, [[3.5, 2.5, 1]] * 4),
 }
 
 
@@ -145,7 +137,7 @@ def test_odd_masks(op, mask, expected):
 def test_more_objects_than_a_byte_holds():
     mask = np.zeros((80, 80), np.uint8)
     mask[::2, ::2] = 5
-    out = of(OneObject(target=5, void=255), mask)
+    out = of(derive.OneObject(target=5, void=255), mask)
     assert (out.dtype, (out == 1).sum(), (out == 255).any()) == (np.uint16, 1, False)
     assert len(np.unique(out[mask == 5])) == 1600
 
@@ -154,16 +146,21 @@ def test_more_objects_than_a_byte_holds():
     ("op", "sample", "error", "message"),
     [
         (
-            Heatmaps(),
+            derive.Heatmaps(),
             {"image": IMAGE, "points": np.ones(3)},
             SampleError,
             r"points are \[N, 2\] or .* 'points' is \[3\]",
         ),
-        (Sobel(), {"image": np.zeros((4, 4, 3))}, SampleError, r"an image is uint8 \[H, W, 3\]; 'image' is float64"),
+        (
+            derive.Sobel(),
+            {"image": np.zeros((4, 4, 3))},
+            SampleError,
+            r"an image is uint8 \[H, W, 3\]; 'image' is float64",
+        ),
         (derive.Distance(), {"image": IMAGE}, RecipeError, "asks for the field 'mask', the sample has"),
         (derive.Distance(), {"mask": np.zeros((3, 3))}, SampleError, r"whole numbers \[H, W\]; 'mask' is float64"),
         (
-            OneHot(classes=2),
+            derive.OneHot(classes=2),
             {"mask": CLASSES},
             SampleError,
             "'mask' holds the class 2, OneHot has 2 classes and ignores",

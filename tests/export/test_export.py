@@ -21,11 +21,11 @@ pytestmark = pytest.mark.filterwarnings(  # of pycocotools
 )
 
 
-def decoded(content: bytes) -> np.ndarray:
+def decoded(content):
     return np.asarray(Image.open(io.BytesIO(content)))
 
 
-def read_tars(paths) -> list[dict]:
+def read_tars(paths):
     """The samples of tar files, grouped by WebDataset itself; its own pipeline leaves the files open, which is a warning here."""
     tars = pytest.importorskip("webdataset").tariterators
     samples = []
@@ -35,7 +35,7 @@ def read_tars(paths) -> list[dict]:
     return samples
 
 
-def check(values: dict, field: str, content: object) -> None:
+def check(values, field, content):
     """Compares one exported value with that of the record."""
     expected = values[field]
     if isinstance(content, bytes):

@@ -11,10 +11,10 @@ _CALLS = ("__call__", "curve", "encode", "decode", "decode_into", "tf_decode")
 
 
 @pytest.fixture(autouse=True)
-def _calls_are_counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+def _calls_are_counted(request, monkeypatch):
     """Fails a test marked `covers("Flip", ...)` that called none of the methods of one of these classes."""
     names = [name for marker in request.node.iter_markers("covers") for name in marker.args]
-    calls: Counter[str] = Counter()
+    calls = Counter()
 
     def counted(name, method):
         def call(self, *args, **options):

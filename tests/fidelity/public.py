@@ -1,7 +1,6 @@
 """The names that must have a test of fidelity, and the one place where these tests reach behind the public names."""
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -11,7 +10,7 @@ from tfprep.builder.shards.make_sample import SampleMaker
 
 _NO_OPS = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "Mix", "Subset"}
 """Public classes that are no ops."""
-PUBLIC: dict[str, Any] = {
+PUBLIC = {
     f"load.{name}" if package is load and name in augment.__all__ else name: kind
     for package in (augment, derive, codecs, load)
     for name in package.__all__
@@ -23,29 +22,29 @@ FALSE_ALARM = 1e-6
 run; with about 100 checks, a change of what is drawn fails one by chance once in 10,000 times."""
 
 
-def variants(sample: dict[str, Any], kinds: dict[str, Any], count: int = 1, *, first: int = 1, **options: Any) -> list:
+def variants(sample, kinds, count=1, *, first=1, **options):
     """`count` variants of a sample, from variant `first` on, each as a dict of arrays: the way of a build, without files."""
     recipe = Recipe("r", sources.Folder(), **{"store": {name: codecs.Raw() for name in sample}, **options})
     return list(SampleMaker(recipe, kinds, {}).made("key", sample, range(first, first + count)))
 
 
-def coloured(op: Any, image: np.ndarray, count: int = 1, **options: Any) -> list[np.ndarray]:
+def coloured(op, image, count=1, **options):
     """The image under a colour op, `count` times."""
     made = variants({"image": image}, {"image": "image"}, count, colour=op if isinstance(op, list) else [op], **options)
     return [each["image"] for each in made]
 
 
-def derived(op: Any, count: int = 1, **sample: Any) -> list[np.ndarray]:
+def derived(op, count=1, **sample):
     """A derived input of these fields, `count` times."""
     kinds = {name: _kind(name) for name in sample}
     return [each["derived"] for each in variants(sample, kinds, count, derive={"derived": op})]
 
 
-def _kind(name: str) -> str:
+def _kind(name):
     return {"image": "image", "points": "points", "clicks": "scalar"}.get(name, "mask")
 
 
-def check_uniform(values: Any, low: float, high: float) -> None:
+def check_uniform(values, low, high):
     """Kolmogorov and Smirnov's test."""
     assert low - 1e-9 <= np.min(values), np.min(values)
     assert np.max(values) <= high + 1e-9, np.max(values)
@@ -53,7 +52,7 @@ def check_uniform(values: Any, low: float, high: float) -> None:
     assert p > FALSE_ALARM, f"not uniform from {low} to {high}: p = {p:.2g}"
 
 
-def check_counts(counts: Any, shares: Any = None) -> None:
+def check_counts(counts, shares=None):
     """Pearson's test of counts against their expected shares, equal ones by default."""
     counts = np.asarray(counts, float)
     expected = counts.sum() * (np.full(len(counts), 1 / len(counts)) if shares is None else np.asarray(shares))
@@ -62,21 +61,21 @@ def check_counts(counts: Any, shares: Any = None) -> None:
     assert p > FALSE_ALARM, f"counts {counts} where {expected} were expected: p = {p:.2g}"
 
 
-def check_share(happened: Any, p: float) -> None:
+def check_share(happened, p):
     """The binomial test of a list of booleans."""
     happened = np.asarray(happened, bool)
     value = stats.binomtest(int(happened.sum()), len(happened), p).pvalue
     assert value > FALSE_ALARM, f"{happened.mean():.3f} of {len(happened)} where {p} was expected: p = {value:.2g}"
 
 
-def window_of(changed: np.ndarray) -> tuple[int, int, int, int]:
+def window_of(changed):
     """Top, left, height and width of a rectangle of True."""
     ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
     assert changed.sum() == len(ys) * len(xs), "no rectangle"
     return int(ys[0]), int(xs[0]), len(ys), len(xs)
 
 
-def line_of(weights: np.ndarray) -> tuple[float, float]:
+def line_of(weights):
     """Angle in degrees, counter-clockwise as seen, and variance of a line of light through the middle, by second moments."""
     half = len(weights) // 2
     y, x = np.mgrid[-half : half + 1, -half : half + 1]

@@ -17,18 +17,7 @@ from scipy import stats
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, window_of
-from tfprep import codecs
-from tfprep.load import (
-    Buckets,
-    CenterCrop,
-    ColourJitter,
-    Grayscale,
-    RandomErasing,
-    RandomFlip,
-    RandomResizedCrop,
-    Resize,
-    Solarize,
-)
+from tfprep import codecs, load
 
 H, W = SIZE = (40, 56)
 COUNT = 50
@@ -106,7 +95,7 @@ def published_windows(rng, count, scale, ratio):
 @pytest.mark.covers("load.RandomResizedCrop")
 @pytest.mark.parametrize(("scale", "ratio"), [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 1.0), (2.0, 3.0))])
 def test_windows_are_torchvisions(data, scale, ratio):
-    drawn = windows(column(data, "where", [RandomResizedCrop(16, 16, scale, ratio)], 5000, seed=5))
+    drawn = windows(column(data, "where", [load.RandomResizedCrop(16, 16, scale, ratio)], 5000, seed=5))
     expected = np.array(list(published_windows(np.random.default_rng(0), 5000, scale, ratio)), float)
     np.testing.assert_allclose(drawn, np.rint(drawn), atol=0.3)  # an average of few pixels is not quite in their middle
     drawn = np.rint(drawn)
@@ -135,7 +124,7 @@ def along(length, start, window, count):
 
 @pytest.mark.covers("load.RandomResizedCrop")
 def test_pixels_are_areas_or_linear(made, data):
-    ops = [RandomResizedCrop(20, 24, (0.1, 1.0), (0.4, 2.5))]
+    ops = [load.RandomResizedCrop(20, 24, (0.1, 1.0), (0.4, 2.5))]
     drawn = np.rint(windows(column(data, "where", ops))).astype(int)
     pixels = column(data, "image", ops)
     kinds = set()
@@ -149,12 +138,12 @@ def test_pixels_are_areas_or_linear(made, data):
 
 
 EVALUATED = [
-    ([RandomResizedCrop(16, 16)], (10, 2, 35, 35)),  # 0.875 of the largest square
-    ([RandomResizedCrop(16, 16, eval_fraction=1.0)], (8, 0, 40, 40)),
-    ([Resize(20, 28)], (0, 0, W, H)),
-    ([Resize(shorter=20), CenterCrop(16, 16)], (12, 4, 32, 32)),
-    ([CenterCrop(16, 16)], (20, 12, 16, 16)),
-    ([Resize(shorter=20), RandomFlip(1.0), CenterCrop(16, 16)], (12, 4, 32, 32)),
+    ([load.RandomResizedCrop(16, 16)], (10, 2, 35, 35)),  # 0.875 of the largest square
+    ([load.RandomResizedCrop(16, 16, eval_fraction=1.0)], (8, 0, 40, 40)),
+    ([load.Resize(20, 28)], (0, 0, W, H)),
+    ([load.Resize(shorter=20), load.CenterCrop(16, 16)], (12, 4, 32, 32)),
+    ([load.CenterCrop(16, 16)], (20, 12, 16, 16)),
+    ([load.Resize(shorter=20), load.RandomFlip(1.0), load.CenterCrop(16, 16)], (12, 4, 32, 32)),
 ]
 
 
@@ -163,7 +152,7 @@ def test_evaluation_takes_the_centre(data):
     for ops, expected in EVALUATED:
         drawn = windows(column(data, "where", ops, split="val"))
         np.testing.assert_allclose(drawn, np.broadcast_to(expected, drawn.shape), atol=0.3)
-        if not isinstance(ops[0], RandomResizedCrop):  # the same in training, but for flips
+        if not isinstance(ops[0], load.RandomResizedCrop):  # the same in training, but for flips
             drawn = np.abs(windows(column(data, "where", ops))[:, 2:])
             np.testing.assert_allclose(drawn, np.broadcast_to(expected[2:], drawn.shape), atol=0.3)
 
@@ -171,7 +160,7 @@ def test_evaluation_takes_the_centre(data):
 @pytest.mark.covers("Buckets")
 def test_buckets_are_covered(data):
     """40 x 56 pixels lie nearest to 16 x 24; covering it, 16 of the 17.1 rows and all columns are seen."""
-    loader = data.numpy_loader("val", 4, fields=["where"], bucket=Buckets([(24, 16), (16, 24), (20, 20)]))
+    loader = data.numpy_loader("val", 4, fields=["where"], bucket=load.Buckets([(24, 16), (16, 24), (20, 20)]))
     (batch,) = loader
     left, top, width, height = np.rint(windows(batch["where"])[0])
     assert batch["where"].shape == (4, 16, 24, 2)
@@ -181,8 +170,11 @@ def test_buckets_are_covered(data):
 
 
 def test_flips_before_and_after_a_window_are_equally_likely(data):
-    plain = windows(column(data, "where", [RandomResizedCrop(16, 16)], 500))
-    for ops in ([RandomFlip(0.25), RandomResizedCrop(16, 16)], [RandomResizedCrop(16, 16), RandomFlip(0.25)]):
+    plain = windows(column(data, "where", [load.RandomResizedCrop(16, 16)], 500))
+    for ops in (
+        [load.RandomFlip(0.25), load.RandomResizedCrop(16, 16)],
+        [load.RandomResizedCrop(16, 16), load.RandomFlip(0.25)],
+    ):
         drawn = windows(column(data, "where", ops, 500))
         flipped = drawn[:, 2] < 0
         check_share(flipped, 0.25)
@@ -201,7 +193,7 @@ PUBLISHED = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Con
 def test_colour_jitter_is_pillows_blend(made, data, name):
     """Each change by itself: every factor from 0.5 to 1.5 is as likely, and the pixels are Pillow's to one level."""
     amounts = {**dict.fromkeys(PUBLISHED, 0), name: 0.5}
-    pixels = column(data, "image", [ColourJitter(**amounts)], 400)
+    pixels = column(data, "image", [load.ColourJitter(**amounts)], 400)
     factors = []
     candidates = np.linspace(0.5, 1.5, 201)
     for row in range(0, 400, 2):
@@ -228,9 +220,9 @@ def test_colour_jitter_is_pillows_blend(made, data, name):
 @pytest.mark.covers("ColourJitter")
 def test_colour_jitter_takes_all_orders_and_its_probability(made, data):
     stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
-    pixels = column(data, "image", [ColourJitter(p=0.3)], 600).reshape(-1, *stored.shape)
+    pixels = column(data, "image", [load.ColourJitter(p=0.3)], 600).reshape(-1, *stored.shape)
     check_share((pixels != stored).any((2, 3, 4)).ravel(), 0.3)
-    jitter = ColourJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
+    jitter = load.ColourJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
     image = stored[0]
     results = set()
 
@@ -257,7 +249,7 @@ def test_grayscale_and_solarize(made, data):
     stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
     gray = np.stack([np.asarray(Image.fromarray(image).convert("L").convert("RGB")) for image in stored])
     solarized = np.where(stored < 100, stored, 255 - stored)
-    for op, changed in ((Grayscale(0.3), gray), (Solarize(0.3, threshold=100), solarized)):
+    for op, changed in ((load.Grayscale(0.3), gray), (load.Solarize(0.3, threshold=100), solarized)):
         pixels = column(data, "image", [op], 500).reshape(-1, *stored.shape)
         happened = (pixels == changed).all((2, 3, 4))
         assert (happened | (pixels == stored).all((2, 3, 4))).all()
@@ -279,7 +271,7 @@ def test_rectangles_are_torchvisions(data):
             if h < H and w < W:
                 expected.append((rng.integers(0, H - h + 1), rng.integers(0, W - w + 1), h, w))
                 break
-    where = column(data, "image", [RandomErasing(0.8, level=7)], 5000)
+    where = column(data, "image", [load.RandomErasing(0.8, level=7)], 5000)
     plain = column(data, "image", [], 5000)
     erased = [((a != b).any(2), a) for a, b in zip(where, plain, strict=True) if (a != b).any()]
     check_share([(a != b).any() for a, b in zip(where, plain, strict=True)], 0.8 * len(expected) / 5000)
@@ -293,7 +285,7 @@ def test_rectangles_are_torchvisions(data):
 
 def test_ops_draw_independently(data):
     """The window says nothing about the flip, and the sample before nothing about the next."""
-    drawn = windows(column(data, "where", [RandomResizedCrop(16, 16), RandomFlip()], 2000))
+    drawn = windows(column(data, "where", [load.RandomResizedCrop(16, 16), load.RandomFlip()], 2000))
     area, flipped = np.abs(drawn[:, 2] * drawn[:, 3]), drawn[:, 2] < 0
     large = area > np.median(area)
     check_counts(

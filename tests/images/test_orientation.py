@@ -14,7 +14,7 @@ from tfprep.images.headers import JPEG, NO_IMAGE, PNG, read_headers
 from tfprep.images.jpeg import upright
 
 
-def written(form: str, mode: str = "RGB", size: tuple[int, int] = (8, 8), **options) -> bytes:
+def written(form, mode="RGB", size=(8, 8), **options):
     file = io.BytesIO()
     Image.new(mode, size).save(file, form, **options)
     return file.getvalue()

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tests.conftest import Made
 from tfprep.storage.store import open_store
 
 
-def batches(
-    data: Any, count: int | None, split: str = "train", kind: str = "numpy_loader", **options: Any
-) -> list[Any]:
+def batches(data, count, split="train", kind="numpy_loader", **options):
     """The first batches: of any number of epochs in training, of one in evaluation."""
     with closing(getattr(data, kind)(split, **{"batch_size": 8, "seed": 3, **options})) as loader:
         return list(itertools.islice(loader.repeat() if loader.report()["training"] else loader, count))
 
 
-def check_same(expected: Any, given: Any, name: str = "") -> None:
+def check_same(expected, given, name=""):
     """Compare lists of batches with their dtypes: arrays, or tensors of TensorFlow, in any structure."""
     if isinstance(expected, Mapping):
         assert expected.keys() == given.keys()
@@ -42,10 +37,10 @@ def check_same(expected: Any, given: Any, name: str = "") -> None:
         assert np.array_equal(one, other), name
 
 
-READERS: Sequence[Mapping[str, Any]] = ({"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"})
+READERS = ({"threads": 3}, {"workers": "processes", "threads": 2}, {"verify": "always"})
 
 
-def check_every_way(data: Any, count: int, *, starts: Sequence[int], hosts: int = 3, **options: Any) -> list[Any]:
+def check_every_way(data, count, *, starts, hosts=3, **options):
     """Compare the batches of one thread, which are returned, with those of `READERS`, of resumes, and of the hosts together."""
     whole = batches(data, count, **options, threads=1)
     for reader in READERS:
@@ -58,29 +53,29 @@ def check_every_way(data: Any, count: int, *, starts: Sequence[int], hosts: int 
     return whole
 
 
-def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def joined(parts):
     """One batch of these: those of all hosts in a step, or of several steps."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def keys(batches: Iterable[Any]) -> list[list[str]]:
+def keys(batches):
     """The keys of each batch, of any loader."""
     found = [batch["key"] if isinstance(batch["key"], list) else np.asarray(batch["key"]).tolist() for batch in batches]
     return [[key.decode() if isinstance(key, bytes) else key for key in each] for each in found]
 
 
-def flat(lists: Iterable[list[Any]]) -> list[Any]:
+def flat(lists):
     return list(itertools.chain.from_iterable(lists))
 
 
-def overwrite(path: Path, offset: int, content: bytes) -> None:
+def overwrite(path, offset, content):
     """Writes bytes into a file that stays the same file otherwise."""
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(content)
 
 
-def copy_in_memory(made: Made) -> str:
+def copy_in_memory(made):
     """Copies a dataset to a store in memory; returns its URL."""
     url = f"memory://{uuid.uuid4().hex}"
     store = open_store(url)

@@ -82,7 +82,7 @@ def test_batches_are_those_of_the_folder_whatever_the_cache_holds(made, url, s3,
         assert not list((tmp_path / "cache").glob("*.part"))
 
 
-def arriving(s3) -> bool:
+def arriving(s3):
     before = len(s3.proxy.requests)
     time.sleep(0.3)
     return len(s3.proxy.requests) > before

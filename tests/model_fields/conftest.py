@@ -6,18 +6,15 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
 import tfprep
-from tests.storage.server import S3
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.dataset.verify import verify
 from tfprep.model_fields import add_fields
@@ -54,29 +51,29 @@ class Site:
     root: Path
 
     @property
-    def data(self) -> Path:
+    def data(self):
         return self.root / "raw"
 
     @property
-    def out(self) -> Path:
+    def out(self):
         return self.root / "built"
 
     @property
-    def fields(self) -> Path:
+    def fields(self):
         return self.root / "fields.py"
 
     @property
-    def calls(self) -> list[int]:
+    def calls(self):
         """The sizes of the batches that the model got."""
         path = self.root / "calls.txt"
         return [int(line.split()[1]) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def photo(self, name: str, number: int) -> None:
+    def photo(self, name, number):
         (self.data / name).parent.mkdir(parents=True, exist_ok=True)
         noise = np.random.default_rng(number).integers(0, 256, (20, 24, 3)).astype(np.float32)
         cv2.imwrite(str(self.data / name), cv2.GaussianBlur(noise, (0, 0), 2).astype(np.uint8))
 
-    def build(self, name: str = "tiny", shards: dict[str, int] | None = None, *, replace: bool = False) -> list[str]:
+    def build(self, name="tiny", shards=None, *, replace=False):
         """Build, and return the warnings."""
         recipe = Recipe(
             name=name,
@@ -86,7 +83,7 @@ class Site:
             variants={"train": 2},
             shards=shards or {"train": 3, "val": 1},
         )
-        events: list[str] = []
+        events = []
         options = tfprep.builder.BuildOptions(workers=0, replace=replace)
         tfprep.build(
             recipe, self.out, self.data, options=options,
@@ -94,28 +91,26 @@ class Site:
         )  # fmt: skip
         return events
 
-    def define(
-        self, body: str = "pass", options: str = "", weight: str = "2.0", change: tuple[str, str] | None = None
-    ) -> Path:
+    def define(self, body="pass", options="", weight="2.0", change=None):
         """Write the file of fields: code of the model, options of ModelFields, and a text to change with what takes its place."""
         (self.root / "weight.txt").write_text(weight)
         text = FIELDS.replace("BODY", body).replace("OPTIONS", options)
         self.fields.write_text(text.replace(*change) if change else text)
         return self.fields
 
-    def other(self, text: str) -> Path:
+    def other(self, text):
         """Write a second file of fields; `text` ends with the call of ModelFields."""
         path = self.root / "other.py"
         path.write_text(f"import numpy as np\nfrom tfprep import ModelFields, Recipe, codecs\n{text}\n")
         return path
 
-    def main_files(self) -> dict[str, bytes]:
+    def main_files(self):
         """The bytes of the dataset's own shards and tables."""
         return {
             path.name: path.read_bytes() for path in self.out.iterdir() if path.is_file() and path.name != "tfprep.json"
         }
 
-    def added_files(self) -> dict[str, bytes]:
+    def added_files(self):
         """The bytes of all files of added fields, by their path."""
         folders = [path for path in self.out.iterdir() if path.is_dir() and not path.name.startswith(".")]
         return {f"{folder.name}/{path.name}": path.read_bytes() for folder in folders for path in folder.iterdir()}
@@ -124,13 +119,13 @@ class Site:
 VIEWS = (("train", 0), ("train", 1), ("val", 0))
 
 
-def expected(site: Site, split: str, variant: int, weight: float = 2.0) -> np.ndarray:
+def expected(site, split, variant, weight=2.0):
     """The scores by the formula, of the pixels that Pillow reads from the PNG of each record (lossless)."""
     samples = tfprep.open(site.out).samples(split, variant, fields=["image"])
     return np.stack([np.asarray(one["image"], np.float64).mean((0, 1)) * weight for one in samples])
 
 
-def check_all(site: Site, weight: float = 2.0) -> None:
+def check_all(site, weight=2.0):
     """Every record has the scores of its own pixels, and no file is damaged."""
     for split, variant in VIEWS:
         scores = [one["score"] for one in tfprep.open(site.out).samples(split, variant, fields=["score"])]
@@ -138,15 +133,15 @@ def check_all(site: Site, weight: float = 2.0) -> None:
     assert not list(verify(site.out))
 
 
-def check_batch(batch: Any, weight: float = 2.0) -> None:
+def check_batch(batch, weight=2.0):
     """The scores of a batch, or of one sample, by the formula from its images."""
     wanted = np.asarray(batch["image"], np.float64).mean((-3, -2)) * weight
     np.testing.assert_allclose(batch["score"], wanted, rtol=1e-5)
 
 
-def every_batch(data: tfprep.load.Data, **options: Any) -> Iterator[Any]:
+def every_batch(data, **options):
     """Batches of 5 training samples: two epochs of each kind of loader for NumPy, of which the second may come from a cache."""
-    ways: tuple[dict[str, Any], ...] = (
+    ways = (
         {"workers": "threads"}, {"workers": "processes"}, {"cache": "decoded"}, {"cache": False, "verify": "always"}
     )  # fmt: skip
     for way in ways:
@@ -156,7 +151,7 @@ def every_batch(data: tfprep.load.Data, **options: Any) -> Iterator[Any]:
     yield from data.loader("train", 5, **options)
 
 
-def killed(place: object, site: Site, count: Callable[[], int], after: int) -> bool:
+def killed(place, site, count, after):
     """Run `add-fields`, and kill it as soon as `count()` has grown by so many; False if it ended before."""
     end = count() + after
     process = subprocess.Popen([sys.executable, "-m", "tfprep", "add-fields", str(place), str(site.fields), "--quiet"])
@@ -168,12 +163,12 @@ def killed(place: object, site: Site, count: Callable[[], int], after: int) -> b
     return status != 0
 
 
-def killed_at_store(s3: S3, site: Site, url: str, after: int) -> bool:
+def killed_at_store(s3, site, url, after):
     """Run `add-fields`, and kill it after so many requests; False if it ended before."""
     return killed(url, site, lambda: len(s3.proxy.requests), after)
 
 
-def objects_of_fields(url: str) -> dict[str, bytes]:
+def objects_of_fields(url):
     """The content of the published fields and of `tfprep.json`, by name."""
     store = open_store(url)
     names = [info.name for info in store.list() if info.name.startswith("score-") or info.name == "tfprep.json"]
@@ -181,7 +176,7 @@ def objects_of_fields(url: str) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="session")
-def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _built(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("fields"))
     for number in range(32):
         site.photo(f"{'train' if number < 24 else 'val'}/{'cat' if number % 2 else 'dog'}/{number:02d}.png", number)
@@ -190,14 +185,14 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _added(_built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _added(_built, tmp_path_factory):
     root = shutil.copytree(_built, tmp_path_factory.mktemp("added") / "site")
     add_fields(root / "built", Site(root).define())
     return root
 
 
 @pytest.fixture
-def plain(_built: Path, tmp_path: Path) -> Site:
+def plain(_built, tmp_path):
     """A copy of a built dataset, with a file of fields."""
     site = Site(shutil.copytree(_built, tmp_path / "site"))
     site.define()
@@ -205,6 +200,6 @@ def plain(_built: Path, tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def site(_added: Path, tmp_path: Path) -> Site:
+def site(_added, tmp_path):
     """A copy of a built dataset whose fields were added."""
     return Site(shutil.copytree(_added, tmp_path / "site"))

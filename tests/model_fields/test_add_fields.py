@@ -9,8 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,7 +18,6 @@ import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
 from tests.model_fields.conftest import (
-    Site,
     check_all,
     check_batch,
     expected,
@@ -28,7 +25,7 @@ from tests.model_fields.conftest import (
     killed_at_store,
     objects_of_fields,
 )
-from tests.storage.server import S3, copied_to_memory
+from tests.storage.server import copied_to_memory
 from tfprep import ModelFields, codecs
 from tfprep.builder.at_store import clean, store_locked
 from tfprep.builder.layout import Layout, locked
@@ -37,13 +34,13 @@ from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, DatasetReplacedError, RecipeError
-from tfprep.export.export import Format, export
+from tfprep.export.export import export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
 from tfprep.storage.store import open_store
 
 
-def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site, tmp_path):
     undisturbed, manifest = site.added_files(), (site.out / "tfprep.json").read_bytes()
     remove_fields(site.out, "score")
     assert not site.added_files()
@@ -55,7 +52,7 @@ def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site: Site, t
     assert (site.out / "tfprep.json").read_bytes() == manifest
 
 
-def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(plain: Site, s3: S3) -> None:
+def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(plain, s3):
     """`benchmarks/soak_fields.py` kills 20 times, at random moments."""
     undisturbed, url = s3.copy(plain.out), s3.copy(plain.out)
     plain.define("time.sleep(0.05)")
@@ -71,7 +68,7 @@ def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturb
     assert left(url) == (set(), set())
 
 
-def test_parts_in_any_order_and_devices_give_the_same_bytes(site: Site) -> None:
+def test_parts_in_any_order_and_devices_give_the_same_bytes(site):
     undisturbed = site.added_files()
     remove_fields(site.out, "score")
     for part in (2, 0, 1):
@@ -89,7 +86,7 @@ def test_parts_in_any_order_and_devices_give_the_same_bytes(site: Site) -> None:
     assert summary.calls == len(site.calls)
 
 
-def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Site) -> None:
+def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site):
     opened = tfprep.open(site.out)
     add_fields(site.out, site.fields)
     check_batch(next(opened.samples("train")))  # the same values disturb nobody
@@ -113,7 +110,7 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site: Sit
     assert len({name.split("/")[0] for name in site.added_files()}) == 1
 
 
-def test_a_changed_photo_makes_its_shard_stale_and_no_other(site: Site) -> None:
+def test_a_changed_photo_makes_its_shard_stale_and_no_other(site):
     key = tfprep.open(site.out).index("train", 0, ["key"]).column("key")[0].as_py()
     site.photo(f"{key}.png" if (site.data / f"{key}.png").exists() else key, 999)
     (warning,) = [text for text in site.build() if "score" in text]
@@ -155,9 +152,7 @@ FAULTS = [  # code of the model, a text of the file and what takes its place, an
 
 
 @pytest.mark.parametrize(("body", "change", "message"), FAULTS)
-def test_a_fault_of_the_model_is_named_and_publishes_nothing(
-    plain: Site, body: str, change: tuple[str, str] | None, message: str
-) -> None:
+def test_a_fault_of_the_model_is_named_and_publishes_nothing(plain, body, change, message):
     before = (plain.out / "tfprep.json").read_bytes()
     with pytest.raises((BuildError, RecipeError), match=message):
         add_fields(plain.out, plain.define(body, change=change))
@@ -185,8 +180,8 @@ def test_a_fault_of_the_model_is_named_and_publishes_nothing(
         ),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
-    good: dict[str, Any] = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
+def test_wrong_options_are_refused(options, message):
+    good = {"model": lambda: None, "inputs": ["image"], "store": {"score": codecs.Raw()}}
     with pytest.raises(RecipeError, match=message):
         ModelFields(**{**good, **options})
 
@@ -194,7 +189,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     "name", ["tiny-train_v1.tfrecord-00001-of-00003", "index.parquet", "tiny-val.tfrecord-00000-of-00001.idx"]
 )
-def test_repair_lets_add_fields_compute_what_is_damaged(site: Site, name: str) -> None:
+def test_repair_lets_add_fields_compute_what_is_damaged(site, name):
     undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     summary = repair(site.out)
@@ -215,7 +210,7 @@ def test_repair_lets_add_fields_compute_what_is_damaged(site: Site, name: str) -
         ),
     ],
 )
-def test_records_of_another_place_are_found_by_verify(site: Site, swapped: list[str], reason: str) -> None:
+def test_records_of_another_place_are_found_by_verify(site, swapped, reason):
     """Two rows of the tables change places, with all checksums in order: digests of main records, and keys, tell."""
     folder = tfprep.open(site.out).added("score").path
     rows = pq.read_table(folder / "index.parquet").slice(0, 2).to_pylist()
@@ -241,7 +236,7 @@ RECIPE = Recipe(
 """
 
 
-def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_with_fields_runs_both_stages(plain, capsys):
     recipe, out = plain.root / "recipe.py", plain.root / "new"
     recipe.write_text(RECIPE)
     assert status_of("build", recipe, "--out", out, "--data", plain.data, "--workers", 0, "--json") == 0
@@ -274,7 +269,7 @@ def test_a_recipe_with_fields_runs_both_stages(plain: Site, capsys: pytest.Captu
         add_fields(plain.out, recipe)
 
 
-def test_other_commands_know_them(site: Site) -> None:
+def test_other_commands_know_them(site):
     assert not compare(open_dataset(site.out), tfprep.open(site.out)).fields
     other = site.root / "other"
     shutil.copytree(site.out, other)
@@ -283,15 +278,15 @@ def test_other_commands_know_them(site: Site) -> None:
     assert "computed as" in old
     assert "computed as" in new
     assert old != new
-    forms: tuple[Format, ...] = ("webdataset", "folder", "parquet")
+    forms = ("webdataset", "folder", "parquet")
     for form in forms:
         export(open_dataset(site.out), site.root / form, form)
     rows = pq.read_table(sorted((site.root / "parquet").glob("*train*"))).column("score").to_pylist()
     np.testing.assert_allclose(rows, expected(site, "train", 0), rtol=1e-5)
 
 
-def test_the_command_reports_and_explains(plain: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(*arguments: object) -> str:
+def test_the_command_reports_and_explains(plain, capsys):
+    def run(*arguments):
         assert status_of(*arguments) == 0
         return capsys.readouterr().out
 
@@ -305,7 +300,7 @@ def test_the_command_reports_and_explains(plain: Site, capsys: pytest.CaptureFix
     assert "removed score" in run("remove-fields", plain.out, "score")
 
 
-def test_shards_without_records_get_files_too(plain: Site) -> None:
+def test_shards_without_records_get_files_too(plain):
     shutil.rmtree(plain.out)
     plain.build(shards={"train": 20, "val": 20})
     counts = [file.records for info in tfprep.open(plain.out).splits.values() for file in info.files[0]]
@@ -318,7 +313,7 @@ DOUBLE = """FIELDS = ModelFields(
     model=lambda: lambda batch: {"double": batch["score"] * 2}, inputs=["score"], store={"double": codecs.Raw("float32")})"""
 
 
-def test_fields_may_use_others_and_are_stale_when_these_change(site: Site) -> None:
+def test_fields_may_use_others_and_are_stale_when_these_change(site):
     double = site.other(DOUBLE)
     assert add_fields(site.out, double).withdrawn == ()
     for batch in tfprep.open(site.out).numpy_loader("train", 8, seed=3, workers="threads"):
@@ -339,7 +334,7 @@ def test_fields_may_use_others_and_are_stale_when_these_change(site: Site) -> No
 
 
 @pytest.mark.parametrize("damage", ["manifest", "folder"])
-def test_adding_again_mends_fields_that_are_damaged_or_gone(site: Site, damage: str) -> None:
+def test_adding_again_mends_fields_that_are_damaged_or_gone(site, damage):
     undisturbed, folder = site.added_files(), tfprep.open(site.out).added("score").path
     if damage == "folder":
         shutil.rmtree(folder)
@@ -352,7 +347,7 @@ def test_adding_again_mends_fields_that_are_damaged_or_gone(site: Site, damage: 
     assert not list(verify(site.out))
 
 
-def test_a_dataset_with_another_name_keeps_the_values(site: Site) -> None:
+def test_a_dataset_with_another_name_keeps_the_values(site):
     site.build(name="renamed", replace=True)
     calls = len(site.calls)
     add_fields(site.out, site.fields)
@@ -360,7 +355,7 @@ def test_a_dataset_with_another_name_keeps_the_values(site: Site) -> None:
     check_all(site)
 
 
-def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_not_keep_them(tmp_path: Path) -> None:
+def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_not_keep_them(tmp_path):
     import tensorflow as tf
 
     for number in range(4):
@@ -386,7 +381,7 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
         assert not list(verify(tmp_path))
 
 
-def test_a_shard_whose_last_batch_fails_is_not_complete(plain: Site) -> None:
+def test_a_shard_whose_last_batch_fails_is_not_complete(plain):
     """The end of the shard waits behind the batch already when that fails in the thread that writes."""
     text = """
 from dataclasses import dataclass
@@ -419,7 +414,7 @@ FIELDS = ModelFields(model=lambda: last_is_one, inputs=["image"], store={"other"
     assert not plain.added_files()
 
 
-def test_a_full_disk_is_said_with_the_file(plain: Site) -> None:
+def test_a_full_disk_is_said_with_the_file(plain):
     plain.define("return {'score': np.zeros((len(batch['image']), 60_000), np.float32)}")
     command = f"ulimit -f 300; exec {sys.executable} -m tfprep add-fields {plain.out} {plain.fields} --quiet"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
@@ -428,7 +423,7 @@ def test_a_full_disk_is_said_with_the_file(plain: Site) -> None:
 
 
 @pytest.mark.parametrize("lost", ["another model", "not copied"])
-def test_published_fields_are_not_computed_again_where_receipts_are_lost(site: Site, lost: str) -> None:
+def test_published_fields_are_not_computed_again_where_receipts_are_lost(site, lost):
     """A model may give other values each time: nothing may take the place of files that tfprep.json names."""
     undisturbed = site.added_files()
     if lost == "another model":
@@ -447,7 +442,7 @@ def test_published_fields_are_not_computed_again_where_receipts_are_lost(site: S
     assert not list(verify(site.out))
 
 
-def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site: Site) -> None:
+def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site):
     folder, outside = tfprep.open(site.out).added("score").path, site.root / "outside"
     folder.rename(outside)
     folder.symlink_to(outside)
@@ -457,14 +452,14 @@ def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site: Sit
     assert any("is a link" in fault.reason for fault in verify(site.out))
 
 
-def left(place: Any) -> tuple[set[str], set[str]]:
+def left(place):
     """The folders that `clean` would remove, and those that it keeps for a run that has not published."""
     found = clean(place)
     return tuple({info.name.partition("/")[0] for info in infos} for infos in (found.unreferenced, found.unfinished))
 
 
 @pytest.mark.parametrize("at", ["store", "local"])
-def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at: str) -> None:
+def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain, at):
     place = copied_to_memory(plain.out) if at == "store" else plain.out
     store = open_store(place)
     add_fields(place, plain.define())
@@ -500,7 +495,7 @@ def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain: Site, at:
     assert {"mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json"} <= {info.name for info in store.list()}
 
 
-def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain: Site) -> None:
+def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain):
     url = copied_to_memory(plain.out)
     add_fields(url, plain.fields, part=(0, 2))
     assert len(left(url)[1]) == 1
@@ -513,14 +508,14 @@ def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain: Site) ->
             remove_fields(url, name)
 
 
-def test_an_index_is_read_once_for_each_variant_where_receipts_are_lost(plain: Site, s3: S3) -> None:
+def test_an_index_is_read_once_for_each_variant_where_receipts_are_lost(plain, s3):
     url = s3.copy(plain.out)
     add_fields(url, plain.fields)
     receipts = [info.name for info in open_store(url).list(".tfprep/fields")]
     s3.proxy.requests.clear()
     assert add_fields(url, plain.fields).kept == 7
 
-    def reads(ending: str) -> int:
+    def reads(ending):
         return len([one for one in s3.proxy.reads("score-") if one.path.endswith(ending)])
 
     usual = reads("index.parquet")
@@ -537,7 +532,7 @@ def test_an_index_is_read_once_for_each_variant_where_receipts_are_lost(plain: S
     assert [info.name for info in open_store(url).list(".tfprep/fields")] == receipts
 
 
-def test_temperatures_of_any_size_give_shares_of_one() -> None:
+def test_temperatures_of_any_size_give_shares_of_one():
     with pytest.raises(RecipeError, match="a number above 0, or None"):
         codecs.TopK(2, temperature=math.inf)
     codec = codecs.TopK(2, temperature=1e-320)

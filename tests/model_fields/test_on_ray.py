@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tfprep
-from tests.model_fields.conftest import Site, check_all
+from tests.model_fields.conftest import check_all
 
 pytest.importorskip("ray")
 PAGE = (Path(__file__).parents[2] / "docs/fields.md").read_text()
@@ -27,7 +27,7 @@ options = {"log_to_driver": False, "logging_level": logging.ERROR}
 """
 
 
-def test_parts_run_as_tasks_with_a_gpu(plain: Site) -> None:
+def test_parts_run_as_tasks_with_a_gpu(plain):
     (block,) = re.findall(r"```python\n(import ray\n.*?)```", PAGE, re.S)
     lines = block.replace("8", "3").replace("ray.init()", "ray.init(cluster.address, **options)")
     lines = lines.replace("/shared/photos", str(plain.out)).replace("/shared/teacher.py", str(plain.fields))

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import shutil
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,18 +13,17 @@ import pytest
 
 import tfprep
 from tests.commands import status_of
-from tests.model_fields.conftest import VIEWS, Site, check_all, check_batch, every_batch, expected
-from tests.storage.server import S3
+from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
 from tests.waiting import wait_until
 from tfprep.dataset import Records, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError, SourceError
-from tfprep.export.export import Format, export
+from tfprep.export.export import export
 from tfprep.model_fields import add_fields
 from tfprep.recipe.template import recognised
 
 
-def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Site) -> None:
+def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain):
     before, opened = plain.main_files(), tfprep.open(plain.out)
     summary = add_fields(plain.out, plain.fields)
     assert plain.main_files() == before
@@ -51,7 +49,7 @@ def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain: Si
         check_batch(batch)
 
 
-def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
+def test_tensorflow_reads_them_in_its_own_ways(site):
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -74,7 +72,7 @@ def test_tensorflow_reads_them_in_its_own_ways(site: Site) -> None:
 
 RAW = 'codecs.Raw("float32")'
 REUSED = "count = len(batch['image']); OUT[:] = 0; OUT[:count] = batch['image'].mean((1, 2)) * weight"
-FORMS: dict[str, tuple[dict[str, Any], float]] = {  # what `Site.define` gets, and the precision
+FORMS = {  # what `Site.define` gets, and the precision
     "bfloat16": ({"change": (RAW, 'codecs.Raw("bfloat16")')}, 2**-8),
     "single numbers": ({"body": "return {'score': batch['image'].mean((1, 2, 3)) * weight}"}, 1e-5),
     "memory that the model uses again": (
@@ -86,7 +84,7 @@ FORMS: dict[str, tuple[dict[str, Any], float]] = {  # what `Site.define` gets, a
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_outputs_of_every_form_reach_the_loaders(plain: Site, form: str) -> None:
+def test_outputs_of_every_form_reach_the_loaders(plain, form):
     definition, precision = FORMS[form]
     add_fields(plain.out, plain.define(**definition))
     if form == "padded batches":
@@ -100,9 +98,9 @@ def test_outputs_of_every_form_reach_the_loaders(plain: Site, form: str) -> None
         assert (found.dtype.name == "bfloat16") == (form == "bfloat16")
 
 
-def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site: Site) -> None:
+def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site):
     before = site.added_files()
-    changes: list[tuple[str, dict[str, Any]]] = [
+    changes = [
         ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
         ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
         ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
@@ -125,7 +123,7 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
 
 
 @pytest.mark.parametrize("follows", ["", "follows_pixels=False,"])
-def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain: Site, follows: str) -> None:
+def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain, follows):
     add_fields(plain.out, plain.define(options=follows))
     data = tfprep.open(plain.out)
     for op in (tfprep.load.MixUp(), tfprep.load.CutMix()):
@@ -135,7 +133,7 @@ def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain: Site,
         assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], at_load=[op])))["label"]) == 4
 
 
-def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
+def test_a_mix_follows_the_strictest_of_its_datasets(plain):
     other = plain.root / "other"
     shutil.copytree(plain.out, other)
     add_fields(other, plain.fields)
@@ -146,7 +144,7 @@ def test_a_mix_follows_the_strictest_of_its_datasets(plain: Site) -> None:
             mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
 
 
-def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> None:
+def test_a_run_does_not_resume_with_the_values_of_another_model(site):
     state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))
     add_fields(site.out, site.define(weight="3.0"), replace=True)
     data = tfprep.open(site.out)
@@ -159,7 +157,7 @@ def test_a_run_does_not_resume_with_the_values_of_another_model(site: Site) -> N
     tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
 
 
-def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> None:
+def test_some_splits_and_variants_have_them_and_others_say_so(plain):
     add_fields(plain.out, plain.define(options="splits=['train'], variants=1,"))
     data = tfprep.open(plain.out)
     assert "score" not in next(iter(data.numpy_loader("val", 4)))
@@ -175,7 +173,7 @@ def test_some_splits_and_variants_have_them_and_others_say_so(plain: Site) -> No
     assert "score" not in next(iter(data.samples("train", 1)))
 
 
-def test_a_source_of_records_says_that_they_are_no_part_of_them(site: Site) -> None:
+def test_a_source_of_records_says_that_they_are_no_part_of_them(site):
     with pytest.raises(
         SourceError, match=r"no field 'score' of kind scalar in its records, of which .* are no part; it has image"
     ):
@@ -193,12 +191,10 @@ FIELDS = ModelFields(
 """
 
 
-def test_exports_pictures_and_statistics_show_fields_where_they_are(
-    plain: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exports_pictures_and_statistics_show_fields_where_they_are(plain, capsys):
     add_fields(plain.out, plain.other(BRIGHT))
     data = open_dataset(plain.out)
-    forms: tuple[Format, ...] = ("webdataset", "folder", "parquet", "coco")
+    forms = ("webdataset", "folder", "parquet", "coco")
     for form in forms:
         for variant, samples in ((0, {"train": 24, "val": 8}), (1, {"train": 24})):
             assert export(data, plain.root / f"{form}{variant}", form, variant=variant).samples == samples
@@ -212,7 +208,7 @@ def test_exports_pictures_and_statistics_show_fields_where_they_are(
     assert json.loads(capsys.readouterr().out)["distributions"]["mask area"].keys() == {"train"}
 
 
-def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
+def test_damage_of_added_fields_is_found_and_named(site):
     data = tfprep.open(site.out)
     path = next(data.added("score").path.glob("tiny-train.tfrecord-00001-of-00003"))
     content = bytearray(path.read_bytes())
@@ -226,7 +222,7 @@ def test_damage_of_added_fields_is_found_and_named(site: Site) -> None:
     assert path.name in loader.report()["bad_records"][0]["reason"]
 
 
-def test_a_local_cache_holds_the_shards_of_added_fields_too(plain: Site, s3: S3) -> None:
+def test_a_local_cache_holds_the_shards_of_added_fields_too(plain, s3):
     url = s3.copy(plain.out)
     add_fields(url, plain.fields)
     loader = tfprep.open(url).numpy_loader(
@@ -250,7 +246,7 @@ FIELDS = ModelFields(model=lambda: logits, inputs=["image"], store={"other": cod
 """
 
 
-def top_four(images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def top_four(images):
     """The four largest of the softmax of `SCORES` for images [B, H, W, C], by NumPy: class numbers, values, and all six."""
     pixels = images.astype(np.float64)
     scores = np.concatenate([pixels.mean((1, 2)), pixels[:, :3, 0, 0]], axis=1) / 16
@@ -266,12 +262,12 @@ def top_four(images: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 SPARSE = ["image", "other/indices", "other/values"]
 
 
-def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> None:
+def test_class_scores_are_delivered_sparse_where_that_is_named(plain):
     add_fields(plain.out, plain.other(SCORES))
     data = tfprep.open(plain.out)
     assert list(data.fields) == ["image", "label", "other"]
 
-    def check(batch: Any, *, dense: bool = False) -> None:
+    def check(batch, *, dense=False):
         indices, values, full = top_four(np.asarray(batch["image"]))
         found = np.asarray(batch["other/indices"])
         assert (found.dtype, found.shape) == (np.int32, indices.shape)
@@ -297,7 +293,7 @@ def test_class_scores_are_delivered_sparse_where_that_is_named(plain: Site) -> N
     check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
 
 
-def test_other_parts_of_fields_do_not_exist(plain: Site) -> None:
+def test_other_parts_of_fields_do_not_exist(plain):
     add_fields(plain.out, plain.other(SCORES))
     data = tfprep.open(plain.out)
     for name in ("other/index", "image/indices", "other/indices/x", "key/values"):

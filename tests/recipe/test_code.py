@@ -8,9 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -209,12 +207,12 @@ FILES = {
 
 
 @pytest.fixture
-def described(tmp_path, monkeypatch) -> Iterator[Callable[..., dict]]:
+def described(tmp_path, monkeypatch):
     """Loads the files in a new process, after a replacement of `old` by `new` in one of them, and describes the recipe."""
     numbers = itertools.count()
     path = list(sys.path)
 
-    def load(name: str = "recipe.py", old: str = "", new: str = "", recipe: str = "recipe.py") -> dict:
+    def load(name="recipe.py", old="", new="", recipe="recipe.py"):
         sys.path[:] = path
         for module in list(sys.modules):
             if module.partition(".")[0] in ("blurring", "package") or module.startswith("tfprep_recipe"):
@@ -392,7 +390,7 @@ def test_small_changes_are_detected(tmp_path, code):
     assert what_changed(described[0], described[2])
 
 
-def described_with(folder: Path, code: str, module: str, texts: list[str]) -> list[dict]:
+def described_with(folder, code, module, texts):
     """Describe the recipe of this code with each text of a module beside it, which is imported anew."""
     (folder / "recipe.py").write_text(_SMALL.format(code=code))
     described = []

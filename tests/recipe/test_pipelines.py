@@ -20,7 +20,7 @@ RECIPES = sorted({path.stem for path in PIPELINES.glob("*.py") if "RECIPE" in pa
 SKY, BUILDING, ROAD, CAR, VOID = 0, 1, 3, 8, 11
 
 
-def street(number: int) -> np.ndarray:
+def street(number):
     """Class numbers as in CamVid, uint8 [360, 480]: sky, buildings, a road with two cars, and void between them."""
     rng = np.random.default_rng(number)
     mask = np.full((360, 480), SKY, np.uint8)
@@ -33,14 +33,14 @@ def street(number: int) -> np.ndarray:
     return mask
 
 
-def encoded(pixels: np.ndarray, form: str) -> bytes:
+def encoded(pixels, form):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, form)
     return file.getvalue()
 
 
 @functools.cache
-def samples(name: str, count: int = 4) -> list[dict]:
+def samples(name, count=4):
     """Three variants of each of `count` scenes, as the recipe makes them, once for all tests."""
     recipe = load_recipe(PIPELINES / f"{name}.py")
     kinds = {"image": "image", "label": "label"} if "label" in recipe.store else {"image": "image", "mask": "mask"}

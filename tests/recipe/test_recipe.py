@@ -4,7 +4,6 @@ import functools
 import re
 import textwrap
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from tfprep.sources import Listing
 PIPELINES = sorted((Path(__file__).parents[2] / "pipelines").glob("*.py"))
 
 
-def recipe(**options) -> Recipe:
+def recipe(**options):
     return Recipe(**{"name": "r", "source": sources.Folder(), "store": {"image": codecs.Jpeg()}, **options})
 
 
@@ -30,7 +29,7 @@ class WrongKind:
         return sample["image"]
 
 
-def listing(**kinds) -> Listing:
+def listing(**kinds):
     return Listing(kinds or {"image": "image", "label": "label"}, ("image",), ("label",), iter(()))
 
 
@@ -149,7 +148,7 @@ def test_void_of_a_mask_is_no_object(derived):
     recipe(derive={"d": derived(mask="mask")}).check_fields(masks)
 
 
-def pose(**options) -> None:
+def pose(**options):
     recipe(**options).check_fields(listing(image="image", pose="points"))
 
 
@@ -214,19 +213,19 @@ def test_derived_inputs_can_be_stored_by_their_kind():
 # --- fingerprint ----------------------------------------------------------------------------------------------------
 
 
-def plus(number: float, sample, generator):
+def plus(number, sample, generator):
     return sample["image"] + number
 
 
 class Plus:
-    def __init__(self, number: float) -> None:
+    def __init__(self, number):
         self.number = number
 
     def __call__(self, sample, generator):
         return sample["image"] + self.number
 
 
-def closure(number: float):
+def closure(number):
     return lambda sample, generator: sample["image"] + number
 
 
@@ -285,8 +284,8 @@ def test_what_cannot_even_be_shown_is_refused():
 
 
 @pytest.fixture
-def write(tmp_path) -> Iterator:
-    def write(text: str) -> Path:
+def write(tmp_path):
+    def write(text):
         path = tmp_path / "recipe.py"
         path.write_text(textwrap.dedent(text))
         return path

@@ -1,7 +1,6 @@
 """Builds a source as it is, and reads the fields and the rejects back."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -25,13 +24,13 @@ Fields = dict[str, dict[str, Any]]
 Rejects = dict[str, str]
 
 
-def built(source: Any, root: Path, out: Path, **options: Any) -> tuple[Fields, Rejects]:
+def built(source, root, out, **options):
     """The fields of every sample (of all splits) by key, and the reason of every reject by key."""
     store = options.pop("store", {name: STORES[kind] for name, kind in source.kinds().items()})
     recipe = Recipe(name="built", source=source, store=store, **options)
     tfprep.build(recipe, out, data=root, options=BuildOptions(workers=0))
     data = tfprep.open(out)
-    fields: Fields = {}
+    fields = {}
     for split in data.splits:
         for batch in data.numpy_loader(split, batch_size=16, training=False, fields=[*store, "key"]):
             for row, key in enumerate(batch["key"]):
@@ -39,24 +38,24 @@ def built(source: Any, root: Path, out: Path, **options: Any) -> tuple[Fields, R
     return fields, rejects_of(out)
 
 
-def rejects_of(out: Path) -> Rejects:
+def rejects_of(out):
     path = out / "rejects.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return {one["key"]: one["error"] for one in map(json.loads, lines)}
 
 
-def picture(number: int, height: int = 40, width: int = 56) -> np.ndarray:
+def picture(number, height=40, width=56):
     """A smooth colour picture, RGB."""
     noise = np.random.default_rng(number).integers(0, 256, (height, width, 3)).astype(np.float32)
     return cv2.GaussianBlur(noise, (0, 0), 3).astype(np.uint8)
 
 
-def write_picture(path: Path, number: int, height: int = 40, width: int = 56) -> np.ndarray:
+def write_picture(path, number, height=40, width=56):
     pixels = picture(number, height, width)
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), pixels[:, :, ::-1])
     return pixels
 
 
-def png(array: np.ndarray) -> bytes:
+def png(array):
     return cv2.imencode(".png", array[:, :, ::-1] if array.ndim == 3 else array)[1].tobytes()

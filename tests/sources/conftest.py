@@ -1,19 +1,18 @@
 """Generated trees of files, and a folder for copies of raw files."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Callable[..., Path]:
+def tree(tmp_path):
     """A function that writes the named files below a new root, in the given order, and returns the root."""
     root = tmp_path / "data"
     root.mkdir()
 
-    def make(*paths: str) -> Path:
+    def make(*paths):
         for path in paths:
             target = os.path.join(root, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -31,7 +30,7 @@ def staging(tmp_path, monkeypatch):
     return tmp_path / "staging"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Ignore a warning of NumPy 2 about pycocotools 2.0.11, which calls it in the old way."""
     ignored = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
     for item in items:

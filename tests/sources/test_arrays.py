@@ -1,7 +1,5 @@
 """Arrays of NumPy's files, compared with what was saved; and what is no array of images."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -76,7 +74,7 @@ def test_init_recognises_arrays(tmp_path, files, expected):
     assert not any("does not read" in line for line in found.lines())
 
 
-def save(root: Path, files: dict[str, object]) -> None:
+def save(root, files):
     for name, content in files.items():
         if isinstance(content, dict):
             np.savez(root / name, **content)

@@ -2,21 +2,20 @@
 
 import os
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfprep.errors import SampleError, SourceError
-from tfprep.sources import Folder, Fractions, Listing, read_files
+from tfprep.sources import Folder, Fractions, read_files
 
 
-def listed(source: Folder, root: Path) -> list[tuple[str, str, int]]:
+def listed(source, root):
     return [(entry.key, entry.split, *entry.values) for entry in source.scan(root).entries]
 
 
-def walked(listing: Listing) -> Listing:
+def walked(listing):
     """The listing after an iteration over its entries, which completes its tally."""
     list(listing.entries)
     return listing
@@ -58,7 +57,7 @@ def walked(listing: Listing) -> Listing:
         (Folder("**"), ["b.jpg", "a/c.jpg"], None, [("b.jpg", "train"), ("a/c.jpg", "train")]),
     ],
 )  # fmt: skip
-def test_splits_and_classes(tree, source, paths, classes, expected) -> None:
+def test_splits_and_classes(tree, source, paths, classes, expected):
     listing = source.scan(tree(*paths))
     entries = list(listing.entries)
     assert [(entry.key, entry.split, *entry.values) for entry in entries] == expected
@@ -69,7 +68,7 @@ def test_splits_and_classes(tree, source, paths, classes, expected) -> None:
     assert {reason: n for reason, n in listing.tally.items() if "suffix" not in reason} == counted
 
 
-def test_a_folder_that_is_none_of_the_given_classes_is_refused(tree) -> None:
+def test_a_folder_that_is_none_of_the_given_classes_is_refused(tree):
     root = tree("cat/1.jpg", "dgo/2.jpg")
     with pytest.raises(SourceError, match=r"dgo/2.jpg: 'dgo' is none of the 2 classes: 'cat', 'dog'"):
         listed(Folder(classes=("cat", "dog")), root)
@@ -77,7 +76,7 @@ def test_a_folder_that_is_none_of_the_given_classes_is_refused(tree) -> None:
 
 @settings(max_examples=30)
 @given(st.permutations(["b/2.jpg", "b/1.jpg", "a/x/1.jpg", "a/é.jpg", "a/Z.jpg", "a b/1.jpg", "a/x.jpg"]))
-def test_entries_are_ordered_by_name(tmp_path_factory, paths: list[str]) -> None:
+def test_entries_are_ordered_by_name(tmp_path_factory, paths):
     root = tmp_path_factory.mktemp("order")
     for path in paths:
         (root / path).parent.mkdir(exist_ok=True, parents=True)
@@ -86,25 +85,25 @@ def test_entries_are_ordered_by_name(tmp_path_factory, paths: list[str]) -> None
     assert keys == ["a/Z.jpg", "a/x.jpg", "a/é.jpg", "a/x/1.jpg", "a b/1.jpg", "b/1.jpg", "b/2.jpg"]
 
 
-def test_the_order_of_scandir_does_not_matter(tree, monkeypatch) -> None:
+def test_the_order_of_scandir_does_not_matter(tree, monkeypatch):
     root = tree(*(f"{label}/{i}.jpg" for label in "abc" for i in range(5)))
     expected = listed(Folder(), root)
     scandir = os.scandir
 
     class Backwards:
-        def __init__(self, path: str) -> None:
+        def __init__(self, path):
             self.found = sorted(scandir(path), key=lambda item: item.name, reverse=True)
 
         def __enter__(self):
             return iter(self.found)
 
-        def __exit__(self, *error: object) -> None: ...
+        def __exit__(self, *error): ...
 
     monkeypatch.setattr(os, "scandir", Backwards)
     assert listed(Folder(), root) == expected
 
 
-def test_every_image_of_the_tree_is_listed_once(tree) -> None:
+def test_every_image_of_the_tree_is_listed_once(tree):
     paths = [
         f"{a}/{b}/{i}.{s}" for a in "xyz" for b in ("p q", "ü", ".r") for i in range(3) for s in ("jpg", "PNG", "txt")
     ]
@@ -120,7 +119,7 @@ def test_every_image_of_the_tree_is_listed_once(tree) -> None:
     assert set(keys) == expected
 
 
-def test_a_second_file_of_the_same_stem_changes_no_key(tree) -> None:
+def test_a_second_file_of_the_same_stem_changes_no_key(tree):
     root = tree("cat/1.jpg", "cat/1.png")
     before = {key for key, *_ in listed(Folder(), root)}
     tree("cat/1.bmp", "cat/0.jpg")
@@ -129,7 +128,7 @@ def test_a_second_file_of_the_same_stem_changes_no_key(tree) -> None:
     assert len(after) == 4
 
 
-def test_skipped_files_are_counted(tree) -> None:
+def test_skipped_files_are_counted(tree):
     root = tree("cat/1.jpg", "cat/._1.jpg", ".git/x.jpg", "cat/notes.txt", "stray.jpg", "readme")
     os.mkfifo(root / "cat" / "pipe.jpg")
     assert walked(Folder().scan(root)).tally == {
@@ -141,13 +140,13 @@ def test_skipped_files_are_counted(tree) -> None:
 
 
 @pytest.mark.parametrize("stratify", [None, "label"])
-def test_the_tally_counts_once_for_repeated_iterations(tree, stratify: str | None) -> None:
+def test_the_tally_counts_once_for_repeated_iterations(tree, stratify):
     root = tree("cat/1.jpg", "cat/notes.txt")
     source = Folder(splits=Fractions(train=1.0, stratify=stratify))
     assert walked(source.scan(root)).tally == {"not an image by its suffix": 1}
 
 
-def test_a_pattern_without_a_match_raises_with_the_files_that_exist(tree) -> None:
+def test_a_pattern_without_a_match_raises_with_the_files_that_exist(tree):
     root = tree("a.jpg", "notes/b.txt")
     with pytest.raises(
         SourceError,
@@ -156,17 +155,17 @@ def test_a_pattern_without_a_match_raises_with_the_files_that_exist(tree) -> Non
         listed(Folder(), root)
 
 
-def test_an_empty_root(tmp_path) -> None:
+def test_an_empty_root(tmp_path):
     with pytest.raises(SourceError, match=r"no file fits .* this folder holds nothing: say where the files lie"):
         listed(Folder(), tmp_path)
 
 
-def test_a_missing_root(tmp_path) -> None:
+def test_a_missing_root(tmp_path):
     with pytest.raises(SourceError, match="nowhere: expected the folder that holds the raw data"):
         listed(Folder("**"), tmp_path / "nowhere")
 
 
-def test_links_are_followed_and_dangling_ones_are_listed(tree, tmp_path) -> None:
+def test_links_are_followed_and_dangling_ones_are_listed(tree, tmp_path):
     root = tree("cat/1.jpg")
     (tmp_path / "elsewhere" / "in").mkdir(parents=True)
     (tmp_path / "elsewhere" / "in" / "2.jpg").touch()
@@ -177,7 +176,7 @@ def test_links_are_followed_and_dangling_ones_are_listed(tree, tmp_path) -> None
 
 
 @pytest.mark.parametrize("target", [".", "..", "../../data"])
-def test_a_loop_of_links_is_skipped_by_name(tree, target: str) -> None:
+def test_a_loop_of_links_is_skipped_by_name(tree, target):
     root = tree("cat/1.jpg")
     (root / "cat" / "loop").symlink_to(target)
     listing = Folder().scan(root)
@@ -185,7 +184,7 @@ def test_a_loop_of_links_is_skipped_by_name(tree, target: str) -> None:
     assert listing.tally == {"a link to a folder above itself: cat/loop": 1}
 
 
-def test_a_link_to_itself_affects_no_other_file(tree) -> None:
+def test_a_link_to_itself_affects_no_other_file(tree):
     root = tree("cat/1.jpg")
     (root / "cat" / "2.jpg").symlink_to("2.jpg")
     (root / "cat" / "away").symlink_to("away")
@@ -197,24 +196,24 @@ def test_a_link_to_itself_affects_no_other_file(tree) -> None:
 
 
 @pytest.mark.parametrize("name", ["cat ", " cat", "c\nat", "c\x1b[31mat"])
-def test_class_names_that_a_label_file_cannot_contain(tree, name: str) -> None:
+def test_class_names_that_a_label_file_cannot_contain(tree, name):
     root = tree(f"{name}/1.jpg", "dog/1.jpg")
     with pytest.raises(SourceError, match="a class name has no spaces around it, no line breaks"):
         listed(Folder(), root)
 
 
-def test_two_links_to_one_folder_are_not_a_loop(tree, tmp_path) -> None:
+def test_two_links_to_one_folder_are_not_a_loop(tree, tmp_path):
     root = tree("cat/1.jpg")
     (root / "dog").symlink_to(root / "cat")
     (root / "owl").symlink_to(root / "cat")
     assert [key for key, *_ in listed(Folder(), root)] == ["cat/1.jpg", "dog/1.jpg", "owl/1.jpg"]
 
 
-def test_a_folder_that_cannot_be_listed_is_named(tree, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_named(tree, monkeypatch):
     root = tree("cat/1.jpg", "dog/1.jpg")
     scandir = os.scandir
 
-    def refusing(path: str):
+    def refusing(path):
         if path.rstrip("/").endswith("dog"):
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
@@ -224,7 +223,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tree, monkeypatch) -> None:
         listed(Folder(), root)
 
 
-def test_one_class_in_two_unicode_spellings_is_one_class(tree) -> None:
+def test_one_class_in_two_unicode_spellings_is_one_class(tree):
     composed, split_up = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
     root = tree(f"train/{composed}/1.jpg", f"val/{split_up}/2.jpg")
     listing = Folder("{split}/{label}/**").scan(root)
@@ -235,32 +234,32 @@ def test_one_class_in_two_unicode_spellings_is_one_class(tree) -> None:
     assert (root / entries[1].files[0]).exists()
 
 
-def test_one_name_in_two_unicode_spellings_side_by_side_is_refused(tree) -> None:
+def test_one_name_in_two_unicode_spellings_side_by_side_is_refused(tree):
     root = tree(*(f"cat/{unicodedata.normalize(form, 'é')}.jpg" for form in ("NFC", "NFD")))
     with pytest.raises(SourceError, match=r"cat.*'\\xe9.jpg'.* are one name, 'é.jpg', in two Unicode spellings"):
         listed(Folder(), root)
 
 
-def test_a_name_that_is_not_unicode_gets_a_unicode_key(tree) -> None:
+def test_a_name_that_is_not_unicode_gets_a_unicode_key(tree):
     root = tree(os.fsdecode(b"cat/caf\xe9.jpg"))
     entry = next(Folder().scan(root).entries)
     assert entry.key == "cat/caf\\xe9.jpg"
     assert read_files(root, ("image",), entry) == {"image": b"bytes of cat/caf\xe9.jpg"}
 
 
-def test_classes_are_sorted_as_in_keras(tree) -> None:
+def test_classes_are_sorted_as_in_keras(tree):
     root = tree(*(f"{name}/1.jpg" for name in ("10", "9", "Zebra", "ant", "élan", "a b")))
     assert Folder().scan(root).classes["label"] == tuple(sorted(os.listdir(root)))
 
 
 @pytest.mark.parametrize("name", ["my split", "train_v1", "1st", "a-b"])
-def test_a_split_that_cannot_name_a_shard_is_refused(tree, name: str) -> None:
+def test_a_split_that_cannot_name_a_shard_is_refused(tree, name):
     root = tree(f"{name}/cat/1.jpg")
     with pytest.raises(SourceError, match=f"expected the name of a split.*got '{name}'"):
         listed(Folder("{split}/{label}/**"), root)
 
 
-def test_entries_are_made_one_at_a_time(tree) -> None:
+def test_entries_are_made_one_at_a_time(tree):
     root = tree("a/1.jpg", "b/2.jpg")
     entries = Folder("*/*").scan(root).entries
     assert next(entries).key == "a/1.jpg"

@@ -1,42 +1,25 @@
 """Wrong options of every source, and of `Fractions` and `Pixels`: each is named when the recipe is read, before any data."""
 
-from typing import Any
-
 import pytest
 
+from tfprep import sources
 from tfprep.errors import RecipeError
-from tfprep.sources import (
-    Archives,
-    Arrays,
-    Coco,
-    Folder,
-    Fractions,
-    LabelMe,
-    ObjectTable,
-    Paired,
-    Pixels,
-    Table,
-    Video,
-    Voc,
-    Without,
-    Yolo,
-)
 
-ALL = Fractions(train=1.0)
-BY_LABEL = Fractions(train=1.0, stratify="label")
-BY_PATIENT = Fractions(train=1.0, group_by="PatientID")
-NEEDED: dict[Any, dict[str, Any]] = {
-    Fractions: {"train": 1.0},
-    ObjectTable: {"table": "t.csv", "image": "id"},
-    Table: {"table": "t.csv", "image": "file"},
-    Video: {"videos": "*.mkv"},
+ALL = sources.Fractions(train=1.0)
+BY_LABEL = sources.Fractions(train=1.0, stratify="label")
+BY_PATIENT = sources.Fractions(train=1.0, group_by="PatientID")
+NEEDED = {
+    sources.Fractions: {"train": 1.0},
+    sources.ObjectTable: {"table": "t.csv", "image": "id"},
+    sources.Table: {"table": "t.csv", "image": "file"},
+    sources.Video: {"videos": "*.mkv"},
 }
 """Options that the cases of a source leave out."""
 NO_CLASS = "a class name has no spaces around it, no line breaks"
 OF_COCO = {"annotations": "a.json", "images": "{file_name}"}
 PAIR = {"image": "a/*", "mask": "b/*"}
-CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
-    Folder: [
+CASES = {
+    sources.Folder: [
         ({"image": "*", "classes": ("a",)}, "classes need {label}"),
         ({"classes": ("a", "a")}, "each class once; 'a' comes twice"),
         ({"classes": "cat"}, "expected a tuple of class names; got 'cat'"),
@@ -48,12 +31,12 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"splits": 0.8}, "expected splits to be Fractions"),
         ({"image": "{split}/*", "splits": ALL}, "already gives the splits"),
         ({"image": "**", "splits": BY_LABEL}, "stratify='label' names no label field"),
-        ({"splits": Fractions(train=1.0, stratify="breed")}, "stratify='breed' names no label field"),
-        ({"splits": Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
-        ({"image": "**", "splits": Fractions(train=1, group_by="scanner")}, "for DICOM one of PatientID"),
-        ({"image": "**", "pixels": {"mask": Pixels()}}, "names no image and no map"),
+        ({"splits": sources.Fractions(train=1.0, stratify="breed")}, "stratify='breed' names no label field"),
+        ({"splits": sources.Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
+        ({"image": "**", "splits": sources.Fractions(train=1, group_by="scanner")}, "for DICOM one of PatientID"),
+        ({"image": "**", "pixels": {"mask": sources.Pixels()}}, "names no image and no map"),
     ],
-    Paired: [
+    sources.Paired: [
         ({"image": "*"}, "expected a mask or fields beside the image"),
         ({"image": "*.png", "mask": "*.png"}, "the patterns of image and mask are one"),
         ({"image": "i/*", "mask": "m/{split}/*"}, "{split} in mask='m/{split}/\\*' has no counterpart in image"),
@@ -65,11 +48,11 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"image": "i/*", "fields": {"d": ("map", "d/*")}, "classes": ("a",)}, "there is no mask"),
         ({"image": "i/*", "fields": {"d": ("map", "d/*")}, "numbers": {0: 1}}, "there is no mask"),
         ({**PAIR, "splits": ("train",)}, "has no {split}"),
-        ({**PAIR, "splits": Fractions(train=1.0, stratify="mask")}, "names no label field"),
+        ({**PAIR, "splits": sources.Fractions(train=1.0, stratify="mask")}, "names no label field"),
         *(({**PAIR, "numbers": numbers}, "to map to class numbers") for numbers in ({0: -1}, {"a": 1})),
         *(({**PAIR, "palette": one}, "to map to class numbers") for one in ({(1, 2): 0}, {(1, 2, 300): 0}, [1])),
     ],
-    Table: [
+    sources.Table: [
         ({"table": "t.xlsx"}, r"expected table to end in .csv, .tsv, .jsonl, .ndjson, .parquet; got 't.xlsx'"),
         ({"table": "t"}, "expected table to end in"),
         *(
@@ -88,20 +71,20 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"fields": {"b": ("boxes", "b")}, "box_format": "coco"}, "Table: box_format: a form of boxes is one of"),
         ({"fields": {"b": ("boxes", "b")}, "outside": "keep"}, "Table: outside is 'reject' or 'cut'"),
     ],
-    Archives: [
+    sources.Archives: [
         ({"archives": "*.rar"}, r"to end in \.tar or \.zip"),
         ({"fields": {"mask": "seg.png"}}, "to be \\(kind, text\\)"),
         ({"fields": {"label": ("label", "cls")}}, "is an option of its own"),
         ({"splits": BY_LABEL}, "names no label field"),
         ({"archives": "{split}/*.tar", "splits": ALL}, "already gives the splits"),
     ],
-    Arrays: [
+    sources.Arrays: [
         ({"image": "x.npz"}, "Arrays: "),
         ({"image": "x.npy:a"}, "Arrays: "),
         ({"image": "x.npy", "splits": BY_LABEL}, "Arrays: "),
         ({"image": "x.npy", "splits": BY_PATIENT}, "for DICOM one of PatientID.* in a Folder or Paired"),
     ],
-    Video: [
+    sources.Video: [
         ({}, "one of every .* and seconds"),
         ({"every": 2, "seconds": 1}, "one of every .* and seconds"),
         ({"every": 0}, "number of frames from 1"),
@@ -109,7 +92,7 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"videos": "*.m3u8", "every": 1}, r"to end in \.mp4"),
         ({"every": 1, "splits": BY_PATIENT}, "give a regular expression"),
     ],
-    Coco: [
+    sources.Coco: [
         ({"fields": ("boxes", "text")}, "captions are in a file of their own"),
         ({"fields": ("box",)}, "expected fields to be a tuple of boxes"),
         ({"crowds": "drop"}, "Coco: crowds is one of 'void', 'skip', 'keep'"),
@@ -119,7 +102,7 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"images": "{name}"}, r"\{name} in '\{name}' stands for nothing"),
         ({**OF_COCO, "splits": BY_LABEL}, "stratify"),
     ],
-    Voc: [
+    sources.Voc: [
         ({"first_pixel": 2}, "first_pixel is 0 or 1"),
         ({"annotations": "{year}/*.xml"}, "has placeholders that images="),
         (
@@ -127,13 +110,13 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
             "stand for",
         ),
     ],
-    LabelMe: [
+    sources.LabelMe: [
         ({"images": "*.png", "annotations": "**/*.json"}, "with the placeholders of images"),
         ({"splits": BY_LABEL}, "names no label field"),
         ({"splits": BY_PATIENT}, "for DICOM one of PatientID.* in a Folder or Paired"),
     ],
-    Yolo: [({"data": "data.json"}, "a YAML file")],
-    ObjectTable: [
+    sources.Yolo: [({"data": "data.json"}, "a YAML file")],
+    sources.ObjectTable: [
         ({"table": "t.txt"}, "expected table to end in .csv"),
         ({"boxes": ("a", "b")}, "boxes are one column or four"),
         ({"boxes": None}, "boxes need columns"),
@@ -141,13 +124,13 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"boxes": "a", "box_format": "xxyy"}, "a form of boxes is one of"),
         ({"boxes": "a", "split": "set", "splits": ALL}, "the column 'set' gives the splits"),
     ],
-    Without: [
+    sources.Without: [
         (
-            {"source": "leaks.csv", "path": Folder()},
+            {"source": "leaks.csv", "path": sources.Folder()},
             r"Without: expected a source, such as sources.Folder\(\); got 'leaks.csv'",
         ),
     ],
-    Fractions: [
+    sources.Fractions: [
         ({"train": 0.8}, "add up to 1"),
         ({"train": 0.8, "val": 0.3}, "add up to 1"),
         ({"train": 1.2, "val": -0.2}, "from 0 to 1"),
@@ -157,7 +140,7 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"group_by": "(?:a)"}, "expected a group in group_by"),
         ({"group_by": 3}, "a regular expression, a column or a function; got 3"),
     ],
-    Pixels: [
+    sources.Pixels: [
         ({"to": "int8"}, "Pixels: .*to is 'uint8'"),
         ({"low": 0, "high": 1}, "Pixels: .*need to='uint8'"),
         ({"to": "uint8", "low": 0}, "Pixels: .*expected low < high, both or neither"),
@@ -176,6 +159,6 @@ CASES: dict[Any, list[tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize(
     ("source", "options", "message"), [(source, *case) for source, cases in CASES.items() for case in cases]
 )
-def test_a_wrong_option_is_named(source: Any, options: dict[str, Any], message: str) -> None:
+def test_a_wrong_option_is_named(source, options, message):
     with pytest.raises(RecipeError, match=message):
         source(**NEEDED.get(source, {}) | options)

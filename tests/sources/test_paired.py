@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,11 @@ from tfprep.sources import Paired, read_files
 CAMVID = Paired(image="{split}/*.png", mask="{split}annot/*.png")
 
 
-def files(source: Paired, root: Path) -> list[tuple[str, ...]]:
+def files(source, root):
     return [entry.files for entry in source.scan(root).entries]
 
 
-def tally(source: Paired, root: Path) -> dict[str, int]:
+def tally(source, root):
     listing = source.scan(root)
     list(listing.entries)
     return dict(listing.tally)
@@ -62,11 +61,11 @@ def tally(source: Paired, root: Path) -> dict[str, int]:
         (Paired("{split}/*/*.jpg", "m/*-*.png"), ["val/s/1.jpg", "m/s-1.png"], [("val/s/1.jpg", "m/s-1.png")]),
     ],
 )
-def test_layouts(tree, source: Paired, paths: list[str], expected: list[tuple[str, str]]) -> None:
+def test_layouts(tree, source, paths, expected):
     assert files(source, tree(*paths)) == expected
 
 
-def test_further_fields_have_their_kinds(tree) -> None:
+def test_further_fields_have_their_kinds(tree):
     root = tree("val/left/1.png", "val/right/1.png", "val/depth/1.npy", "val/seg/1.png")
     source = Paired(
         "{split}/left/*.png",
@@ -82,21 +81,21 @@ def test_further_fields_have_their_kinds(tree) -> None:
     assert raw == {name: f"bytes of {path}".encode() for name, path in zip(listing.files, entry.files, strict=True)}
 
 
-def test_labels_and_mask_classes_together(tree) -> None:
+def test_labels_and_mask_classes_together(tree):
     root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png")
     listing = Paired("img/{label}/*.png", "seg/{label}/*.png", classes=("back", "front")).scan(root)
     assert listing.classes == {"mask": ("back", "front"), "label": ("cat", "dog")}
     assert [e.values for e in listing.entries] == [(0,), (1,)]
 
 
-def test_a_mask_folder_is_not_a_class(tree) -> None:
+def test_a_mask_folder_is_not_a_class(tree):
     root = tree("cat/1.png", "cat_masks/1.png")
     listing = Paired("{label}/*.png", "{label}_masks/*.png").scan(root)
     assert listing.classes == {"label": ("cat",)}
     assert [(e.key, e.values) for e in listing.entries] == [("cat/1.png", (0,))]
 
 
-def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree) -> None:
+def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree):
     root = tree("train/a.png", "train/b.png", "trainannot/a.png")
     listing = CAMVID.scan(root)
     entries = list(listing.entries)
@@ -107,7 +106,7 @@ def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree) -> Non
     assert (caught.value.field, caught.value.path) == ("mask", "trainannot/b.png")
 
 
-def test_masks_without_an_image_are_counted(tree) -> None:
+def test_masks_without_an_image_are_counted(tree):
     root = tree("train/a.png", "trainannot/a.png", "trainannot/x.png", "valannot/y.png")
     assert tally(CAMVID, root) == {"mask without its image": 2}
 
@@ -119,30 +118,30 @@ def test_masks_without_an_image_are_counted(tree) -> None:
         (("train/a.png", "trainannot/a_L.png"), "and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
     ],
 )
-def test_a_pattern_that_matches_no_mask_raises(tree, paths: tuple[str, ...], message: str) -> None:
+def test_a_pattern_that_matches_no_mask_raises(tree, paths, message):
     with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(message)}"):
         files(CAMVID, tree(*paths))
 
 
-def test_two_masks_for_one_image_are_refused(tree) -> None:
+def test_two_masks_for_one_image_are_refused(tree):
     root = tree("images/a.jpg", "masks/a.png", "masks/a.bmp")
     with pytest.raises(SourceError, match=r"masks/: 'a.png' and 'a.bmp' both fit 'masks/\*' for one image"):
         files(Paired("images/*", "masks/*"), root)
 
 
-def test_a_suffix_spelled_as_in_the_pattern_is_preferred(tree) -> None:
+def test_a_suffix_spelled_as_in_the_pattern_is_preferred(tree):
     root = tree("images/a.jpg", "masks/a.png", "masks/a.PNG")
     assert files(Paired("images/*", "masks/*.png"), root) == [("images/a.jpg", "masks/a.png")]
 
 
 @pytest.mark.parametrize("name", ["two words", "日本", "a+b(1)"])
-def test_names_of_all_kinds(tree, name: str) -> None:
+def test_names_of_all_kinds(tree, name):
     root = tree(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")
     assert files(Paired("*/i/*", "*/m/*"), root) == [(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")]
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_image_and_mask_in_two_unicode_spellings_belong_together(tree, forms: tuple[str, str]) -> None:
+def test_image_and_mask_in_two_unicode_spellings_belong_together(tree, forms):
     image, mask = (unicodedata.normalize(form, "é") for form in forms)
     root = tree(f"i/{image}.jpg", f"m/{mask}.png")
     assert files(Paired("i/*", "m/*.png"), root) == [(f"i/{image}.jpg", f"m/{mask}.png")]

@@ -14,7 +14,7 @@ from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import key_of
 
 
-def group_of(key: str) -> str:
+def group_of(key):
     return key.split("_", maxsplit=1)[0]
 
 
@@ -27,7 +27,7 @@ def group_of(key: str) -> str:
         ("日本/猫.png", "日本/猫.png"),
     ],
 )
-def test_key_is_the_path_in_composed_storable_unicode(path: str, key: str) -> None:
+def test_key_is_the_path_in_composed_storable_unicode(path, key):
     assert key_of(path) == key
     assert key_of(path).encode("utf-8")
 
@@ -42,7 +42,7 @@ def test_key_is_the_path_in_composed_storable_unicode(path: str, key: str) -> No
     ],
     ids=["missing", "folder", "dangling link", "pipe"],
 )
-def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare, reason: str) -> None:
+def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare, reason):
     prepare(tmp_path / "m.png")
     (tmp_path / "i.png").write_bytes(b"i")
     with pytest.raises(SampleError, match=reason) as caught:
@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare
     assert (caught.value.stage, caught.value.field, caught.value.path) == ("read", "mask", "m.png")
 
 
-def test_a_file_larger_than_the_limit_is_not_read(tmp_path) -> None:
+def test_a_file_larger_than_the_limit_is_not_read(tmp_path):
     with open(tmp_path / "i.jpg", "wb") as file:
         file.truncate(200_000_000_000)  # sparse: it takes no space
     tracemalloc.start()
@@ -61,7 +61,7 @@ def test_a_file_larger_than_the_limit_is_not_read(tmp_path) -> None:
     tracemalloc.stop()
 
 
-def test_a_path_with_a_null_rejects_the_sample(tmp_path) -> None:
+def test_a_path_with_a_null_rejects_the_sample(tmp_path):
     with pytest.raises(SampleError, match="null"):
         sources.read_files(tmp_path, ("image",), sources.Entry("k", "train", ("a\0.png",)))
 
@@ -88,11 +88,11 @@ def test_a_path_with_a_null_rejects_the_sample(tmp_path) -> None:
         sources.Folder("**", pixels={"image": sources.Pixels(to="uint8", low=1000, high=3000, channels=(2, 0))}),
     ],
 )
-def test_repr_rebuilds_the_source(source: sources.Source) -> None:
+def test_repr_rebuilds_the_source(source):
     assert eval(repr(source), {"sources": sources}) == source
 
 
-def test_repr_names_what_is_not_the_default_and_functions_by_module() -> None:
+def test_repr_names_what_is_not_the_default_and_functions_by_module():
     assert repr(sources.Folder()) == "sources.Folder()"
     spelled = repr(sources.Fractions(train=1.0, group_by=group_of))
     assert spelled == f"sources.Fractions(train=1.0, group_by={group_of.__module__}.group_of)"
@@ -127,7 +127,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pattern", "path", "holes"), CASES)
-def test_match(pattern: str, path: str, holes: dict[str, str] | None) -> None:
+def test_match(pattern, path, holes):
     compiled = compile_pattern(pattern, "image")
     assert compiled.match_path(path) == holes
     if holes is not None:  # filling gives the path back, without its suffix
@@ -140,7 +140,7 @@ NAMES = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=(
 
 
 @given(st.lists(NAMES, max_size=3), NAMES, NAMES, NAMES)
-def test_a_filled_pattern_matches_again(deep: list[str], split: str, label: str, key: str) -> None:
+def test_a_filled_pattern_matches_again(deep, split, label, key):
     pattern = compile_pattern("{split}/x-{label}/**/{key}.png", "image")
     holes = {"split": split, "label": label, "__": "".join(f"{name}/" for name in deep), "key": key}
     assert pattern.match_path(pattern.fill(holes) + ".png") == holes
@@ -163,7 +163,7 @@ def test_a_filled_pattern_matches_again(deep: list[str], split: str, label: str,
         ("{}/*.png", "placeholders like"),
     ],
 )
-def test_a_mistake_names_the_option_the_rule_and_the_pattern(pattern: str, message: str) -> None:
+def test_a_mistake_names_the_option_the_rule_and_the_pattern(pattern, message):
     with pytest.raises(RecipeError, match=message) as caught:
         compile_pattern(pattern, "Folder: image")
     assert str(caught.value).startswith("Folder: image: ")

@@ -1,7 +1,6 @@
 """Fractions, compared with a second implementation of the rule, and how splits change when samples are added or removed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,19 +11,19 @@ from hypothesis import strategies as st
 from tfprep.errors import SourceError
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Fractions
-from tfprep.sources.splits import Row, check_split_name, listing_of
+from tfprep.sources.splits import check_split_name, listing_of
 
 THREE = {"train": 0.7, "val": 0.2, "test": 0.1}
 
 
-def scene(key: str) -> str:
+def scene(key):
     return key.split("_", maxsplit=1)[0]
 
 
-def split(labels: dict[str, int], fractions: Fractions, groups: dict[str, str] | None = None) -> dict[str, str]:
+def split(labels, fractions, groups=None):
     """The split of every key, by its label."""
 
-    def rows(tally: Counter[str]) -> Iterator[Row]:
+    def rows(tally):
         for key, label in labels.items():
             yield Entry(key, "", (key,), (label,)), groups[key] if groups else None
 
@@ -34,29 +33,29 @@ def split(labels: dict[str, int], fractions: Fractions, groups: dict[str, str] |
     return {entry.key: entry.split for entry in entries}
 
 
-def samples(count: int, classes: int = 1, prefix: str = "s") -> dict[str, int]:
+def samples(count, classes=1, prefix="s"):
     return {f"{prefix}{i}_{i % 7}.jpg": i % classes for i in range(count)}
 
 
-def test_the_hash_of_a_sample_sets_its_split() -> None:
+def test_the_hash_of_a_sample_sets_its_split():
     made = split(samples(500), Fractions(**THREE, seed=5))
     for key, name in made.items():
         position = sample_hash(5, f"split\0{key}") / 2**64
         assert name == ("train" if position < 0.7 else "val" if position < 0.9 else "test")
 
 
-def test_shares_are_right_within_the_deviation_of_chance() -> None:
+def test_shares_are_right_within_the_deviation_of_chance():
     counts = Counter(split(samples(20000), Fractions(**THREE)).values())
     for name, share in THREE.items():  # Five standard deviations of a binomial.
         assert abs(counts[name] - 20000 * share) < 5 * np.sqrt(20000 * share * (1 - share))
 
 
-def test_another_seed_is_another_split() -> None:
+def test_another_seed_is_another_split():
     first, second = (split(samples(200), Fractions(train=0.5, val=0.5, seed=seed)) for seed in (0, 1))
     assert 60 < sum(first[key] != second[key] for key in first) < 140
 
 
-def test_split_and_shard_are_independent() -> None:
+def test_split_and_shard_are_independent():
     """The shard is `hash(seed, key) mod shards`: with the same seed, each shard must still get its share of each split."""
     made = split(samples(8000), Fractions(train=0.5, val=0.5, seed=0))
     shards = Counter(sample_hash(0, key) % 4 for key, name in made.items() if name == "val")
@@ -65,7 +64,7 @@ def test_split_and_shard_are_independent() -> None:
 
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 40), st.sampled_from([None, r"^(s\d)"]))
-def test_added_samples_move_none_of_the_others(before: int, added: int, group_by: str | None) -> None:
+def test_added_samples_move_none_of_the_others(before, added, group_by):
     fractions = Fractions(**THREE, group_by=group_by)
     old = split(samples(before), fractions)
     new = split({**samples(added, prefix="s1x"), **samples(before)}, fractions)
@@ -73,7 +72,7 @@ def test_added_samples_move_none_of_the_others(before: int, added: int, group_by
 
 
 @pytest.mark.parametrize("counts", [(1000, 30, 7), (11, 3, 1), (250,)])
-def test_stratified_shares_are_exact_to_within_one_sample(counts: tuple[int, ...]) -> None:
+def test_stratified_shares_are_exact_to_within_one_sample(counts):
     labels = {f"c{c}_{i}.jpg": c for c, count in enumerate(counts) for i in range(count)}
     made = split(labels, Fractions(**THREE, stratify="label"))
     for c, count in enumerate(counts):
@@ -81,7 +80,7 @@ def test_stratified_shares_are_exact_to_within_one_sample(counts: tuple[int, ...
         assert all(abs(mine[name] - share * count) <= 1 for name, share in THREE.items())
 
 
-def test_stratified_against_the_rule_written_out() -> None:
+def test_stratified_against_the_rule_written_out():
     labels = samples(300, classes=4)
     made = split(labels, Fractions(**THREE, seed=2, stratify="label"))
     for c in range(4):
@@ -93,7 +92,7 @@ def test_stratified_against_the_rule_written_out() -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 80), st.integers(0, 1000))
-def test_one_more_sample_moves_at_most_one_other_across_each_border(count: int, number: int) -> None:
+def test_one_more_sample_moves_at_most_one_other_across_each_border(count, number):
     fractions = Fractions(**THREE, stratify="label")
     old = split({**samples(count), "other": 1}, fractions)
     new = split({**samples(count), "other": 1, f"new{number}": 0}, fractions)
@@ -102,7 +101,7 @@ def test_one_more_sample_moves_at_most_one_other_across_each_border(count: int, 
     assert "other" not in moved
 
 
-def test_how_much_stratification_moves_on_average() -> None:
+def test_how_much_stratification_moves_on_average():
     """The module's docstring states the figure: for two splits, about a third of a sample per added sample."""
     fractions = Fractions(train=0.8, val=0.2, stratify="label")
     moved = []
@@ -114,7 +113,7 @@ def test_how_much_stratification_moves_on_average() -> None:
 
 @pytest.mark.parametrize("group_by", [r"^([^_]+)_", scene], ids=["regex", "function"])
 @pytest.mark.parametrize("stratify", [None, "label"])
-def test_no_group_straddles_a_split(group_by: object, stratify: str | None) -> None:
+def test_no_group_straddles_a_split(group_by, stratify):
     labels = {f"g{g}_{i}": g % 3 for g in range(200) for i in range(1 + g % 5)}
     made = split(labels, Fractions(train=0.6, val=0.4, group_by=group_by, stratify=stratify))
     splits = defaultdict(set)
@@ -124,7 +123,7 @@ def test_no_group_straddles_a_split(group_by: object, stratify: str | None) -> N
     assert {"train", "val"} == set(made.values())
 
 
-def test_groups_may_come_from_a_column() -> None:
+def test_groups_may_come_from_a_column():
     labels = samples(300)
     groups = {key: f"patient {i // 10}" for i, key in enumerate(labels)}
     made = split(labels, Fractions(train=0.5, val=0.5, group_by="patient"), groups)
@@ -132,13 +131,13 @@ def test_groups_may_come_from_a_column() -> None:
     assert len(together) == 30
 
 
-def test_a_regex_with_several_groups_takes_them_together() -> None:
+def test_a_regex_with_several_groups_takes_them_together():
     labels = {f"{a}-{x}-{b}": 0 for a in range(8) for b in range(8) for x in range(4)}
     made = split(labels, Fractions(train=0.5, val=0.5, group_by=r"^(\d)-\d-(\d)$"))
     assert len({(key[0], key[4], name) for key, name in made.items()}) == 64
 
 
-def test_stratified_groups_are_balanced_within_each_class() -> None:
+def test_stratified_groups_are_balanced_within_each_class():
     labels = {f"g{g}_{i}": g % 2 for g in range(400) for i in range(1 + g % 6)}
     made = split(labels, Fractions(train=0.75, val=0.25, group_by=r"^(g\d+)_", stratify="label"))
     for c in range(2):
@@ -147,7 +146,7 @@ def test_stratified_groups_are_balanced_within_each_class() -> None:
         assert abs(in_train - 0.75 * len(mine)) <= 6 / 2 + 1e-9  # Half of the largest group.
 
 
-def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_common_one() -> None:
+def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_common_one():
     alone = {f"g{g}_{i}": g % 2 for g in range(40) for i in range(3)}
     mixed = {**alone, **{f"g{g}_9": 1 - g % 2 for g in range(0, 40, 4)}}
     fractions = Fractions(train=0.5, val=0.5, group_by=r"^(g\d+)_", stratify="label")
@@ -160,7 +159,7 @@ def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_commo
         assert [made[f"{g}_0"] for g in groups] == ["train" if middle < 0.5 else "val" for middle in middles]
 
 
-def test_equal_counts_in_a_group_go_to_the_lower_class() -> None:
+def test_equal_counts_in_a_group_go_to_the_lower_class():
     labels = {"tie_a": 1, "tie_b": 0, **{f"x{i}_": 0 for i in range(9)}, **{f"y{i}_": 1 for i in range(9)}}
     fractions = Fractions(train=0.5, val=0.5, group_by=r"^([^_]+)_", stratify="label")
     made = split(labels, fractions)
@@ -173,18 +172,18 @@ def test_equal_counts_in_a_group_go_to_the_lower_class() -> None:
 @pytest.mark.parametrize(
     "share", [{"train": 1.0}, {"train": 0.0, "test": 1.0}, {"train": 0.1 + 0.2, "val": 0.3, "test": 0.4}]
 )
-def test_a_share_of_zero_makes_no_split(share: dict[str, float]) -> None:
+def test_a_share_of_zero_makes_no_split(share):
     made = split(samples(400), Fractions(**share))
     assert set(made.values()) == {name for name, value in share.items() if value}
 
 
-def test_a_key_without_a_group_is_named() -> None:
+def test_a_key_without_a_group_is_named():
     with pytest.raises(SourceError, match=r"finds no group in the key 'odd.jpg'"):
         split({"a_1": 0, "odd.jpg": 0}, Fractions(train=1.0, group_by=r"^(\w+)_"))
 
 
-def test_stratifying_samples_with_several_classes_is_refused() -> None:
-    def rows(tally: Counter[str]) -> Iterator[Row]:
+def test_stratifying_samples_with_several_classes_is_refused():
+    def rows(tally):
         yield Entry("k", "", ("k",), ([0, 2],)), None
 
     source = SimpleNamespace(kinds=dict, splits=Fractions(train=1.0, stratify="label"))
@@ -193,10 +192,10 @@ def test_stratifying_samples_with_several_classes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])
-def test_split_names_that_cannot_be_part_of_a_shard_name(name: str) -> None:
+def test_split_names_that_cannot_be_part_of_a_shard_name(name):
     with pytest.raises(SourceError, match="somewhere: expected the name of a split"):
         check_split_name(name, "somewhere")
 
 
-def test_split_names_that_can_be_part_of_a_shard_name() -> None:
+def test_split_names_that_can_be_part_of_a_shard_name():
     assert [check_split_name(name, "x") for name in ("train", "Val_2", "v1")] == ["train", "Val_2", "v1"]

@@ -3,8 +3,7 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,38 +11,38 @@ import pyarrow.parquet as pq
 import pytest
 
 from tfprep.errors import SourceError
-from tfprep.sources import Entry, Fractions, Table, rows
+from tfprep.sources import Fractions, Table, rows
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def write_csv(path: Path, table: Rows, delimiter: str = ",") -> None:
+def write_csv(path, table, delimiter=","):
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(table[0]), delimiter=delimiter)
         writer.writeheader()
         writer.writerows(table)
 
 
-def write_tsv(path: Path, table: Rows) -> None:
+def write_tsv(path, table):
     write_csv(path, table, "\t")
 
 
-def write_jsonl(path: Path, table: Rows) -> None:
+def write_jsonl(path, table):
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in table), encoding="utf-8")
 
 
-def write_parquet(path: Path, table: Rows) -> None:
+def write_parquet(path, table):
     pq.write_table(pa.Table.from_pylist([dict(row) for row in table]), path, row_group_size=3)
 
 
-WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+WRITERS = {
     "csv": write_csv,
     "tsv": write_tsv,
     "jsonl": write_jsonl,
     "ndjson": write_jsonl,
     "parquet": write_parquet,
 }
-ANIMALS: Rows = [
+ANIMALS = [
     {"file": "img/b c.jpg", "kind": "dog", "age": 3, "weight": 2.5, "says": 'wuff, "wau"\nwau', "set": "train"},
     {"file": "img/ü.jpg", "kind": "cat", "age": 12, "weight": 4.0, "says": "NA", "set": "val"},
     {"file": "./img//x/../d.png", "kind": "dog", "age": 0, "weight": -1e-3, "says": "007", "set": "train"},
@@ -61,13 +60,13 @@ SOURCE = {
 }
 
 
-def table(tmp_path: Path, content: Rows, suffix: str = "jsonl", **options: Any) -> list[Entry]:
+def table(tmp_path, content, suffix="jsonl", **options):
     WRITERS[suffix](tmp_path / f"t.{suffix}", content)
     return list(Table(f"t.{suffix}", **{"image": "file", **options}).scan(tmp_path).entries)
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_every_format_gives_the_same_entries(tmp_path, suffix: str) -> None:
+def test_every_format_gives_the_same_entries(tmp_path, suffix):
     WRITERS[suffix](tmp_path / f"t.{suffix}", ANIMALS)
     listing = Table(f"t.{suffix}", **SOURCE).scan(tmp_path)
     assert dict(listing.kinds) == {
@@ -87,7 +86,7 @@ def test_every_format_gives_the_same_entries(tmp_path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_many_batches(tmp_path, monkeypatch, suffix: str) -> None:
+def test_many_batches(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(rows, "BATCH_ROWS", 7)
     monkeypatch.setattr(rows, "BLOCK_BYTES", 300)
     content = [{"file": f"{i:04d}.jpg", "kind": f"c{i % 5}", "x": i / 2} for i in range(400)]
@@ -95,7 +94,7 @@ def test_many_batches(tmp_path, monkeypatch, suffix: str) -> None:
     assert [(e.key, *e.values) for e in entries] == [(f"{i:04d}.jpg", i % 5, i / 2) for i in range(400)]
 
 
-def test_only_one_batch_is_in_memory_at_a_time(tmp_path, monkeypatch) -> None:
+def test_only_one_batch_is_in_memory_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "BATCH_ROWS", 10)
     write_jsonl(tmp_path / "t.jsonl", [{"file": f"{i}.jpg"} for i in range(100)] + [{"file": None}])
     entries = Table("t.jsonl", image="file").scan(tmp_path).entries
@@ -139,13 +138,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("content", "options", "values", "suffixes"), VALUES)
-def test_cells_become_values(tmp_path, content, options, values, suffixes) -> None:
+def test_cells_become_values(tmp_path, content, options, values, suffixes):
     for suffix in suffixes:
         entries = table(tmp_path, [{"file": f"{n}.jpg", **row} for n, row in enumerate(content)], suffix, **options)
         assert [repr(entry.values) for entry in entries] == list(map(repr, values)), suffix  # 1 is not 1.0
 
 
-def test_an_empty_label_is_of_no_stratum_and_a_flag_is_1_or_0(tmp_path) -> None:
+def test_an_empty_label_is_of_no_stratum_and_a_flag_is_1_or_0(tmp_path):
     content = [{"file": f"{n}.jpg", "kind": kind} for n, kind in enumerate(["a", None, "b", "a"])]
     splits = Fractions(train=0.5, val=0.5, stratify="label")
     assert [e.values for e in table(tmp_path, content, label="kind", splits=splits)] == [(0,), (None,), (1,), (0,)]
@@ -153,7 +152,7 @@ def test_an_empty_label_is_of_no_stratum_and_a_flag_is_1_or_0(tmp_path) -> None:
         table(tmp_path, [{"file": "1.jpg", "a": 1, "b": 0}, {"file": "2.jpg", "a": 2, "b": 0}], label=("a", "b"))
 
 
-def test_encodings_and_decimal_commas(tmp_path) -> None:
+def test_encodings_and_decimal_commas(tmp_path):
     text = "file;kind;n\na.jpg;caf\u00e9;0,5\nb.jpg;th\u00e9;1,25\n"
     for encoding in ("utf-8", "utf-8-sig", "utf-16", "latin-1"):
         (tmp_path / "t.csv").write_bytes(text.encode(encoding))
@@ -163,7 +162,7 @@ def test_encodings_and_decimal_commas(tmp_path) -> None:
         assert dict(listing.tally) == ({"t.csv is not UTF-8: read as Latin-1": 1} if encoding == "latin-1" else {})
 
 
-def test_images_in_any_folder_and_splits_by_their_paths(tmp_path) -> None:
+def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):
     for path in ("train/x/1.jpg", "val/2.jpg"):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_bytes(b"x")
@@ -177,7 +176,7 @@ def test_images_in_any_folder_and_splits_by_their_paths(tmp_path) -> None:
         table(tmp_path, content, **options)
 
 
-def test_several_label_columns(tmp_path) -> None:
+def test_several_label_columns(tmp_path):
     content = [{"file": "a.jpg", "kind": "dog", "colour": "red"}, {"file": "b.jpg", "kind": "cat", "colour": "blue"}]
     write_csv(tmp_path / "t.csv", content)
     listing = Table("t.csv", "file", "kind", {"colour": ("label", "colour")}).scan(tmp_path)
@@ -185,7 +184,7 @@ def test_several_label_columns(tmp_path) -> None:
     assert [e.values for e in listing.entries] == [(1, 1), (0, 0)]
 
 
-def test_a_table_per_split(tmp_path) -> None:
+def test_a_table_per_split(tmp_path):
     write_csv(tmp_path / "train.csv", [{"file": "a.jpg", "kind": "x"}])
     write_csv(tmp_path / "val.csv", [{"file": "b.jpg", "kind": "y"}])
     listing = Table("{split}.csv", "file", "kind").scan(tmp_path)
@@ -193,12 +192,12 @@ def test_a_table_per_split(tmp_path) -> None:
     assert [(e.key, e.split, e.values) for e in listing.entries] == [("a.jpg", "train", (0,)), ("b.jpg", "val", (1,))]
 
 
-def test_a_key_column(tmp_path) -> None:
+def test_a_key_column(tmp_path):
     content = [{"file": "a.jpg", "id": 7}, {"file": "a.jpg", "id": 8}]
     assert [e.key for e in table(tmp_path, content, key="id")] == ["7", "8"]
 
 
-def test_fractions_by_group_and_label(tmp_path) -> None:
+def test_fractions_by_group_and_label(tmp_path):
     content = [{"file": f"{i}.jpg", "kind": str(i % 2), "patient": i // 8} for i in range(400)]
     fractions = Fractions(train=0.5, val=0.5, stratify="label", group_by="patient")
     for suffix in ("csv", "parquet"):
@@ -207,7 +206,7 @@ def test_fractions_by_group_and_label(tmp_path) -> None:
         assert set(Counter((e.split, e.values) for e in entries).values()) == {100}
 
 
-def test_a_byte_order_mark_and_blank_lines(tmp_path) -> None:
+def test_a_byte_order_mark_and_blank_lines(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbffile\na.jpg\n\nb.jpg\n")
     (tmp_path / "t.jsonl").write_bytes(b'\xef\xbb\xbf{"file": "a.jpg"}\n\n{"file": "b.jpg"}')
     for suffix in ("csv", "jsonl"):
@@ -241,20 +240,20 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("change", "options", "message"), BAD_ROWS)
-def test_a_bad_cell_names_table_row_and_column(tmp_path, change: dict[str, Any], options: Any, message: str) -> None:
+def test_a_bad_cell_names_table_row_and_column(tmp_path, change, options, message):
     good = {"file": "a.jpg", "kind": "x", "n": None, "set": "train", "id": "1"}
     with pytest.raises(SourceError, match=r"t\.jsonl: " + message):
         table(tmp_path, [good, {**good, "file": "b.jpg", "id": "2", **change}], **options)
 
 
 @pytest.mark.parametrize("cell", ["three", "1_000", "true", "1,5"])
-def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell: str) -> None:
+def test_a_text_in_csv_that_is_not_a_number(tmp_path, cell):
     content = [{"file": "a.jpg", "n": "1"}, {"file": "b.jpg", "n": cell}]
     with pytest.raises(SourceError, match=rf"t\.csv: row 2, 'n': expected a number; got '{cell}'"):
         table(tmp_path, content, "csv", fields={"n": ("scalar", "n")})
 
 
-def test_one_key_in_two_tables(tmp_path) -> None:
+def test_one_key_in_two_tables(tmp_path):
     write_csv(tmp_path / "train.csv", [{"file": "a.jpg"}, {"file": "b.jpg"}])
     write_csv(tmp_path / "val.csv", [{"file": "c.jpg"}, {"file": "./b.jpg"}])
     with pytest.raises(SourceError, match=r"val.csv: row 2 has the key 'b.jpg' of .*train.csv: row 2"):
@@ -262,12 +261,12 @@ def test_one_key_in_two_tables(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
-def test_a_missing_column_is_named_with_the_existing_ones(tmp_path, suffix: str) -> None:
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path, suffix):
     with pytest.raises(SourceError, match=rf"t\.{suffix}: there is no column 'path'; the columns are 'file', 'kind'"):
         table(tmp_path, [{"file": "a.jpg", "kind": "x"}], suffix, image="path")
 
 
-def test_a_column_twice(tmp_path) -> None:
+def test_a_column_twice(tmp_path):
     (tmp_path / "t.csv").write_text("file,file\na,b\n")
     with pytest.raises(SourceError, match="there are 2 columns 'file'"):
         list(Table("t.csv", "file").scan(tmp_path).entries)
@@ -287,19 +286,19 @@ def test_a_column_twice(tmp_path) -> None:
         ("other.csv", b"", "t.csv: there is no such table"),
     ],
 )
-def test_a_broken_table_is_named(tmp_path, name: str, content: bytes, message: str) -> None:
+def test_a_broken_table_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=message):
         list(Table(name.replace("other", "t"), "file").scan(tmp_path).entries)
 
 
-def test_a_pattern_that_no_table_fits(tmp_path) -> None:
+def test_a_pattern_that_no_table_fits(tmp_path):
     with pytest.raises(SourceError, match=r"no table fits '\{split\}.csv'"):
         Table("{split}.csv", "file").scan(tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl"])
-def test_half_surrogates_in_json_are_no_path_and_no_traceback(tmp_path, suffix: str) -> None:
+def test_half_surrogates_in_json_are_no_path_and_no_traceback(tmp_path, suffix):
     (tmp_path / "t.jsonl").write_text('{"path": "a\\ud800.jpg", "id": "a"}\n')
     with pytest.raises(SourceError, match="the name of no file"):
         list(Table("t.jsonl", image="path").scan(tmp_path).entries)

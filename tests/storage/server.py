@@ -10,11 +10,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 from tests.waiting import wait_until
 from tfprep.storage.store import open_store
@@ -37,7 +35,7 @@ VERBS = ("GET", "HEAD", "LIST", "PUT", "DELETE", "BEGIN", "PART", "COMPLETE")
 """Kinds of requests; the last three are those of an upload in parts."""
 
 
-def _verb(method: str, path: str) -> str:
+def _verb(method, path):
     query = path.partition("?")[2]
     if method == "GET" and query:
         return "LIST"
@@ -59,25 +57,25 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.upstream, self.delay_s, self.ignores_conditions = port, 0.0, False
-        self.faults_of: dict[str, deque[str]] = {verb: deque() for verb in VERBS}
+        self.faults_of = {verb: deque() for verb in VERBS}
         self.faults, self.write_faults = self.faults_of["GET"], self.faults_of["PUT"]
         self.always = ""
-        self.requests: list[Request] = []
+        self.requests = []
         self.released = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
 
-    def handle_error(self, request, client_address) -> None:
+    def handle_error(self, request, client_address):
         """A client that goes away is part of the tests."""
 
-    def reset(self) -> None:
+    def reset(self):
         for faults in self.faults_of.values():
             faults.clear()
         self.requests.clear()
         self.always, self.delay_s, self.ignores_conditions = "", 0.0, False
 
-    def reads(self, name: str = "") -> list[Request]:
+    def reads(self, name=""):
         """The GET requests of objects whose path contains `name`, those that list a bucket left out."""
         return [
             request
@@ -91,25 +89,25 @@ class _Handler(BaseHTTPRequestHandler):
     server: Proxy
     upstream: http.client.HTTPConnection | None = None
 
-    def log_message(self, *_) -> None:
+    def log_message(self, *_):
         pass
 
-    def finish(self) -> None:
+    def finish(self):
         if self.upstream:
             self.upstream.close()
         super().finish()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.forward()
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
-    def do_PROPFIND(self) -> None:
+    def do_PROPFIND(self):
         """How obstore lists a folder of a web server; most do not know the verb."""
         self.server.requests.append(Request(self.command, self.path, None, "501"))
         self.send_error(501)
 
-    def forward(self) -> None:
+    def forward(self):
         proxy = self.server
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         verb = _verb(self.command, self.path)
@@ -139,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.answer(body, cut=fault == "truncate", lost=fault == "lost")
 
-    def answer(self, body: bytes, *, cut: bool, lost: bool) -> None:
+    def answer(self, body, *, cut, lost):
         if self.upstream is None:
             self.upstream = http.client.HTTPConnection("127.0.0.1", self.server.upstream)
         headers = dict(self.headers)
@@ -176,11 +174,11 @@ class S3:
     bucket: str = "bucket"
 
     @property
-    def endpoint(self) -> str:
+    def endpoint(self):
         return f"http://127.0.0.1:{self.proxy.server_port}"
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "an-access-key",
@@ -188,18 +186,18 @@ class S3:
             "AWS_REGION": "us-east-1",
         }
 
-    def new_url(self) -> str:
+    def new_url(self):
         """The URL of a folder that nobody has used."""
         return f"s3://{self.bucket}/folder-{next(_numbers)}"
 
-    def put(self, url: str, content: bytes, method: str = "PUT") -> None:
+    def put(self, url, content, method="PUT"):
         """Write an object past tfprep and the proxy."""
         connection = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream)
         connection.request(method, "/" + url.removeprefix("s3://"), content, {"x-amz-acl": "public-read"})
         assert connection.getresponse().status in (200, 204)
         connection.close()
 
-    def copy(self, folder: Path) -> str:
+    def copy(self, folder):
         """Copy the files of a folder to a new URL."""
         url = self.new_url()
         for path in folder.iterdir():
@@ -208,7 +206,7 @@ class S3:
         return url
 
 
-def copied_to_memory(folder: Path) -> str:
+def copied_to_memory(folder):
     """Copy the files of a folder to a new URL of a store in the memory of this process."""
     url = f"memory://bucket-{next(_numbers)}/{folder.name}"
     for path in folder.iterdir():
@@ -218,7 +216,7 @@ def copied_to_memory(folder: Path) -> str:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3]:
+def s3_server():
     """Start moto's server in a process of its own and the proxy in this one."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -241,7 +239,7 @@ def s3_server() -> Iterator[S3]:
         process.wait()
 
 
-def _answers(port: int) -> bool:
+def _answers(port):
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", port), 1).close()
         return True

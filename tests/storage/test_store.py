@@ -98,7 +98,7 @@ def test_of_many_writers_one_replaces(place):
     version = store.write("m", b"old")
     results = []
 
-    def write(number: int) -> None:
+    def write(number):
         try:
             open_store(place).replace("m", b"new %d" % number, version)
             results.append(number)

@@ -7,7 +7,6 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,14 +26,14 @@ FLOAT = ("boxes", "points", "weight", "ragged")
 
 
 @pytest.fixture(params=DATASETS, ids=lambda item: f"v{item[0]}-{item[1]}")
-def golden(request, tmp_path) -> tuple[Path, dict[str, list[dict[str, Any]]]]:
+def golden(request, tmp_path):
     """A copy of the dataset, since no test may change it, and its records by split."""
     version, name = request.param
     expected = json.loads((HERE / f"v{version}/expected.json").read_text(encoding="utf-8"))
     return Path(shutil.copytree(HERE / f"v{version}" / name, tmp_path / name)), expected[name]
 
 
-def comparable(name: str, value: Any) -> Any:
+def comparable(name, value):
     """A field as `expected.json` holds it."""
     array = np.asarray(value)
     if name in RASTERS:
@@ -43,7 +42,7 @@ def comparable(name: str, value: Any) -> Any:
     return array.reshape(-1).tolist()
 
 
-def check(sample: dict[str, Any], expected: dict[str, Any]) -> None:
+def check(sample, expected):
     assert {name: comparable(name, value) for name, value in sample.items()} == expected
     for name in FLOAT:
         assert name not in sample or np.asarray(sample[name]).dtype == np.float32

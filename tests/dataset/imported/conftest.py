@@ -1,8 +1,6 @@
 """TFRecords that TensorFlow wrote, in the layout of its Object Detection API."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from tests.examples import detection, serialized, write
 
 
 @pytest.fixture(scope="module")
-def detections(tmp_path_factory) -> Path:
+def detections(tmp_path_factory):
     """60 records in 3 shards."""
     folder, rng = tmp_path_factory.mktemp("detections"), np.random.default_rng(1)
     for shard in range(3):
@@ -20,6 +18,6 @@ def detections(tmp_path_factory) -> Path:
     return folder
 
 
-def open_dying(argument: Any) -> Any:
+def open_dying(argument):
     """The entry of a process that dies with its first task. This module imports no TensorFlow."""
     return lambda task, mark: os._exit(7)

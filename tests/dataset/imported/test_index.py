@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from tests.photos import save
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.builder.repair import repair
-from tfprep.dataset import IndexOptions, IndexReport, index_tfrecords
+from tfprep.dataset import IndexOptions, index_tfrecords
 from tfprep.dataset.imported import scan
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
@@ -32,23 +31,23 @@ tf = pytest.importorskip("tensorflow")
 RNG = np.random.default_rng(9)
 
 
-def index(folder: Path, *payloads: list[bytes], **options) -> IndexReport:
+def index(folder, *payloads, **options):
     """Write shards, and index all of the folder."""
     for number, group in enumerate(payloads):
         write(folder / f"{number}.tfrecord", group)
     return index_tfrecords(str(folder / "*.tfrecord"), "train", options=IndexOptions(**options))
 
 
-def numbers(*values: int) -> list[bytes]:
+def numbers(*values):
     """Records of one number each."""
     return [serialized({"n": n}) for n in values]
 
 
-def reason(report: IndexReport, feature: str) -> str:
+def reason(report, feature):
     return report.manifest.imported.left_out[feature]
 
 
-def read_all(folder: Path, **options) -> list[dict]:
+def read_all(folder, **options):
     """All samples of the training split, one dict each."""
     loader = tfprep.open(folder).numpy_loader("train", 4, training=False, **options)
     return [
@@ -58,11 +57,11 @@ def read_all(folder: Path, **options) -> list[dict]:
     ]
 
 
-def numbers_of(folder: Path, **options) -> list:
+def numbers_of(folder, **options):
     return [sample["n"] for sample in read_all(folder, **options)]
 
 
-def rejects_of(report: IndexReport) -> list[dict]:
+def rejects_of(report):
     return [json.loads(line) for line in (report.out / "rejects.jsonl").read_text().splitlines()]
 
 
@@ -211,13 +210,13 @@ def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def sequence() -> bytes:
+def sequence():
     example = tf.train.SequenceExample()
     example.feature_lists.feature_list["frames"].feature.add().int64_list.value.append(1)
     return example.SerializeToString()
 
 
-def archive() -> bytes:
+def archive():
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("x"))
@@ -413,7 +412,7 @@ def test_a_command_that_was_killed_continues_and_the_old_index_stays_until_then(
         write(tmp_path / f"{number}.tfrecord", numbers(number))
     assert run([sys.executable, "-c", KILLED, tmp_path / "*.tfrecord"]).returncode == -9
     assert numbers_of(tmp_path) == [0]
-    read: list[int] = []
+    read = []
     index_tfrecords(str(tmp_path / "*.tfrecord"), "train", on_bytes=lambda done, total: read.append(done))
     assert read[0] > 0  # the shard that was complete is not read again
     assert numbers_of(tmp_path) == [0, 1, 2, 3]
@@ -445,7 +444,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def of_five(tmp_path_factory) -> Path:
+def of_five(tmp_path_factory):
     folder = tmp_path_factory.mktemp("five")
     index(folder, numbers(*range(5)))
     return folder

@@ -39,7 +39,7 @@ def data(detections):
     return pickle.loads(pickle.dumps(tfprep.open(detections)))
 
 
-def parsed(folder, spec) -> dict[str, dict]:
+def parsed(folder, spec):
     """By file name the features that TensorFlow parses from all records of a folder."""
     records = tf.data.TFRecordDataset([str(path) for path in sorted(folder.glob("train-*"))])
     examples = (tf.io.parse_single_example(record, spec) for record in records)
@@ -47,7 +47,7 @@ def parsed(folder, spec) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def expected(detections) -> dict[str, dict]:
+def expected(detections):
     samples = parsed(detections, SPEC)
     for features in samples.values():
         image = tf.io.decode_jpeg(features["image/encoded"], channels=3, dct_method="INTEGER_ACCURATE")
@@ -63,7 +63,7 @@ def as_bytes(value):
     return np.array([as_bytes(item) for item in value], object) if value.dtype.kind in "OU" and value.ndim else value
 
 
-def check(batch, row: int, expected) -> str:
+def check(batch, row, expected):
     """Compare one sample; return its name."""
     name = batch["image_filename"][row]
     name = name if isinstance(name, str) else name.numpy().decode()

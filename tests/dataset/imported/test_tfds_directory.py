@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     tfds = pytest.importorskip("tensorflow_datasets")
 
 
-def sample(rng: np.random.Generator, number: int) -> dict:
+def sample(rng, number):
     height, width, boxes = *(int(side) for side in rng.integers(10, 20, 2)), number % 3
     return {
         "image": rng.integers(0, 256, (height, width, 3), np.uint8),
@@ -41,7 +41,7 @@ def sample(rng: np.random.Generator, number: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     features = tfds.features
 
     class Tiny(tfds.core.GeneratorBasedBuilder):

@@ -1,7 +1,5 @@
 """Tables of objects, compared with the rows that were written: boxes in every form, run lengths, and rows that are wrong."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ HEIGHT, WIDTH = 40, 56
 BOXES = np.array([[14, 10, 42, 30], [2, 3, 20, 25]], np.float64)
 
 
-def table(root: Path, *lines: str, images: int = 2) -> Path:
+def table(root, *lines, images=2):
     for number in range(images):
         write_picture(root / f"raw/{number}.png", number, HEIGHT, WIDTH)
     (root / "raw/t.csv").write_text("".join(f"{line}\n" for line in lines))
