@@ -54,7 +54,7 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
 
     Args:
         path: The dataset's folder or URL.
-        on_bytes: Called after each shard, with the bytes that are checked and those of all shards.
+        on_bytes: Called after each shard, with the bytes that are checked and those of all shards, with those of added fields.
 
     Yields:
         The faults; none if every byte of every published file is as it was built.
@@ -71,26 +71,36 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         return
     if not is_sealed(content):
         yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
-    faults = list(_digest_faults(folder, manifest))
-    yield from faults
     data = Dataset(folder, manifest)
-    yield from _shard_faults(data, {fault.file for fault in faults}, on_bytes)
+    parts = {"": data}
     for group, entry in manifest.groups.items():
-        yield from (
-            replace(fault, file=f"{entry.folder}/{fault.file}") for fault in _added_faults(data, group, on_bytes)
-        )
+        try:
+            parts[f"{entry.folder}/"] = data.added(group)
+        except DatasetError as error:
+            yield Fault(f"{entry.folder}/{MANIFEST}", None, str(error))
+    total, done = sum(info.bytes for part in parts.values() for info in part.splits.values()), 0
+
+    def count(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        on_bytes(done, total)
+
+    for place, part in parts.items():
+        for fault in _part_faults(part, data, count):
+            yield replace(fault, file=f"{place}{fault.file}")
 
 
-def _added_faults(data: Dataset, group: str, on_bytes: Callable[[int, int], None]) -> Iterator[Fault]:
-    """Yield the faults of added fields: of their own files, and where a record is not of the main record of its place."""
-    try:
-        added = data.added(group)
-    except DatasetError as error:
-        yield Fault(MANIFEST, None, str(error))
-        return
-    faults = list(_digest_faults(added.path, added.manifest))
+def _part_faults(part: Dataset, data: Dataset, count: Callable[[int], None]) -> Iterator[Fault]:
+    """Yield the faults of the dataset itself, or of added fields of it."""
+    faults = list(_digest_faults(part.path, part.manifest))
     yield from faults
-    yield from _shard_faults(added, {fault.file for fault in faults}, on_bytes)
+    yield from _shard_faults(part, {fault.file for fault in faults}, count)
+    if part is not data:
+        yield from _added_faults(part, data)
+
+
+def _added_faults(added: Dataset, data: Dataset) -> Iterator[Fault]:
+    """Yield a fault where a record of added fields is not of the main record of its place."""
     try:
         for split, info in added.splits.items():
             for variant in range(info.variants):
@@ -127,9 +137,9 @@ def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
             yield Fault(name, None, "its SHA-256 is not that of the build")
 
 
-def _shard_faults(data: Dataset, damaged: set[str], on_bytes: Callable[[int, int], None]) -> Iterator[Fault]:
+def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]) -> Iterator[Fault]:
     """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests alone."""
-    check, done, total = _IndexCheck(data), 0, sum(info.bytes for info in data.splits.values())
+    check = _IndexCheck(data)
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
             rows = None
@@ -144,8 +154,7 @@ def _shard_faults(data: Dataset, damaged: set[str], on_bytes: Callable[[int, int
             for file in files:
                 yield from _file_faults(data, file, None if rows is None else rows.slice(first, file.records), check)
                 first += file.records
-                done += file.bytes
-                on_bytes(done, total)
+                count(file.bytes)
 
 
 def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -> Iterator[Fault]:
