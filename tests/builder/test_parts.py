@@ -10,6 +10,7 @@ import threading
 import time
 
 import cv2
+import numpy as np
 import pytest
 
 from tests.builder.conftest import check_whole, digests, run
@@ -164,6 +165,7 @@ def test_numbers_of_parts(full):
             parse_part(text)
     states = plan_build(full.recipe, full.out, full.data, part=parse_part("1/4"))
     assert [(state.split, state.shard) for state in states] == [("train", 1), ("val", 1)]
+    assert full.part(0, 1, limit=np.int64(4)).samples == 4
 
 
 # --- at once ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 import time
@@ -260,10 +261,13 @@ class BuildOptions:
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):
             value = getattr(self, name)
-            if value is not None and not hasattr(value, "__index__"):
+            if value is None:
+                continue
+            if not hasattr(value, "__index__"):
                 raise BuildError(f"{name} is a whole number, not {value!r}")
-            if value is not None and value < least:
+            if value < least:
                 raise BuildError(f"{name} is at least {least}, not {value}")
+            object.__setattr__(self, name, operator.index(value))  # one of NumPy's is no JSON
         if not self.item_timeout_s > 0:
             raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
         if self.on_bad not in ("skip", "fail"):
