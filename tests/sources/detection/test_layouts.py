@@ -653,6 +653,72 @@ def table_of_several_columns(root):
     )
 
 
+def table_with_commas_in_its_header(root):
+    """As ChestX-ray14, where the columns `x` and `y]` are one."""
+    paths = pictures(root, *numbered("images"))
+    labels = ["Mass", "Mass|Edema", "Edema", "Mass"]
+    csv_file(
+        root, "Data.csv", "Image,Finding Labels,Spacing[x,y]", [(name(p), labels[n], 1, 2) for n, p in enumerate(paths)]
+    )
+    return {path: (ANY, labels[n].split("|")) for n, path in enumerate(paths)}
+
+
+def table_with_a_nameless_column(root):
+    csv_file(root, "points.csv", ",0,1", [(name(path), 3, 4) for path in pictures(root, *numbered("images"))])
+    return "points.csv: the column that names the images has no name; write one"
+
+
+def table_of_the_training_alone(root):
+    """As APTOS of three splits, whose tables are called otherwise: the one with the most rows is read."""
+    paths = pictures(root, *numbered("train_images", 6), *numbered("test_images"))
+    for file, part in (("train_1", paths[:6]), ("test", paths[6:])):
+        csv_file(root, f"{file}.csv", "id_code,diagnosis", [(stem(p), "ab"[n % 2]) for n, p in enumerate(part)])
+    return a_and_b(paths[:6], "train")
+
+
+def table_with_empty_masks(root):
+    """As VisA: pictures without a defect have no mask."""
+    paths = pictures(root, *numbered("Images"))
+    mask(root, "Masks/0.png", 0, 1)
+    csv_file(root, "anno.csv", "image,label,mask", [(paths[0], "a", "Masks/0.png"), *((p, "b", "") for p in paths[1:])])
+    return {path: (ANY, "a" if path == paths[0] else "b") for path in paths}
+
+
+def table_with_numbers_for_names(root):
+    pictures(root, *(f"images/{n:04}.png" for n in range(8)))
+    csv_file(root, "labels.csv", "id,label", [(n, "ab"[n % 2]) for n in range(8)])
+    return "labels.csv: 'id' numbers the images, and 0 stands for 0000"
+
+
+def table_of_paths_from_above(root):
+    """As CheXpert, unpacked by its folder."""
+    paths = pictures(root, *numbered("train/patient1"))
+    csv_file(root, "train.csv", "Path,label", [(f"CheXpert/{path}", "a") for path in paths])
+    return "train/patient1/train_patient100.jpg is there: cut 'CheXpert/' off, or run init on a folder in which"
+
+
+def table_of_uncertain_flags(root):
+    """As CheXpert: the folders of patients are no reason."""
+    for split in ("train", "valid"):
+        paths = pictures(root, *numbered(f"{split}/{split}1"), *numbered(f"{split}/{split}2"))
+        csv_file(root, f"{split}.csv", "Path,Age,Edema", [(path, 60 + n, n % 3 - 1) for n, path in enumerate(paths)])
+    return r"train.csv names an image in each row, and none of its columns \(Age, Edema\) is called like a class"
+
+
+def table_with_names_of_what_is_missing(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(
+        root, "labels.csv", "image,label", [(name(p), ["cat", "dog", "NaN", "cat"][n]) for n, p in enumerate(paths)]
+    )
+    return {path: (ANY, ["cat", "dog", "NaN", "cat"][n]) for n, path in enumerate(paths)}
+
+
+def table_of_lesions(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(root, "meta.csv", "lesion_id,image_id,dx", [(n // 2, stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
+    return a_and_b(paths)
+
+
 def table_of_boxes_that_fit_no_image(root):
     rows = [(p, "cat", 100, 100, 200, 200) for p in pictures(root, *numbered("images"))]
     csv_file(root, "boxes.csv", "image,label,xmin,ymin,xmax,ymax", rows)
@@ -816,8 +882,89 @@ def instance_masks_in_files(root):
 
 
 def splits_with_more_in_their_names(root):
-    class_folders(root, "seg_train/seg_train/sea", "seg_train/seg_train/ice", "seg_test/seg_test/sea")
-    return "seg_test/ is called like a part of the data, not like a class"
+    """As Kaggle's natural scenes."""
+    truth = class_folders(
+        root, "seg_train/seg_train/sea", "seg_train/seg_train/ice", "seg_test/seg_test/sea", split_at=0
+    )
+    pictures(root, *numbered("seg_pred/seg_pred"))
+    return {path: (split.removeprefix("seg_"), path.split("/")[2]) for path, (split, _) in truth.items()}
+
+
+def splits_of_images_by_their_names(root):
+    paths = pictures(root, *numbered("train_images"), *numbered("val_images"))
+    return {path: (path.partition("_")[0], None) for path in paths}
+
+
+def splits_inside_themselves(root):
+    """As dogs and cats of Kaggle."""
+    paths = pictures(root, *(f"train/train/{label}.{n}.jpg" for label in ("cat", "dog") for n in range(3)))
+    return {path: (path.split("/")[0], None) for path in (*paths, *pictures(root, *numbered("test/test")))}
+
+
+def splits_with_numbers_beside_training(root):
+    paths = pictures(root, *numbered("train"), *numbered("test1"))
+    return {path: (path.split("/")[0], None) for path in paths}
+
+
+def splits_with_a_copy_of_themselves(root):
+    """As the chest X-rays of Kaggle; the folders of the copy are no classes."""
+    folders = [f"{split}/{label}" for split in ("train", "test") for label in ("ok", "bad")]
+    class_folders(root, *(f"xray/xray/{folder}" for folder in folders))
+    return class_folders(root, *(f"xray/{folder}" for folder in folders), split_at=1)
+
+
+def a_class_called_test(root):
+    return class_folders(root, "control", "test")
+
+
+def thumbnails_below_classes(root):
+    truth = class_folders(root, "cat", "dog")
+    for path in list(truth):
+        folder, file = path.split("/")
+        small = Image.open(root / path).resize((WIDTH // 2, HEIGHT // 2), Image.Resampling.BOX)
+        (root / folder / "small").mkdir(exist_ok=True)
+        small.save(root / folder / "small" / file)
+        truth[f"{folder}/small/{file}"] = (ANY, folder)
+    return truth
+
+
+def pictures_and_depths_of_one_name(root):
+    """As NYU's depths."""
+    pictures(
+        root, *(f"{scene}/{n}.{suffix}" for scene in ("bath", "hall") for n in range(4) for suffix in ("jpg", "png"))
+    )
+    return "bath/0.jpg and 0.png have one name, and nothing says how they belong together.*--as folders"
+
+
+def noisy_and_true_pictures_in_folders_of_scenes(root):
+    """As SIDD."""
+    pictures(root, *(f"S{s}/{s}_{kind}_SRGB_{n}.png" for s in range(3) for kind in ("GT", "NOISY") for n in (1, 2)))
+    return "S0/0_GT_SRGB_1.png are called like masks, and nothing says which images they belong to"
+
+
+def several_hazy_pictures_of_a_clear_one(root):
+    """As RESIDE."""
+    paths = [f"clear/{n}.png" for n in range(4)] + [f"hazy/{n}_{k}_0.9.png" for n in range(4) for k in range(2)]
+    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
+
+
+def stereo_of_kitti(root):
+    pictures(root, *numbered("training/image_2"), *numbered("training/image_3"), *numbered("training/disp_occ_0"))
+    pictures(root, *numbered("testing/image_2"), *numbered("testing/image_3"))
+    return "image_2/ and image_3/ and disp_occ_0/ are called like folders of images and masks"
+
+
+def points_in_files_called_like_images(root):
+    """As the heads of cats of the CAT data set."""
+    for path in pictures(root, *numbered("CAT_00"), *numbered("CAT_01")):
+        write(root, f"{path}.cat", "9 1 2 3 4")
+    return "CAT_00/CAT_0000.jpg.cat are called like images"
+
+
+def geojson_of_xview(root):
+    pictures(root, *numbered("train_images"), *numbered("val_images"))
+    write(root, "xView_train.geojson", {"features": [{"properties": {"image_id": "train_images00.jpg"}}]})
+    return "xView_train.geojson name images, and tfprep does not read their format"
 
 
 def folds(root):
@@ -844,7 +991,50 @@ def masks_of_kitti(root):
     images = pictures(root, *numbered("training/image_2"), *numbered("testing/image_2"))
     for folder in ("semantic", "instance"):
         masks(root, images[:4], lambda path, folder=folder: f"training/{folder}/{stem(path)}.png", 1, 7)
-    return "image_2/ and instance/ and semantic/ are called like folders of images and masks"
+    return masks(root, images[:4], lambda path: f"training/semantic/{stem(path)}.png", 0, 7, 8)
+
+
+def masks_and_fields_of_view(root):
+    """As DRIVE."""
+    paths = [f"training/images/{n}_training.tif" for n in range(4)]
+    masks(root, paths, lambda path: f"training/1st_manual/{stem(path)[0]}_manual1.png", 0, 0, 255)
+    return masks(root, paths, lambda path: f"training/mask/{stem(path)}_mask.png", 0, 0, 1)
+
+
+def masks_in_shades_of_gray(root):
+    """As REFUGE."""
+    paths = [f"{split}/Images/{split}{n}.jpg" for split in ("train", "val") for n in range(4)]
+    return masks(root, paths, lambda path: path.replace("Images", "gts").replace(".jpg", ".bmp"), 0, 0, 128, 255)
+
+
+def masks_of_defects_alone(root):
+    """As DAGM."""
+    paths = numbered("Class1/Train", 6, ".PNG")
+    return masks(root, paths[:3], lambda path: f"Class1/Train/Label/{stem(path)}_label.PNG", 1, 0, 1) | dict.fromkeys(
+        pictures(root, *paths[3:]), ("Train", "no mask")
+    )
+
+
+def masks_beside_lists_of_splits(root):
+    """As CamVid of fast.ai."""
+    write(root, "valid.txt", "images00.png")
+    return masks(root, numbered("images", suffix=".png"), lambda path: f"labels/{stem(path)}_P.png", None, 4, 17)
+
+
+def masks_beside_run_lengths(root):
+    """As Kaggle's salt."""
+    truth = masks(root, numbered("train/images"), lambda path: f"train/masks/{stem(path)}.png", 0, 0, 255)
+    csv_file(root, "train.csv", "id,rle_mask", [(stem(path), "1 20") for path in truth])
+    return truth
+
+
+def masks_of_objects(root):
+    for n, path in enumerate(paths := pictures(root, *numbered("images"))):
+        mask(root, f"masks/{stem(path)}.png", 0)
+        Image.fromarray(np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint16) % (90 + n)).save(
+            root / f"masks/{stem(path)}.png"
+        )
+    return {path: (ANY, tuple(range(90 + n))) for n, path in enumerate(paths)}
 
 
 def versions_of_class_folders(root):
@@ -1145,6 +1335,25 @@ def table_beside_an_archive(root):
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
+    splits_with_more_in_their_names: "seg_pred/seg_pred/ holds 4 .jpg files that this recipe does not read",
+    splits_inside_themselves: "the file names begin with 2 words (cat, dog), which may be classes",
+    splits_with_a_copy_of_themselves: "xray/xray/test/bad/ holds 4 .jpg files that this recipe does not read",
+    a_class_called_test: "unsure: test/ is called like a part of the data: is it a class?",
+    thumbnails_below_classes: "seem to be one picture, and 15 more of those opened have a copy too",
+    several_hazy_pictures_of_a_clear_one: "unsure: clear/ and hazy/ hold files of the same names",
+    masks_of_kitti: "training/instance/ holds 4 .png files that this recipe does not read",
+    masks_and_fields_of_view: "unsure: training/1st_manual/ may hold masks too",
+    masks_in_shades_of_gray: "unsure: the masks hold 0, 128, 255: are these shades of gray",
+    masks_of_defects_alone: "unsure: image without its mask, which is a reject: 3",
+    masks_beside_lists_of_splits: "unsure: valid.txt may say which images are for training, and this recipe draws new splits",
+    masks_beside_run_lengths: "this recipe does not read train.csv",
+    masks_of_objects: "unsure: one mask holds 93 numbers: are these classes, or objects",
+    masks_below_classes: "unsure: the folders Covid, Normal are no labels; {label} for {part1} in image=",
+    table_with_commas_in_its_header: "this recipe does not read the columns Spacing[x, y]",
+    table_of_the_training_alone: "this recipe does not read test.csv",
+    table_with_empty_masks: "unsure: 'mask' is empty in 3 rows, and is not read",
+    table_with_names_of_what_is_missing: "unsure: the classes 'NaN' of label may stand for a value that is missing",
+    table_of_lesions: "unsure: images share 'lesion_id', and may be in two splits",
     classes_with_folders_in_them: "the classes are animals, plants, and the folders in them (cat, dog, rose) are not",
     one_folder_below_each_split: "the only folder below the splits is image_2, which is no class",
     boxes_and_trimaps: "annotations/trimaps/ holds 4 .png files that this recipe does not read",
@@ -1194,6 +1403,9 @@ def found_in(found: Detected, root: Path) -> Truth:
     listing, truth = found.source.scan(root), {}
     decoders = found.source.decoders()
     for entry in listing.entries:
+        if len(entry.files) > 1 and not (root / entry.files[1]).exists():
+            truth[entry.files[0]] = (entry.split, "no mask")
+            continue
         raw = read_files(root, listing.files, entry) | dict(zip(listing.values, entry.values, strict=True))
         value: Any = None
         if "label" in raw:
@@ -1233,7 +1445,13 @@ def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
     assert ("does not read" in said) == ("does not read" in SAID.get(layout, "")) or layout in PARTS
 
 
-PARTS = {one_folder_below_each_split, masks_of_some_splits, yolo_of_label_studio, yolo_of_cvat, table_of_kaggle}
+PARTS = {masks_and_fields_of_view, masks_beside_lists_of_splits, table_with_empty_masks, table_of_lesions} | {
+    one_folder_below_each_split,
+    masks_of_some_splits,
+    yolo_of_label_studio,
+    yolo_of_cvat,
+    table_of_kaggle,
+}
 """Layouts with files that no recipe needs."""
 
 

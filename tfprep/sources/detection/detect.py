@@ -11,7 +11,7 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
@@ -22,7 +22,16 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
-from tfprep.images import decode_image, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
+from tfprep.images import (
+    decode_image,
+    decode_mask,
+    decode_pixels,
+    image_size,
+    is_dicom,
+    is_jpeg,
+    perceptual_hash,
+    pixels_size,
+)
 from tfprep.seeding import sample_hash
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
@@ -30,14 +39,14 @@ from tfprep.sources.arrays import Arrays
 from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
-from tfprep.sources.detection.inventory import Inventory, below, path_hash, suffix_of
+from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below, path_hash, suffix_of
 from tfprep.sources.detection.pairs import folders, pairs, split_words
 from tfprep.sources.detection.tables import about_tables, tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.raw import parse_reference
+from tfprep.sources.raw import parse_reference, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
@@ -45,6 +54,9 @@ from tfprep.sources.table import Table
 PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
 """The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
 TRANSPARENT, PAGES = ", transparent", ", several pages"
+_MISSING = re.compile(r"nan|none|null|n/?a|nil|missing|\?|-|", re.IGNORECASE)
+_UNPAIRED = "image without its "
+_PROBLEMS = 4
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
@@ -61,6 +73,7 @@ class Facts:
         sizes: (height, width) of the images that were opened.
         objects: Number of annotated objects by class.
         mask_numbers: Class numbers in the masks that were opened, by field.
+        most_numbers: The most class numbers in one mask.
         forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
         problems: What is wrong with files that were opened.
         tally: What the source passed over.
@@ -75,11 +88,17 @@ class Facts:
     sizes: list[Size] = field(default_factory=list)
     objects: dict[str, int] = field(default_factory=dict)
     mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    most_numbers: int = 0
     forms: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn: dict[str, bool] = field(default_factory=dict)
+
+    def reads(self, path: str) -> bool:
+        """Tell if samples are made of this file."""
+        place = int(np.searchsorted(self.used, path_hash(path)))
+        return place < len(self.used) and self.used[place] == path_hash(path)
 
     @property
     def deep(self) -> bool:
@@ -134,7 +153,20 @@ class Facts:
             runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
             said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
             lines.append(f"{name}: class numbers {said} in the masks opened")
-        return [*lines, *self.problems, *(f"{reason}: {count}" for reason, count in self.tally.items())]
+        lines += [f"{reason}: {count}" for reason, count in self.tally.items() if not reason.startswith(_UNPAIRED)]
+        problems = [f"{one} (a reject)" for one in self.problems[:_PROBLEMS]]
+        problems += [f"{len(self.problems) - _PROBLEMS} more of the files opened are rejects"] * (
+            len(self.problems) > _PROBLEMS
+        )
+        problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
+        if self.most_numbers > _MOST_COLOURS:
+            problems.append(
+                f"one mask holds {self.most_numbers} numbers: are these classes, or objects, depths, soft edges?"
+            )
+        for name, counts in self.labels.items():
+            if missing := [repr(one) for one in counts if _MISSING.fullmatch(one)]:
+                problems.append(f"the classes {', '.join(missing)} of {name} may stand for a value that is missing")
+        return [*lines, *(f"unsure: {one}" for one in problems)]
 
 
 def look(source: Source, root: Path) -> Facts:
@@ -188,7 +220,9 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
             if "image" not in raw:
                 facts.forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
             for name, found in numbers.items():
-                found.update(np.unique(made[name] if name in made else decode_mask(raw[name])).tolist())
+                of_one = np.unique(made[name] if name in made else decode_mask(raw[name])).tolist()
+                found.update(of_one)
+                facts.most_numbers = max(facts.most_numbers, len(of_one) if name == "mask" else 0)
         except SampleError as error:
             facts.problems.append(f"{entry.key}: {error}")
     facts.mask_numbers = {name: tuple(sorted(found)) for name, found in numbers.items()}
@@ -254,6 +288,12 @@ _SIDE_SEEN, _PIXELS_A_COLOUR = 256, 8
 """Colours are counted in at most so many rows and columns of an image; few colours are few for the number of pixels too."""
 _FEW = 3
 _MASKS_OPENED = 300
+_DARKEST = 64
+_BLACK_AND_WHITE = ((0, 255), (0, 65535))
+_SAME_BITS = 6
+"""Bits in which the hashes of a picture and of its thumbnail may differ: `tfprep check` takes up to 10."""
+_LISTS = (".txt", ".csv", ".tsv", ".lst", ".json", "")
+_OF_SPLITS = re.compile(r"(?<![A-Za-z])(?:splits?|partitions?|folds?)(?![A-Za-z])", re.IGNORECASE)
 _NAMED_COLOUR = re.compile(
     r"(?:(?P<before>[^,\d][^,]*), *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?:[\s,]+(?P<after>\S.*?))?\s*"
 )
@@ -312,19 +352,18 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
     if not tree.images:
         return _without_images(tree)
     refused: list[Refusal] = []
-    for found in (one for recognise in _DETECTORS for one in recognise(tree)):
+    for last, found in ((recognise is folders, one) for recognise in _DETECTORS for one in recognise(tree)):
         if layout is not None and found.kind != layout:
             continue
+        if last and layout is None and not refused:  # class folders, or images alone, or why they are not read so
+            by_class = isinstance(found, LayoutGuess) and found.kind == "folders"
+            if said := tree.about_images(beside=True) if by_class else about_tables(tree) or tree.about_images():
+                refused.append(Refusal("annotations", SourceError(said)))
+        if last and layout is None and refused and isinstance(found, LayoutGuess):
+            break
         if isinstance(found, Refusal):
             refused.append(found)
             continue
-        if refused and layout is None and found.kind in WITHOUT_ANNOTATIONS:
-            break
-        said = about_tables(tree) or tree.about_images() if found.kind == "images" else ""
-        said = tree.about_images(beside=True) if found.kind == "folders" else said
-        if said and layout is None:
-            refused.append(Refusal("annotations", SourceError(said)))
-            break
         try:
             detected = looked(found, tree)
         except SourceError as error:
@@ -375,50 +414,91 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
     if isinstance(source, Paired) and source.mask and facts.drawn and all(facts.drawn.values()):
         rule = f"{tree.root}: the images {source.image}, with masks {source.mask}, have few colours, as pictures of masks have"
         raise SourceError(rule)
-    # There are masks, and not one of those that were opened holds class numbers.
-    numbered, names = any(facts.mask_numbers.values()), ""
-    if isinstance(source, Paired) and facts.mask_numbers and not numbered and not source.palette and facts.problems:
-        source, names, named = _with_palette(source, tree, facts)
-        facts, doubts = look(source, tree.root), (*doubts, *named)
-    elif isinstance(source, Paired) and facts.mask_numbers.get("mask") == (0, 255):
-        source = replace(source, numbers={0: 0, 255: 1})
-        facts, doubts = look(source, tree.root), (*doubts, "the masks hold 0 and 255: two classes, 0 and 1 (numbers=)")
+    names = ""
+    if isinstance(source, Paired) and facts.mask_numbers:
+        numbered, names, said = _with_numbers(source, tree, facts)
+        source, facts, doubts = numbered, facts if numbered is source else look(numbered, tree.root), (*doubts, *said)
+    elif (numbers := facts.mask_numbers.get("mask")) in _BLACK_AND_WHITE:
+        doubts = (
+            *doubts,
+            f"the masks hold {numbers[0]} and {numbers[1]}, and keep them: write 0 and 1 for two classes",
+        )
     if facts.deep and isinstance(source, _OfPixels):
-        source, named = _with_pixels(source, facts)
-        facts, doubts = look(source, tree.root), (*doubts, *named)
+        source, said = _with_pixels(source, facts)
+        facts, doubts = look(source, tree.root), (*doubts, *said)
     elif isinstance(source, _OfPixels):
         if facts.transparent:
             source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
             doubts = (*doubts, "transparent pixels are laid over white (background=)")
         if facts.not_plain:
-            few = ", ".join(facts.not_plain)
-            doubts = (
-                *doubts,
-                f"images that are no 8-bit RGB ({few}) are rejects, unless Pixels(to=, channels=) is given",
-            )
-    if facts.small:
-        doubts = (*doubts, facts.small)
+            rule = f"images that are no 8-bit RGB ({', '.join(facts.not_plain)}) are rejects"
+            doubts = (*doubts, f"{rule}, unless Pixels(to=, channels=) is given")
+    doubts = (*doubts, *filter(None, (facts.small, _copies(facts, tree))))
     if len(facts.problems) == min(SAMPLES, sum(facts.splits.values())):
         raise SourceError(f"{tree.root}: none of the samples that were opened can be read, such as {facts.problems[0]}")
-    if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions | str):
-        doubts = (*doubts, f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another")
-    if (said := _drawn_together(source, tree)) and isinstance(getattr(source, "splits", None), Fractions):
-        doubts = (
-            *doubts,
-            f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)",
-        )
     read = [*_annotation_files(source), *([compile_pattern(literal(names), "detect")] if names else [])]
+    doubts = (*doubts, *_about_splits(source, facts, tree, read), *_further_masks(source, facts, tree))
     return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, read)))
 
 
-def _drawn_together(source: Source, tree: Inventory) -> str:
-    """The names of splits in the paths of the images of a source; "" for fewer than two."""
-    if not isinstance(source, Folder | Paired):
+def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[str]:
+    """Yield the folders that may hold masks too, by one file of each that is not read."""
+    if not isinstance(source, Paired) or source.mask is None:
+        return
+    folders: list[str] = []
+    for folder, names in tree.names.items():
+        left = (below(folder, name) for name in names if not facts.reads(below(folder, name)))
+        if len(folders) < _FEW and (path := next(left, None)) is not None:
+            with suppress(SampleError):
+                folders += [folder] if _form(read_raw(tree.root, path))[2] else []
+    if folders:
+        said = ", ".join(f"{folder}/" for folder in folders)
+        yield f"{said} may hold masks too: are those of {source.mask} the ones to learn (mask=)?"
+
+
+def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[Pattern]) -> Iterator[str]:
+    """Yield what is doubtful about the splits: one split alone, or new ones where folders or lists name others."""
+    splits = getattr(source, "splits", None)
+    if len(facts.splits) == 1 and not isinstance(splits, Fractions | str):
+        yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another"
+    if not isinstance(splits, Fractions):
+        return
+    if isinstance(source, Folder | Paired):
+        pattern = compile_pattern(source.image, "detect")
+        paths = (below(folder, name) for folder, names in tree.names.items() for name in names)
+        words = {word for path in paths if pattern.match_path(path) for word in split_words(path)}
+        if words - {"train", "training"}:
+            said = " and ".join(sorted(words))
+            yield f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)"
+    lists = [path for path in tree.files(*_LISTS) if split_words(path) or _OF_SPLITS.search(path)]
+    if lists := [path for path in lists if not any(pattern.match_path(path) for pattern in read)]:
+        few = ", ".join(lists[:3]) + ", …" * (len(lists) > 3)
+        yield f"{few} may say which images are for training, and this recipe draws new splits (splits=)"
+
+
+def _copies(facts: Facts, tree: Inventory) -> str:
+    """Say which of the images that were opened are copies of others of their name, as thumbnails are; "" for fewer than two."""
+
+    def stem(name: str) -> str:
+        return os.path.splitext(name)[0]
+
+    alike: dict[str, list[str]] = {}  # copies of whole folders begin with the same name
+    for folder, names in tree.names.items():
+        alike.setdefault(stem(names[0]), []).append(folder)
+    found = []
+    for path in facts.drawn:
+        folder, _, name = path.rpartition("/")
+        others = alike[stem(tree.names[folder][0])][:NAMES_KEPT] if folder in tree.names else []
+        named = (
+            below(o, stem(name) + end) for o in others for suffix in tree.images[o] for end in (suffix, suffix.upper())
+        )
+        for other in (one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()):
+            with suppress(SampleError):
+                one, two = (perceptual_hash(read_raw(tree.root, file)) for file in (path, other))
+                found += [(path, other)] if (one ^ two).bit_count() <= _SAME_BITS else []
+    if len(found) < 2:
         return ""
-    pattern = compile_pattern(source.image, "detect")
-    paths = (below(folder, name) for folder, names in tree.names.items() for name in names)
-    words = {word for path in paths if pattern.match_path(path) for word in split_words(path)}
-    return " and ".join(sorted(words)) if len(words) > 1 else ""
+    return f"{found[0][0]} and {found[0][1]} seem to be one picture, and {len(found) - 1} more of those opened have a copy too"
 
 
 def _annotation_files(source: Source) -> list[Pattern]:
@@ -447,6 +527,20 @@ def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str,
     if ".dcm" in facts.suffixes and isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions):
         source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
     return source, tuple(doubts)
+
+
+def _with_numbers(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired, str, tuple[str, ...]]:
+    """The source with class numbers for its masks, where their files hold colours or black and white; as `_with_palette`."""
+    numbers = facts.mask_numbers.get("mask")
+    if not any(facts.mask_numbers.values()) and not source.palette and facts.problems:
+        return _with_palette(source, tree, facts)
+    if numbers in _BLACK_AND_WHITE:
+        said = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), "", (said,)
+    if numbers and len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
+        said = ", ".join(map(str, numbers))
+        return source, "", (f"the masks hold {said}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?",)
+    return source, "", ()
 
 
 def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired, str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import os
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +35,8 @@ _LINES = {
     "VisDrone": re.compile(r"\d+,\d+,\d+,\d+,[01],\d+,-?\d+,-?\d+,?"),
 }
 """An object in the labels of these, by the papers' development kits."""
-_MOST_LINES = 12
-_TEXTS = frozenset((".json", ".jsonl", ".ndjson", ".xml", ".txt", ".csv", ".tsv", ".lst", ""))
+_MOST_LINES, _FEW = 12, 3
+_TEXTS = frozenset((".json", ".jsonl", ".ndjson", ".xml", ".txt", ".csv", ".tsv", ".lst", ".geojson", ""))
 _IMAGE_NAME = re.compile(rf"[^\s\"',;:<>]+(?:{'|'.join(map(re.escape, IMAGE_SUFFIXES))})\b", re.IGNORECASE)
 
 
@@ -101,7 +101,7 @@ class Inventory:
             if beside:
                 stems = {os.path.splitext(name)[0] for name in self.names.get(folder, ())}
             for suffix, names in by_suffix.items():
-                of_images = [name for name in names if os.path.splitext(name)[0].removeprefix("gt_") in stems]
+                of_images = [name for name in names if _called_like(name, stems)]
                 named = of_images if 2 * len(of_images) > len(names) else [
                     name
                     for name in names[: 0 if beside else _MOST_LINES]
@@ -170,12 +170,19 @@ class Inventory:
                 first = next(path for path in left if suffix_of(path) == suffix)
                 kind = f"{suffix} files" if suffix else "files without a suffix"
                 several = f"{folder or '.'}/ holds {count} {kind} that this recipe does not read"
-                lines.append(several if count > 1 else f"this recipe does not read {first}")
+                few = f"this recipe does not read {', '.join(path for path in left if suffix_of(path) == suffix)}"
+                lines.append(few if count == 1 or (count <= _FEW and not image_suffix(first)) else several)
         more = len(lines) - _MOST_LINES
         return [
             *lines[:_MOST_LINES],
             *([f"{more} more folders hold files that this recipe does not read"] if more > 0 else []),
         ]
+
+
+def _called_like(name: str, stems: Set[str]) -> bool:
+    """Tell whether a file has the name of an image: `1.txt`, `gt_1.txt`, `1.jpg.cat`."""
+    stem = os.path.splitext(name)[0].removeprefix("gt_")
+    return stem in stems or bool(image_suffix(stem) and os.path.splitext(stem)[0] in stems)
 
 
 def below(folder: str, name: str) -> str:

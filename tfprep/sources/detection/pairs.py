@@ -26,7 +26,7 @@ SPLIT_WORD = re.compile(
 )
 """The name of a split; `TR` and `TE` as in DUTS."""
 _MASK_WORDS = (
-    r"(?:(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|gt|ground[_ ]?truth|targets?)"
+    r"(?:(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)"
     r"(?:_?(?:dir|ids?|png))?"
     r"|segmentation_?(?:class|object)(?:png)?)"
 )
@@ -41,9 +41,12 @@ IMAGE_WORD = re.compile(
 _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
+_NAMELESS = re.compile(r"\*|\{(?:part\d+|folder)\}")
 _COLOURED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
 _DRAWN_MASKS = re.compile(rf"{_COLOURED.pattern}|colou?r(?:s|ed)?|instances?", re.IGNORECASE)
 """Folders with pictures of masks, or masks of instances: the last choice. `color` alone may also hold images, as in ScanNet."""
+_MASK_FILE = re.compile(rf".+[_-](?:{_MASK_WORDS}|(?:gt|ground[_ ]?truth)[_-].*)\.\w+", re.IGNORECASE)
+"""Masks or targets by their names: `1_mask.png`, `0001_GT_SRGB_010.png`."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -353,6 +356,15 @@ def pairs(tree: Inventory) -> Found:
             if without and len(both) == 1:
                 way_out = "splits=sources.Fractions(...) with that name in the patterns draws others"
                 doubts.append(f"all samples are in {both[0]!r}; {way_out}")
+        for place, part in enumerate(image.split("/")[:-1]):
+            folders = (
+                {folder.split("/")[place] for folder in _of_pattern(names, image)} if _NAMELESS.fullmatch(part) else ()
+            )
+            if len(folders) > 1:
+                few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
+                doubts.append(
+                    f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
+                )
         yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
     for image, mask, place in _one_name_apart(names):
         called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
@@ -361,6 +373,12 @@ def pairs(tree: Inventory) -> Found:
             yield Refusal(
                 "masks", SourceError(f"{rule}, so they are no masks. Write the masks as PNG from where they come")
             )
+
+
+def _of_pattern(names: Names, image: str) -> Iterator[str]:
+    """Yield the folders whose images fit a pattern."""
+    pattern = compile_pattern(image, "detect")
+    return (folder for folder, files in names.items() if any(pattern.match_path(below(folder, file)) for file in files))
 
 
 def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
@@ -385,43 +403,87 @@ def folders(tree: Inventory) -> Found:
         heads = {folder.split("/")[0] for folder in inner_folders}
     prefix = literal(prefix)
     heads -= {""}
-    splits = set(filter(is_split, heads))
-    for folder in filter(_is_mask_folder, heads - splits if splits else ()):
+    form, splits = _split_folders(heads, inner_folders)
+    of_all = re.escape(form.partition("{split}")[0])  # `seg_` of seg_train is no word for masks
+    for folder in (
+        head for head in heads - splits.keys() if splits and _is_mask_folder(re.sub(f"^{of_all}", "", head))
+    ):
         rule = (
             f"{tree.root}: {plain(prefix)}{folder}/ is called like masks, and nothing says which images they belong to"
         )
         yield Refusal("masks", SourceError(rule))
+    yield from _not_alone(tree)
     inner = [folder.split("/")[1] if "/" in folder else "" for folder in inner_folders]
-    if splits and "" not in inner_folders and (splits == heads or len(splits) > 1):
-        yield from _of_splits(tree, prefix, inner_folders, splits, None if splits == heads else tuple(sorted(splits)))
+    if splits and "" not in inner_folders and (splits.keys() == heads or len(splits) > 1):
+        yield from _of_splits(tree, prefix, form, inner_folders, splits, splits.keys() == heads)
     elif len(heads) > 1 and all(map(is_split, inner)):
         source, said = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
         checked = _checked(tree, LayoutGuess("folders", source, said), heads, [prefix])
         yield checked if isinstance(checked, Refusal) else checked._replace(doubts=())
     elif len(heads) > 1:
         source = Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS)
-        yield _checked(tree, LayoutGuess("folders", source, "class folders"), heads, [prefix])
-    for folder, names in tree.names.items():
-        masks = [name for name in names if re.fullmatch(rf".+[_-]{MASK_WORD.pattern}\.\w+", name, re.IGNORECASE)]
-        if 3 * len(masks) >= len(names):
-            rule = f"{tree.root}: files such as {folder}/{masks[0]} are called like masks"
-            yield Refusal("masks", SourceError(f"{rule}, and nothing says which images they belong to"))
-            break
+        doubts = tuple(f"{folder}/ is called like a part of the data: is it a class?" for folder in splits)
+        yield _checked(tree, LayoutGuess("folders", source, "class folders", doubts), heads, [prefix])
     doubts = _classes_in_names(tree)
     yield LayoutGuess("images", Folder(image=f"{prefix}**", splits=FRACTIONS), "images without classes", doubts)
 
 
+def _split_folders(heads: set[str], folders: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the pattern of the folders of splits (`seg_{split}/seg_{split}`), and the split of each ({"seg_train": "train"})."""
+    form, splits = "{split}", {head: head for head in heads if is_split(head)}
+    splits |= {head: head for head in heads if splits and _OF_SPLIT.fullmatch(head) and head[:1] in "tTvV"}
+    forms: dict[str, dict[str, str]] = {}  # train_images and val_images
+    for head in () if splits else sorted(heads):
+        if len(words := SPLIT_WORD.findall(head)) == 1 and not NO_IMAGE.fullmatch(_last_word(head)):
+            forms.setdefault(split_pattern(head), {})[head] = words[0]
+    if len(forms) == 1 and len(next(iter(forms.values()))) > 1:
+        form, splits = forms.popitem()
+    within = [folder.split("/") for folder in folders if folder.split("/")[0] in splits]
+    if within and all(len(parts) > 1 and parts[1] == parts[0] for parts in within):  # as zip files of Kaggle unpack
+        form = f"{form}/{form}"
+    return form, splits
+
+
+def _not_alone(tree: Inventory) -> Found:
+    """Refuse folders in which a third of the images are called like masks, or half have the name of another."""
+    for folder, names in tree.names.items():
+        stems = Counter(os.path.splitext(name)[0] for name in names)
+        masks = list(filter(_MASK_FILE.fullmatch, names))
+        if 3 * len(masks) >= len(names) and (len(masks) < len(names) or len(tree.names) == 1):
+            rule = f"{tree.root}: files such as {below(folder, masks[0])} are called like masks"
+            yield Refusal("masks", SourceError(f"{rule}, and nothing says which images they belong to"))
+            return
+        if 2 * sum(count > 1 for count in stems.values()) > len(stems):
+            one, other = [name for name in names if os.path.splitext(name)[0] == stems.most_common(1)[0][0]][:2]
+            rule = f"{tree.root}: files such as {below(folder, one)} and {other} have one name"
+            yield Refusal("masks", SourceError(f"{rule}, and nothing says how they belong together"))
+            return
+
+
 def _of_splits(
-    tree: Inventory, prefix: str, folders: Sequence[str], splits: set[str], taken: tuple[str, ...] | None
+    tree: Inventory, prefix: str, form: str, folders: Sequence[str], splits: Mapping[str, str], whole: bool
 ) -> Found:
-    classes = {split: set[str]() for split in splits}
-    for folder in folders:
-        head, _, rest = folder.partition("/")
-        if head in splits and rest:
-            classes[head].add(rest.split("/")[0])
+    """Yield class folders below the folders of splits, or images alone.
+
+    Args:
+        tree: The files of the root.
+        prefix: The folders above.
+        form: The pattern of the folders of splits.
+        folders: The folders with images below the prefix.
+        splits: The split of each folder of one.
+        whole: Whether there are no other folders.
+    """
+    depth = form.count("/") + 1
+    classes = {split: set[str]() for split in splits.values()}
+    elsewhere = set[str]()  # what would be classes of folders that are no splits
+    for parts in (folder.split("/") for folder in folders):
+        below_split = set(parts[depth : depth + 1])
+        classes.get(splits.get(parts[0], ""), elsewhere).update(below_split)
+    taken = None if whole else tuple(sorted(classes))
     found = set().union(*classes.values())
+    where = {split: f"{prefix}{'/'.join([literal(head)] * depth)}" for head, split in splits.items()}
     if len(found) > 1:
-        training = next((split for split in sorted(splits) if split.lower().startswith("train")), None)
+        training = next((split for split in sorted(classes) if split.lower().startswith("train")), None)
         known = found if training is None else classes[training]
         strange = {split: names - known for split, names in classes.items() if names - known}
         listed, doubts = dict[str, str](), list[str]()
@@ -429,25 +491,31 @@ def _of_splits(
             alone = len(strange.get(split, ())) == 1
             if names and not alone:
                 continue
-            if (labels := _list_of_labels(tree, prefix, split, known)) is not None:
+            if form == "{split}" and (labels := _list_of_labels(tree, prefix, split, known)) is not None:
                 listed[split] = labels
                 strange.pop(split, None)
             elif alone and split.lower().startswith("test"):
-                doubts.append(f"the folder {min(strange.pop(split))} in {split}/ is no class; the split is left out")
-                taken = tuple(one for one in taken or sorted(splits) if one != split)
-        source = Folder(image=f"{prefix}{{split}}/{{label}}/**", splits=taken, labels=listed)
+                left_out = min(strange.pop(split))
+                elsewhere.add(left_out)
+                doubts.append(f"the folder {left_out} in {split}/ is no class; the split is left out")
+                taken = tuple(one for one in taken or sorted(classes) if one != split)
+        read = {
+            split: names for split, names in classes.items() if split not in listed and (not taken or split in taken)
+        }
+        of_classes = set().union(*read.values())
+        others = tuple(sorted(of_classes)) if taken and elsewhere - of_classes else None
+        source = Folder(image=f"{prefix}{form}/{{label}}/**", splits=taken, classes=others, labels=listed)
         for split, names in strange.items():
             rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
             way_out = "give every split the same class folders, or write the recipe by hand"
             yield Refusal("folders", SourceError(f"{rule}; {way_out}"))
-        read = [names for split, names in classes.items() if split not in listed and (not taken or split in taken)]
         guess = LayoutGuess("folders", source, "class folders below split folders", tuple(doubts))
-        yield _checked(tree, guess, set().union(*read), [f"{prefix}{literal(split)}/" for split in classes])
+        yield _checked(tree, guess, of_classes, [f"{one}/" for one in where.values()])
     alone_there = (
         (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
     )
     said = (*alone_there, *_classes_in_names(tree))
-    yield LayoutGuess("images", Folder(image=f"{prefix}{{split}}/**", splits=taken), "split folders", said)
+    yield LayoutGuess("images", Folder(image=f"{prefix}{form}/**", splits=taken), "split folders", said)
 
 
 def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str]) -> str | None:
@@ -478,7 +546,11 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
     doubts = list(guess.doubts)
     one, other = [plain(f"{prefixes[0]}{name}") for name in sorted(names)] if len(names) == 2 else ("", "")
     stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
-    if one and 2 * len(stems & others) > max(len(stems), len(others)):
+    fewer, many = sorted((stems, others), key=len)
+    longer = sum(
+        any(name[: cut.start()] in fewer for cut in re.finditer("[ _.-]", name)) for name in many
+    )  # 1_0.9 of 1
+    if one and (2 * len(stems & others) > len(many) or 2 * longer > len(many)):
         said = f"{one}/ and {other}/ hold files of the same names"
         doubts.append(f"{said}: are these classes, or images and what belongs to them?")
     if inside:
@@ -505,7 +577,8 @@ def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: se
         )
         masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)))
         alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
-        if (images and masks) or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
+        several = len(images) > 1 and of_kind is names  # image_2 and image_3
+        if (images and masks) or several or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
             said = " and ".join(f"{name}/" for name in (*images, *masks))
             rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
@@ -554,7 +627,7 @@ def _strange_below(tree: Inventory, starts: Mapping[str, str], deeper: Mapping[s
 
 
 NO_IMAGE = re.compile(
-    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|disparit(?:y|ies)|normals|surface_?normals?|flows?|alphas?|mattes?"
+    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|(?:disp(?:arit(?:y|ies))?|flows?)(?:_(?:occ|noc))?|normals|surface_?normals?|alphas?|mattes?"
     "|[hl]r",
     re.IGNORECASE,
 )

@@ -22,11 +22,20 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import MASK_WORD, NO_IMAGE, SPLIT_WORD, split_pattern, split_words, splits_of_paths
+from tfprep.sources.detection.pairs import (
+    MASK_WORD,
+    NO_IMAGE,
+    SPLIT_WORD,
+    pairs,
+    split_pattern,
+    split_words,
+    splits_of_paths,
+)
 from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern, image_suffix, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import BATCH_ROWS, TABLE_SUFFIXES, batches, column_names
+from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
 _LABELS = (
@@ -60,6 +69,11 @@ _BOX_COLUMNS: Mapping[BoxFormat, tuple[str, ...]] = {
     ),
 }
 """Names of the four columns of a box, in lower case and without other characters than letters and digits."""
+_OF_ONE = re.compile(
+    r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|sequence|group)[ _-]?(?:id|no|number|name)?",
+    re.IGNORECASE,
+)
+"""Columns that say what several images show."""
 _FITS = 0.9
 
 
@@ -84,15 +98,21 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     by_split: dict[str, list[str]] = {}
     for path in paths:
         by_split.setdefault(split_pattern(path), []).append(path)
-    found: list[LayoutGuess] = []
+    found: list[tuple[int, LayoutGuess]] = []
     for pattern, of_pattern in by_split.items():
         try:
             looked = {path: seen for path in of_pattern if (seen := _Seen(tree, path)).paths}
-            guess = _guess(tree, pattern, looked) if looked else None
-            found += [] if guess is None else [guess]
+            found += _guess(tree, pattern, looked) if looked else []
         except SourceError as error:
             yield Refusal("table", error)
-    yield from sorted(found, key=lambda guess: not isinstance(guess.source, ObjectTable))
+    ranked = [
+        guess for _, guess in sorted(found, key=lambda one: (not isinstance(one[1].source, ObjectTable), -one[0]))
+    ]
+    in_runs = [guess for guess in ranked if getattr(guess.source, "runs", None) is not None]
+    yield from (guess for guess in ranked if guess not in in_runs)
+    if in_runs:  # files of masks say more: run lengths may be counted along the rows too, as in Carvana
+        yield from (guess for guess in pairs(tree) if isinstance(guess, LayoutGuess))
+    yield from in_runs
 
 
 def about_tables(tree: Inventory) -> str:
@@ -137,6 +157,8 @@ class _Seen:
         self.columns = {} if rows is None else rows.columns
         self.targets = set(self.columns)
         found = {name: one for name in self.columns if (one := self._image_path(name, self.columns))}
+        if found.pop("", None) is not None and not found:
+            raise SourceError(f"{self.where}: the column that names the images has no name; write one, such as image")
         files = [name for name in found if all(image_suffix(str(value)) for value in self.few(name))]
         names_first = dict.fromkeys((*files, *found))
         # The numbers of classes may be names of images too (`Meta/0.png`): not beside a column of names of files.
@@ -151,7 +173,9 @@ class _Seen:
         for name in self.columns if not self.paths else ():
             if (few := self.few(name)) and all(image_suffix(str(value)) for value in few):
                 said = ", ".join(map(str, few[:3]))
-                raise SourceError(f"{self.where}: no folder holds the images that {name!r} names, such as {said}")
+                rule = f"{self.where}: no folder holds the images that {name!r} names, such as {said}"
+                raise SourceError(rule + self._without_first_folders([str(value) for value in few]))
+            self._check_zeros(name, few)
         if not self.paths and (runs := self.runs()) is not None:
             rule = f"{self.where}: {runs!r} holds masks as run lengths, and no column names images as they are called"
             raise SourceError(f"{rule}; write a column with the name of each image (ImageId)")
@@ -159,7 +183,8 @@ class _Seen:
     def named(self, names: Sequence[str]) -> str | None:
         """The first column with one of these names that names no images."""
         plain = {_plain(column): column for column in reversed(list(self.columns)) if column not in self.paths}
-        return next((plain[name] for name in names if name in plain), None)
+        exact = {column.strip().lower() for column in self.columns}  # `y`, not `y]` of an unquoted [x,y]
+        return next((plain[name] for name in names if name in plain and (len(name) > 1 or name in exact)), None)
 
     def label(self) -> str | None:
         """A column of classes, by its name."""
@@ -201,6 +226,24 @@ class _Seen:
         path = path.replace("\\", "/")
         return path if not path.startswith("**/") else _found_at(self.tree, path[3:]) or path[3:]
 
+    def _without_first_folders(self, names: Sequence[str]) -> str:
+        """Say how the names have to be changed, where the images are there without the folders that all names begin with."""
+        for cut in (found.end() for found in re.finditer(r"[/\\]", names[0])):
+            if _existing(self.tree, [name.removeprefix(names[0][:cut]).replace("\\", "/") for name in names]):
+                way_out = f"cut {names[0][:cut]!r} off, or run init on a folder in which the images are called so"
+                return f"; {names[0][cut:]} is there: {way_out}"
+        return ""
+
+    def _check_zeros(self, column: str, few: Sequence[Any]) -> None:
+        """SourceError for numbers of images whose names are these numbers with zeros in front."""
+        stems = [os.path.splitext(name)[0] for names in self.tree.names.values() for name in names]
+        numbers = {int(stem): stem for stem in stems if stem.isdecimal()}
+        if self.label() is None or not few or not all(str(value).isdecimal() for value in few):
+            return
+        if 2 * len(set(few)) >= min(NAMES_KEPT, len(stems)) and all(int(value) in numbers for value in few):
+            rule = f"{self.where}: {column!r} numbers the images, and {few[0]} stands for {numbers[int(few[0])]}"
+            raise SourceError(f"{rule}; write the names of the images as they are")
+
     def _image_path(self, column: str, columns: Mapping[str, Sequence[Any]]) -> str | None:
         """Return the path of the images that the column's values name, nine in ten at least; None where they name none."""
         tree, values = self.tree, _few(columns[column])
@@ -230,8 +273,12 @@ class _Seen:
         return None
 
 
-def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> LayoutGuess | None:
-    """The tables of a pattern as a source; None where they say nothing about the images. SourceError if they cannot be read."""
+def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[tuple[int, LayoutGuess]]:
+    """The tables of a pattern as a source, with the number of their first rows; nothing where they say nothing about the images.
+
+    Raises:
+        SourceError: The tables cannot be read.
+    """
     seen = next((one for path, one in looked.items() if "train" in path.lower()), next(iter(looked.values())))
     tests = [one for path, one in looked.items() if "test" in split_words(path)]
     if tests and (targets := set(seen.columns) - set(tests[0].columns)):
@@ -259,13 +306,14 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> Layout
         if left := _columns_left(guess.source, seen):
             said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
             doubts.insert(0, f"this recipe does not read the columns {said} (label=, fields=)")
-        return guess._replace(layout=layout, doubts=(*guess.doubts, *doubts))
+        count = sum(len(looked[path].columns[column]) for path in taken)
+        return [(count, guess._replace(layout=layout, doubts=(*guess.doubts, *doubts)))]
     for column in seen.columns:
         few = [str(value).strip() for value in seen.few(column)]
         if few and all(re.match(r"\[\s*[{\[]|\{", value) for value in few):
             rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
-    return None
+    return []
 
 
 def _plain(column: str) -> str:
@@ -358,7 +406,7 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     label: ColumnNames | None = seen.label()
     label = None if label in {c for _, c in fields.values()} else label
     label = label or (None if {"mask", "boxes"} & set(fields) else _flag_columns(seen))
-    if label is None and not fields:
+    if label is None and not fields and not doubts:
         kind, other = _only_other(seen, image) or ("label", None)
         label = other if kind == "label" else None
         fields |= {kind: (kind, other)} if other and kind != "label" else {}
@@ -379,6 +427,11 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
         doubts.append(f"splits={splits!r}" + " is a guess from the column's name" * ("{" not in splits))
     if "{split}" not in pattern and splits is None:
         splits = BY_CLASS if one_class else FRACTIONS
+    of_one = next((c for c in filter(_OF_ONE.fullmatch, seen.columns) if c != label and c not in seen.paths), None)
+    if of_one and isinstance(splits, Fractions) and len(set(seen.columns[of_one])) < len(seen.columns[of_one]):
+        doubts.append(
+            f"images share {of_one!r}, and may be in two splits: Fractions(..., group_by={of_one!r}) keeps them together"
+        )
     source = Table(pattern, image, label, fields, splits=splits, separator=separator, **options)
     return LayoutGuess("table", source, "", tuple(doubts))
 
@@ -390,7 +443,14 @@ def _further_fields(seen: _Seen, image: str) -> tuple[dict[str, tuple[Kind, str]
         c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
     }
     images = set(seen.columns[column])  # numbers of annotations may be the numbers of images too
-    if masks := [c for c in seen.paths if c != column and _is_mask(c) and images.isdisjoint(seen.columns[c])]:
+    masks = [c for c in seen.paths if c != column and _is_mask(c) and images.isdisjoint(seen.columns[c])]
+    if masks and (empty := sum(value in (None, "") for value in seen.columns[masks[0]])):
+        return (
+            fields,
+            None,
+            [f"{masks[0]!r} is empty in {empty} rows, and is not read: no sample may be without its mask"],
+        )
+    if masks:
         path = seen.paths[masks[0]]
         split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
         fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
@@ -424,6 +484,8 @@ def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
     known = {*CellPath.parse(image, True).columns, *seen.paths, seen.split()}
     others = [column for column in names if column not in known and column in seen.targets]
+    images = [seen.path_in(row, image) for row in range(len(next(iter(seen.columns.values()))))]
+    others = [c for c in others if not all(str(v) in path for v, path in zip(seen.columns[c], images, strict=True))]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
