@@ -172,7 +172,7 @@ CAUSES = [
     ("memory", 0.97, {"prefetch": 1, "starved": 0.1}, "room for 1 batch in advance", "other programs"),
     ("filling", 0.0, {"cache": "filling"}, "reaches 100 images/s; later epochs copy", "memory_budget"),
     ("copying", 0.0, {**FULL, "map_share": 0.1}, "from the loader's full cache at 5,000 images/s", "uint8"),
-    ("copying", 0.0, {**FULL, "floats": 1}, "1 of the arrays are floats: deliver uint8", "drop"),
+    ("copying", 0.0, {**FULL, "floats": 1}, "1 array delivered as floats: deliver uint8", "drop"),
     ("map", 0.0, {**FULL, "map_share": 0.9}, "the .map then adds 90% of the time per image", "TensorFlow ops"),
     ("decoding", 0.0, {"prefetch": 8}, "decoding: 0.5 of 2 cores busy", "memory_budget"),
 ]

@@ -19,6 +19,7 @@ from tfprep.dataset import Dataset
 from tfprep.fields import RASTER_KINDS, Array, Kind
 from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.opencv import cv2
+from tfprep.units import number
 
 MAP_SHARE = 0.5
 """From this share of the time per image on, what comes behind the loader's cache limits."""
@@ -65,7 +66,7 @@ class LoaderFacts:
         cache: "filling" or "full" where the loader's cache is to hold all records decoded; else "".
         map_share: With a full cache, the share of the time (0 to 1) that the user's `.map` adds.
         python: Whether the user's `.map` calls Python for each batch.
-        floats: Arrays of floats, of rank 3 or more, in a batch.
+        floats: Arrays of floats, of rank 3 or more, in a batch, that are not stored as floats.
         images_per_s: Of the loader as it was measured.
         cores: Cores that it kept busy then; None takes those of the last stage.
         starved: Its threads that were ready to run but had no processor, on average; None where that is not known.
@@ -196,7 +197,7 @@ def _behind_cache(stages: StageCosts, facts: LoaderFacts) -> Bottleneck:
         words = f"your .map: {words}; the .map then adds {facts.map_share:.0%} of the time per image: {advice}"
         return Bottleneck("map", words, ())
     if facts.floats:
-        words += f"; {facts.floats} of the arrays are floats: deliver uint8 and cast in the model"
+        words += f"; {number(facts.floats, 'array')} delivered as floats: deliver uint8 and cast in the model"
     return Bottleneck("copying", f"copying: {words}", ())
 
 

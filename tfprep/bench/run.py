@@ -205,21 +205,20 @@ def files_of(data: Data, split: str) -> list[Path]:
 
 
 def settings_of(candidate: Candidate) -> tuple[dict[str, Any], bool, int]:
-    """A loader's report before it reads, without counters; whether its `.map` calls Python; how many of its arrays are floats."""
-    import tensorflow as tf
-
+    """A loader's report before it reads, without counters; whether its `.map` calls Python; how many of its arrays are cast."""
     from tfprep.load.tensorflow.private import datasets_behind, python_functions
+    from tfprep.train.monitor.stages import float_arrays
 
     iteration: Any = candidate.open()
     try:
         report = dict(iteration.loader.report())
         python = any(python_functions(dataset) for dataset in datasets_behind(iteration.batches))
-        specs = tf.nest.flatten(iteration.loader.element_spec)
+        floats = float_arrays(iteration.loader, iteration.loader)
     finally:
         iteration.close()
     report.pop("stats", None)
     report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
-    return report, python, sum(spec.dtype.is_floating and (spec.shape.rank or 0) >= 3 for spec in specs)
+    return report, python, floats
 
 
 def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:

@@ -12,6 +12,7 @@ from tfprep.errors import DatasetError
 from tfprep.export.coco import held_fields, write_coco
 from tfprep.export.files import write_folder, write_parquet, write_webdataset
 from tfprep.storage.local import whole_folder
+from tfprep.units import number
 
 Format = Literal["webdataset", "folder", "coco", "parquet"]
 _WRITERS: dict[str, Callable[[Dataset, str, int, Path], list[str] | None]] = {
@@ -61,7 +62,7 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
         if split not in splits:
             yield f"split {split}: it has no variant {variant}"
         elif info.variants > 1:
-            yield f"split {split}: its other {info.variants - 1} variants; --variant N exports another"
+            yield f"split {split}: {number(info.variants - 1, 'other variant')}; --variant N exports another"
         for group, entry in data.manifest.groups.items():
             if split in splits and variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"

@@ -16,6 +16,7 @@ from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.train.monitor.clock import Waits, added
 from tfprep.train.monitor.samples import MB, Sample
 from tfprep.train.monitor.stages import Stage, slowest
+from tfprep.units import number
 
 _BEHIND = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
@@ -163,7 +164,7 @@ def _reader(now: Sample, before: Sample | None, spent: Sample, waited_s: float) 
             now.pipeline.floats,
         )
         if floats:
-            advice = f"deliver uint8 and cast in the model (dtype=), for {floats} of the arrays are floats; {advice}"
+            advice = f"deliver uint8 and cast in the model (dtype=) in place of {number(floats, 'array')} of floats; {advice}"
         text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
         return Cause("copy", text, advice.capitalize())
     if 0 < now.readers.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):

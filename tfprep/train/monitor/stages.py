@@ -79,7 +79,7 @@ class Pipeline:
     Attributes:
         kinds: Their kinds, such as `ParallelMap`, the consumer's side first.
         python: Those of them whose function calls Python for each element.
-        floats: Components of an element that are float arrays of rank 3 or more; None where that is not known.
+        floats: See `float_arrays`; None where that is not known.
     """
 
     kinds: tuple[str, ...] = ()
@@ -105,11 +105,26 @@ def pipeline_behind(iterator: Any) -> Pipeline:
 
     kinds = [type(dataset).__name__.strip("_").removesuffix("Dataset").removesuffix("V2") for dataset in datasets]
     python = [kind for kind, dataset in zip(kinds, datasets, strict=True) if python_functions(dataset)]
+    return Pipeline(tuple(kinds), tuple(python), float_arrays(datasets[0], datasets[-1]))
+
+
+def float_arrays(dataset: Any, source: Any) -> int:
+    """Return how many components of an element are float arrays of rank 3 or more which tfprep's loader does not store so.
+
+    Args:
+        dataset: The `tf.data.Dataset` that the consumer reads.
+        source: The loader behind it, or another dataset, which stores nothing.
+    """
     import tensorflow as tf
 
-    specs = [spec for spec in tf.nest.flatten(datasets[0].element_spec) if isinstance(spec, tf.TensorSpec)]
-    floats = sum(spec.dtype.is_floating and (spec.shape.rank or 0) >= 3 for spec in specs)
-    return Pipeline(tuple(kinds), tuple(python), floats)
+    specs = [spec for spec in tf.nest.flatten(dataset.element_spec) if isinstance(spec, tf.TensorSpec)]
+    floats: int = sum(bool(spec.dtype.is_floating) and (spec.shape.rank or 0) >= 3 for spec in specs)
+    if not hasattr(source, "pipeline"):
+        return floats
+    plan = source.pipeline.plan
+    floating = {name for name, spec in plan.specs.items() if tf.as_dtype(spec.dtype).is_floating}
+    rasters = [output for output in plan.outputs.outputs if len(output.shape) >= 2]
+    return max(0, floats - sum(floating.issuperset(output.fields) for output in rasters))
 
 
 def stages(iterator: Any) -> tuple[Stage, ...]:
