@@ -30,19 +30,14 @@ MEMORY = {
     "a container sees its own group as the root": (
         "0::/\n",
         {"memory.max": "1000000\n", "memory.current": "700000\n", "memory.stat": "anon 5\ninactive_file 200000\n"},
-        1_000_000,
-        500_000,
+        1_000_000, 500_000,
     ),
     "a job's group; one above it has less": (
         "0::/slurm/job_7/step_0\n",
         {
-            "memory.stat": "",
-            "slurm/memory.max": "max\n",
-            "slurm/job_7/memory.max": "900000\n",
-            "slurm/job_7/memory.current": "600000\n",
-            "slurm/job_7/memory.stat": "inactive_file 0\n",
-            "slurm/job_7/step_0/memory.max": "2000000\n",
-            "slurm/job_7/step_0/memory.current": "600000\n",
+            "memory.stat": "", "slurm/memory.max": "max\n", "slurm/job_7/memory.max": "900000\n",
+            "slurm/job_7/memory.current": "600000\n", "slurm/job_7/memory.stat": "inactive_file 0\n",
+            "slurm/job_7/step_0/memory.max": "2000000\n", "slurm/job_7/step_0/memory.current": "600000\n",
             "slurm/other/memory.max": "5\n",
         },
         900_000,
@@ -51,8 +46,7 @@ MEMORY = {
     "the first version": (
         "5:cpu,cpuacct:/\n4:memory:/docker/1234\n1:name=systemd:/\n",
         {
-            "memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "memory/memory.usage_in_bytes": "900000000\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.usage_in_bytes": "900000000\n",
             "memory/docker/1234/memory.limit_in_bytes": "1000000\n",
             "memory/docker/1234/memory.usage_in_bytes": "700000\n",
             "memory/docker/1234/memory.stat": "cache 5\ntotal_inactive_file 100000\n",
@@ -62,11 +56,9 @@ MEMORY = {
     ),
     "the first version in a container, whose path is not there": (
         "4:memory:/docker/1234\n",
-        {"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "1200000\n"},
-        1_000_000,
-        0,
+        {"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "1200000\n"}, 1_000_000, 0,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MEMORY)
@@ -98,15 +90,12 @@ CPUS = {
     "above": ("0::/a/b\n", {"a/cpu.max": "300000 100000\n", "a/b/cpu.max": "max 100000\n"}, 3),
     "the first version": (
         "2:cpu,cpuacct:/x\n",
-        {"cpu,cpuacct/x/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"},
-        4,
+        {"cpu,cpuacct/x/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"}, 4,
     ),
     "the first version, linked under one name": (
-        "2:cpu,cpuacct:/x\n",
-        {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"},
-        64,
+        "2:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 64,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CPUS)

@@ -84,15 +84,12 @@ WRONG = [
     (lambda: derive.Heatmaps(sigma_px=0), "Heatmaps.sigma_px is a number above 0, got 0; for example 20"),
     (lambda: derive.OneHot(classes=0), "OneHot.classes is a whole number, at least 1"),
     (lambda: derive.Boundaries(width_px=-1), "Boundaries.width_px is a distance, at least 0, got -1; for example 5"),
-    (
-        lambda: derive.InstanceBoxes(void=1.5),
-        "InstanceBoxes.void is a class number from 0 to 65535, got 1.5; for example 1",
-    ),
+    (lambda: derive.InstanceBoxes(void=1.5), "InstanceBoxes.void is a class number from 0 to 65535, got 1.5; for example 1"),
     (lambda: derive.Clicks(truncate_px=300), "Clicks in uint8 needs truncate_px of at most 255, got 300"),
     (lambda: derive.Clicks(n_neg1=(3, 2)), "Clicks.n_neg1 is a range"),
     (lambda: derive.Clicks(strategies=(4,)), "Clicks.strategies is a tuple of 1, 2 and 3"),
     (lambda: derive.Clicks(target=1, void=1), "Clicks.void is not the target's class"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "message"), WRONG)

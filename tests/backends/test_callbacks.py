@@ -76,14 +76,9 @@ def test_the_monitor_knows_tfpreps_loader(data: Any, make_model: Any, tmp_path: 
     val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
     monitor = train.InputMonitor(tmp_path, every_s=60)
     make_model().fit(
-        loader,
-        steps_per_epoch=6,
-        epochs=2,
-        verbose=0,
-        shuffle=False,
-        validation_data=val,
+        loader, steps_per_epoch=6, epochs=2, verbose=0, shuffle=False, validation_data=val,
         callbacks=[monitor, SlowPython()],
-    )
+    )  # fmt: skip
     assert sum(sample.waits.batches for sample in monitor.samples if sample.waits) == 12
     assert monitor.samples[-1].waits.images == 96
     assert monitor.samples[-1].readers["batches"] >= 12

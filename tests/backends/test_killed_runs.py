@@ -21,12 +21,9 @@ STEPS = 6
 def _run(number: int, folder: Path, dataset: Path, killed_at: int) -> None:
     block = BLOCKS[number % 3].replace("data.loader(", "data.keras_loader(")
     run(
-        within_epochs(block) if number >= 3 else block,
-        folder,
-        dataset,
-        killed_at,
+        within_epochs(block) if number >= 3 else block, folder, dataset, killed_at,
         {**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

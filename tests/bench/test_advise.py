@@ -19,12 +19,9 @@ from tfprep.builder import BuildOptions, build
 from tfprep.errors import RecipeError, SourceError, TfprepError
 
 PHOTOS = Recipe(
-    name="photos",
-    source=sources.Folder("{label}/*.png"),
-    geometry=[augment.CenterCrop(24, 24), augment.Flip()],
-    variants={"train": 2},
-    store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
-)
+    name="photos", source=sources.Folder("{label}/*.png"), geometry=[augment.CenterCrop(24, 24), augment.Flip()],
+    variants={"train": 2}, store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
+)  # fmt: skip
 MAPS = Recipe(
     name="maps",
     source=sources.Paired(image="{split}/*.png", mask="{split}mask/*.png"),

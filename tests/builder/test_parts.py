@@ -106,17 +106,14 @@ DIFFERENT = {
         lambda site, _: os.utime(site.data / "val/dog/001.jpg", (1, 1)),
         r"samples of val differ in .*; copy raw files with their times: cp -p, rsync -a",
     ),
-    "one more": (
-        lambda site, _: site.add("train/cat/new", 501),
-        r"other raw files: train has 25 samples here and 24 there",
-    ),
+    "one more": (lambda site, _: site.add("train/cat/new", 501), r"other raw files: train has 25 samples here and 24 there"),
     "one less": (
         lambda site, _: (site.data / "train/cat/002.jpg").unlink(),
         r"other raw files: train has 23 samples here and 24 there",
     ),
     "OpenCV": (other_opencv, rf"opencv is 4.0.0 here and {cv2.__version__} there"),
     "Python": (other_python, r"python is 3.9.1 here and 3.\d+"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

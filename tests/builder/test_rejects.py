@@ -61,11 +61,9 @@ def level(number: int):
 
 
 LINES = [
-    "raise ValueError('no luck')",
-    "raise SystemExit('stop')",
-    "return np.ones((1 << 60,), np.uint8)",
+    "raise ValueError('no luck')", "raise SystemExit('stop')", "return np.ones((1 << 60,), np.uint8)",
     "raise ValueError('x' * 5000)",
-]
+]  # fmt: skip
 NO_FILE = "cannot read the file: No such file or directory"
 BAD = [
     (content(b""), "decode", "image", "the file is empty (0 bytes)", IMAGE),

@@ -38,11 +38,9 @@ def encoded(array, form="PNG"):
 IMAGE = noise(60, 80)
 JPEG = encoded(noise(64, 80), "JPEG")
 RAW = {
-    "image": IMAGE,
-    "mask": RNG.integers(0, 3, (60, 80), np.uint8),
-    "boxes": [[2, 2, 20, 20], [70, 50, 79, 59]],
+    "image": IMAGE, "mask": RNG.integers(0, 3, (60, 80), np.uint8), "boxes": [[2, 2, 20, 20], [70, 50, 79, 59]],
     "names": [4, 7],
-}
+}  # fmt: skip
 
 
 def maker(kinds=KINDS, classes=None, **options):

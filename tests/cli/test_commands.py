@@ -277,12 +277,9 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
         (text.duration, {0.05: "0.1 s", 59.9: "59.9 s", 61: "1 min 01 s", 7325: "2 h 02 min"}),
         (text.table, {(("a", "n"), ("bb", 1200)): "  a       n\n  bb  1,200"}),
         (share, {"1%": 0.01, "0.01": 0.01, "100%": 1, "0": 0, "1": 1}),
-        (
-            byte_count,
-            {"200GB": 200e9, "1.5TB": 1.5e12, "7 mb": 7e6, "12": 12, "12B": 12, "3 kbytes": 3000, "5bytes": 5},
-        ),
+        (byte_count, {"200GB": 200e9, "1.5TB": 1.5e12, "7 mb": 7e6, "12": 12, "12B": 12, "3 kbytes": 3000, "5bytes": 5}),
     ],
-)
+)  # fmt: skip
 def test_amounts_and_tables(function, cases):
     assert {value: function(value) for value in cases} == cases
 

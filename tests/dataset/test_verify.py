@@ -91,20 +91,16 @@ def column_faults(made):
 
 
 INDEX_FAULTS = {
-    "fields of one size": (
-        lambda row: swapped(row, "image", "mask"),
-        ["'image' are those of 'mask'", "'mask' are those of"],
-    ),
+    "fields of one size": (lambda row: swapped(row, "image", "mask"), ["'image' are those of 'mask'", "'mask' are those of"]),
     "numbers": (
-        lambda row: swapped(row, "label", "weight"),
-        ["'label' are those of 'weight'", "'weight' are those of 'label'"],
+        lambda row: swapped(row, "label", "weight"), ["'label' are those of 'weight'", "'weight' are those of 'label'"],
     ),
     "a byte too late": (lambda row: {"clicks_offset": row["clicks_offset"] + 1}, ["'clicks' are others"]),
     "a size": (lambda _: {"caption_size": 3}, ["'caption' are others"]),
     "a label": (lambda _: {"label": 7}, ["the label is 0, not 7"]),
     "a height": (lambda _: {"height": 23}, [r"height and width are (24, 32) of 'image' and (24, 32) of 'mask'"]),
     "no width": (lambda _: {"width": None}, ["not (24, None)"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", INDEX_FAULTS)

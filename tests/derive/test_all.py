@@ -23,18 +23,12 @@ def one_pixel(row, column):
 
 
 MASKS = {
-    "classes": CLASSES,
-    "none": np.zeros(SIZE, np.uint8),
-    "all": np.ones(SIZE, np.uint8),
-    "all void": np.full(SIZE, 255, np.uint8),
-    "one pixel": one_pixel(20, 30),
-    "one in the corner": one_pixel(0, 0),
-    "all but one": 1 - one_pixel(20, 30),
-    "one row": np.arange(61, dtype=np.uint8)[None] % 3,
-    "one column": np.arange(45, dtype=np.uint8)[:, None] % 3,
-    "one by one": np.ones((1, 1), np.uint8),
+    "classes": CLASSES, "none": np.zeros(SIZE, np.uint8), "all": np.ones(SIZE, np.uint8),
+    "all void": np.full(SIZE, 255, np.uint8), "one pixel": one_pixel(20, 30), "one in the corner": one_pixel(0, 0),
+    "all but one": 1 - one_pixel(20, 30), "one row": np.arange(61, dtype=np.uint8)[None] % 3,
+    "one column": np.arange(45, dtype=np.uint8)[:, None] % 3, "one by one": np.ones((1, 1), np.uint8),
     "16 bit": CLASSES.astype(np.uint16) * 1000 + 1,
-}
+}  # fmt: skip
 OPS = [
     derive.Boundaries(void=255), derive.Boundaries(mode="outer", width_px=2), derive.Canny(),
     derive.ChannelStatistics(), derive.ClickMaps(), derive.ClickPoints(void=255, sets=2),
@@ -118,14 +112,10 @@ ODD = {
     "no offsets": (derive.InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
     "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),
     "no classes": (derive.InstanceClasses(), EMPTY, np.zeros(0)),
-    "an instance that covers all": (
-        derive.InstanceOffsets(),
-        SEVEN,
-        3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0],
-    ),
+    "an instance that covers all": (derive.InstanceOffsets(), SEVEN, 3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0]),
     "extreme points of nothing": (derive.ExtremePoints(target=7), EMPTY, [[0, 0, 0]] * 4),
     "extreme points of one pixel": (derive.ExtremePoints(target=7), ONE, [[3.5, 2.5, 1]] * 4),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "mask", "expected"), ODD.values(), ids=ODD)
@@ -146,27 +136,21 @@ def test_more_objects_than_a_byte_holds():
     ("op", "sample", "error", "message"),
     [
         (
-            derive.Heatmaps(),
-            {"image": IMAGE, "points": np.ones(3)},
-            SampleError,
+            derive.Heatmaps(), {"image": IMAGE, "points": np.ones(3)}, SampleError,
             r"points are \[N, 2\] or .* 'points' is \[3\]",
         ),
         (
-            derive.Sobel(),
-            {"image": np.zeros((4, 4, 3))},
-            SampleError,
+            derive.Sobel(), {"image": np.zeros((4, 4, 3))}, SampleError,
             r"an image is uint8 \[H, W, 3\]; 'image' is float64",
         ),
         (derive.Distance(), {"image": IMAGE}, RecipeError, "asks for the field 'mask', the sample has"),
         (derive.Distance(), {"mask": np.zeros((3, 3))}, SampleError, r"whole numbers \[H, W\]; 'mask' is float64"),
         (
-            derive.OneHot(classes=2),
-            {"mask": CLASSES},
-            SampleError,
+            derive.OneHot(classes=2), {"mask": CLASSES}, SampleError,
             "'mask' holds the class 2, OneHot has 2 classes and ignores",
         ),
     ],
-)
+)  # fmt: skip
 def test_wrong_fields_are_named(op, sample, error, message):
     with pytest.raises(error, match=message) as caught:
         op(sample, np.random.default_rng(0))

@@ -140,12 +140,9 @@ def test_distances_to_nothing():
 def test_derived_inputs_come_from_the_warped_mask_and_keep_void():
     """The distance is that of the warped mask, not the warped distance; pixels from outside the image are void."""
     made = variants(
-        {"mask": MASK},
-        {"mask": "mask"},
-        geometry=[augment.Rotate((30, 30))],
-        fill={"mask": VOID},
+        {"mask": MASK}, {"mask": "mask"}, geometry=[augment.Rotate((30, 30))], fill={"mask": VOID},
         derive={"d": Distance(target=2, to="inside", void=VOID), "hot": OneHot(5, ignore=VOID)},
-    )[0]
+    )[0]  # fmt: skip
     mask = made["mask"]
     assert (mask[:5, :5] == VOID).all()
     assert set(np.unique(mask)) <= set(np.unique(MASK))

@@ -58,14 +58,9 @@ def scene(size=SIZE, seed=0):
     box_mask = np.zeros(size, np.uint8)
     box_mask[BOX[1] : BOX[3], BOX[0] : BOX[2]] = 1
     return {
-        "image": image,
-        "where": np.stack([x, y], -1).astype(np.float32),
-        "inside": np.ones(size, np.float32),
-        "mask": mask,
-        "box_mask": box_mask,
-        "boxes": np.array([BOX], np.float32),
-        "points": POINTS.astype(np.float32),
-    }
+        "image": image, "where": np.stack([x, y], -1).astype(np.float32), "inside": np.ones(size, np.float32),
+        "mask": mask, "box_mask": box_mask, "boxes": np.array([BOX], np.float32), "points": POINTS.astype(np.float32),
+    }  # fmt: skip
 
 
 def interpolated(raster, x, y):

@@ -35,11 +35,9 @@ DOTS = np.array([[28, 20], [38, 20], [28, 30]], np.float32)
 OPS = ["Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast"]
 OPS += ["Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize"]
 FACTORS = {
-    "Brightness": ImageEnhance.Brightness,
-    "Color": ImageEnhance.Color,
-    "Contrast": ImageEnhance.Contrast,
+    "Brightness": ImageEnhance.Brightness, "Color": ImageEnhance.Color, "Contrast": ImageEnhance.Contrast,
     "Sharpness": ImageEnhance.Sharpness,
-}
+}  # fmt: skip
 NARROW = {"shear": 0.3, "x": 150 / 331 * 56, "y": 150 / 331 * 40, "degrees": 30, "factor": 0.9, "bits": 4}
 WIDE = {"shear": 0.99, "x": 32, "y": 32, "degrees": 135, "factor": 0.99, "bits": 2}
 """The greatest magnitudes: AutoAugment's table 6, which RandAugment uses, and TrivialAugment's wide space."""

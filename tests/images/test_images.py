@@ -457,12 +457,9 @@ def test_a_plain_jpeg_is_certain_to_decode():
         assert images.certain_to_decode(encoded(RGB, "JPEG", **options))
     assert images.certain_to_decode(encoded(RGB[:, :, 0], "JPEG"))
     others = [
-        encoded(RGB, "JPEG", progressive=True),
-        FORMATS["PNG"],
-        FORMATS["JPEG"] + b"trailing",
-        FORMATS["JPEG"][:-1],
+        encoded(RGB, "JPEG", progressive=True), FORMATS["PNG"], FORMATS["JPEG"] + b"trailing", FORMATS["JPEG"][:-1],
         b"",
-    ]
+    ]  # fmt: skip
     assert not any(map(images.certain_to_decode, others))
 
 

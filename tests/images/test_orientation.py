@@ -42,13 +42,10 @@ def orientation_of(value, order="<", kind=3, count=1):
 MAKE = (0x010F, 2, 4, b"abc\0")
 FURTHER_ON = directory([MAKE, orientation_of(6)], at=30)
 PLAIN = {
-    "none": (b"", 1),
-    "another tag": (directory([MAKE]), 1),
-    "no entry": (directory([]), 1),
-    "further on": (FURTHER_ON, 6),
-    "big-endian": (directory([orientation_of(8, ">")], ">"), 8),
+    "none": (b"", 1), "another tag": (directory([MAKE]), 1), "no entry": (directory([]), 1),
+    "further on": (FURTHER_ON, 6), "big-endian": (directory([orientation_of(8, ">")], ">"), 8),
     "out of range": (directory([orientation_of(9)]), 1),
-}
+}  # fmt: skip
 ODD = {
     "given twice": directory([orientation_of(3), orientation_of(5)]),
     "beside a value outside": directory([(0x010F, 2, 900, b"abc\0"), orientation_of(6)]),

@@ -15,11 +15,9 @@ def build_folder() -> Callable[..., Path]:
 
     def run(raw: Path, out: Path, *, source=None, store=None, hash=True, name="photos", **options) -> Path:
         recipe = Recipe(
-            name=name,
-            source=source or sources.Folder("{split}/{label}/**"),
-            store=store or {"image": codecs.Png(), "label": codecs.Scalar()},
-            **options,
-        )
+            name=name, source=source or sources.Folder("{split}/{label}/**"),
+            store=store or {"image": codecs.Png(), "label": codecs.Scalar()}, **options,
+        )  # fmt: skip
         build(recipe, out, raw, options=BuildOptions(workers=0, hash=hash))
         return out
 

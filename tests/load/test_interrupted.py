@@ -21,13 +21,8 @@ from tfprep.errors import RecordError
 
 PACKAGES = {"numpy_loader": "numpy", "torch_loader": "torch", "jax_loader": "jax", "loader": "tensorflow"}
 OPTIONS = {
-    "seed": 3,
-    "fields": ["label", "pose"],
-    "cache": False,
-    "verify": "always",
-    "workers": "threads",
-    "threads": 1,
-}
+    "seed": 3, "fields": ["label", "pose"], "cache": False, "verify": "always", "workers": "threads", "threads": 1,
+}  # fmt: skip
 
 
 @pytest.fixture(params=PACKAGES)

@@ -37,17 +37,10 @@ def test_every_kind_of_field(photos, data, variant, options):
 def test_dtypes_and_shapes(data):
     (batch,) = batches(data, 1, "val", batch_size=4)
     assert {name: (value.dtype.name, value.shape) for name, value in batch.items()} == {
-        "image": ("uint8", (4, 24, 32, 3)),
-        "lossless": ("uint8", (4, 24, 32, 3)),
-        "mask": ("uint8", (4, 24, 32)),
-        "depth": ("uint16", (4, 24, 32)),
-        "clicks": ("uint8", (4, 24, 32, 2)),
-        "field": ("float32", (4, 24, 32, 2)),
-        "label": ("int64", (4,)),
-        "weight": ("float32", (4,)),
-        "pose": ("float32", (4, 4)),
-        "caption": ("object", (4,)),
-    }
+        "image": ("uint8", (4, 24, 32, 3)), "lossless": ("uint8", (4, 24, 32, 3)), "mask": ("uint8", (4, 24, 32)),
+        "depth": ("uint16", (4, 24, 32)), "clicks": ("uint8", (4, 24, 32, 2)), "field": ("float32", (4, 24, 32, 2)),
+        "label": ("int64", (4,)), "weight": ("float32", (4,)), "pose": ("float32", (4, 4)), "caption": ("object", (4,)),
+    }  # fmt: skip
 
 
 def test_structures(photos, data):

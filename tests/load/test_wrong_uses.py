@@ -95,11 +95,8 @@ WRONG = [
     ({"prefetch": 10**9}, "fits, or allow more"),
     ({"inputs": "image", "sample_weight": "weight"}, "name all three"),
     ({"inputs": "image", "targets": "label", "sample_weight": "caption"}, "the name of one stored number, or of a map"),
-    (
-        {"inputs": "image", "targets": "label", "sample_weight": ["weight"]},
-        "the name of one stored number, or of a map",
-    ),
-]
+    ({"inputs": "image", "targets": "label", "sample_weight": ["weight"]}, "the name of one stored number, or of a map"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG)

@@ -76,13 +76,11 @@ class Site:
     def build(self, name="tiny", shards=None, *, replace=False):
         """Build, and return the warnings."""
         recipe = Recipe(
-            name=name,
-            source=sources.Folder("{split}/{label}/*.png"),
+            name=name, source=sources.Folder("{split}/{label}/*.png"),
             geometry=[augment.Flip(p=1.0), augment.CenterCrop(16, 16)],
-            store={"image": codecs.Png(), "label": codecs.Scalar()},
-            variants={"train": 2},
+            store={"image": codecs.Png(), "label": codecs.Scalar()}, variants={"train": 2},
             shards=shards or {"train": 3, "val": 1},
-        )
+        )  # fmt: skip
         events = []
         options = tfprep.builder.BuildOptions(workers=0, replace=replace)
         tfprep.build(

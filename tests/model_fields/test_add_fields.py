@@ -207,12 +207,9 @@ def test_repair_lets_add_fields_compute_what_is_damaged(site, name):
     ("swapped", "reason"),
     [
         (["source_digest"], "record 0 of train, variant 0 was computed from another record"),
-        (
-            ["offset", "size", "payload_crc", "score_offset", "score_size"],
-            "record 0: it holds the fields of another sample",
-        ),
+        (["offset", "size", "payload_crc", "score_offset", "score_size"], "record 0: it holds the fields of another sample"),
     ],
-)
+)  # fmt: skip
 def test_records_of_another_place_are_found_by_verify(site, swapped, reason):
     """Two rows of the tables change places, with all checksums in order: digests of main records, and keys, tell."""
     folder = tfprep.open(site.out).added("score").path

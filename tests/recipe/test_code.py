@@ -198,12 +198,9 @@ def late():
     return clip(9)
 """
 FILES = {
-    "recipe.py": RECIPE,
-    "blurring.py": BLURRING,
-    "package/__init__.py": "",
-    "package/tools.py": TOOLS,
+    "recipe.py": RECIPE, "blurring.py": BLURRING, "package/__init__.py": "", "package/tools.py": TOOLS,
     "package/base.py": "LEAST = 1\n",
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -300,12 +297,7 @@ SMALL = {
             ("+ 1", "+ 2"),
         )
         for kind, value in (
-            ("dict", "a=1"),
-            ("list", "[1]"),
-            ("set", "'ab'"),
-            ("float", "2"),
-            ("int", "2"),
-            ("str", "'a'"),
+            ("dict", "a=1"), ("list", "[1]"), ("set", "'ab'"), ("float", "2"), ("int", "2"), ("str", "'a'"),
         )
     },
     "subclass of ndarray": (
@@ -364,7 +356,7 @@ SMALL = {
         ("N = 2.0", "N = 3.0"),
     ),
     "seed of a generator": ("G = np.random.default_rng(3)\ndef FN(s, g): return G.random()", ("(3)", "(4)")),
-}
+}  # fmt: skip
 """Small recipes, each with a change that changes what FN returns."""
 _SMALL = """
 import collections, enum, functools, re, typing
@@ -487,11 +479,9 @@ def test_a_pickled_recipe_has_the_same_fingerprint():
 
     words = ["a", "b"]
     recipe = Recipe(
-        "r",
-        sources.Folder(),
-        {"image": codecs.Jpeg()},
+        "r", sources.Folder(), {"image": codecs.Jpeg()},
         derive={"d": functools.partial(shared, words, words, Held(words))},
-    )
+    )  # fmt: skip
     assert pickle.loads(pickle.dumps(recipe)).fingerprint() == recipe.fingerprint()
 
 

@@ -61,20 +61,14 @@ def listing(**kinds):
         ({"name": 3}, "a letter followed by letters"),
         ({"source": sources.Folder}, r"source: expected a source such as sources\.Folder\(\), .*; call it: Folder\(\)"),
         ({"store": {"image": "jpeg"}}, r"store\['image'\]: expected a codec such as codecs\.Jpeg\(\), not 'jpeg'"),
-        (
-            {"store": {"../../evil": codecs.Jpeg()}},
-            r"store: the name of a field is a letter or '_', .*not '\.\./\.\./evil'",
-        ),
+        ({"store": {"../../evil": codecs.Jpeg()}}, r"store: the name of a field is a letter or '_', .*not '\.\./\.\./evil'"),
         ({"derive": {"a/b": np.copy}}, "derive: the name of a field is"),
         ({"derive": {"key": np.copy}}, "the loader itself adds the field 'key'"),
         ({"store": {"x" * 200: codecs.Jpeg()}}, "at most 100 characters"),
         ({"derive": {"d": WrongKind()}}, r"derive\['d'\]: the attribute kind is one of image, .*, not 'picture'"),
         ({"row_fields": {"boxes": [3]}}, r"row_fields\['boxes'\]: expected a list of field names, not \[3\]"),
         ({"colour": [augment.Flip()]}, r"colour\[0\]: Flip\(.*\) moves pixels; it belongs in geometry=\[\.\.\.\]"),
-        (
-            {"geometry": [augment.Flip(), augment.Hue(0.1)]},
-            r"geometry\[1\]: Hue.* changes colours; it belongs in colour=",
-        ),
+        ({"geometry": [augment.Flip(), augment.Hue(0.1)]}, r"geometry\[1\]: Hue.* changes colours; it belongs in colour="),
         ({"geometry": [augment.Maybe(augment.OneOf([augment.Blur((1, 2))]))]}, "it belongs in colour="),
         ({"colour": [augment.RandAugment()]}, "it belongs in geometry="),
         ({"colour": [augment.Custom(np.copy)]}, "it belongs in geometry="),
@@ -89,19 +83,13 @@ def listing(**kinds):
                 augment.SomeOf([augment.Maybe(augment.Custom(np.copy))], 1),
             )
         ],
-        (
-            {"geometry": [augment.Maybe(augment.Flip)]},
-            r"geometry\[0\]: expected an op or a function, .* call it: Flip\(\)",
-        ),
+        ({"geometry": [augment.Maybe(augment.Flip)]}, r"geometry\[0\]: expected an op or a function, .* call it: Flip\(\)"),
         ({"geometry": [augment.Maybe(3)]}, r"geometry\[0\]: expected an op or a function, not 3"),
         ({"border": "wrap"}, "'constant', 'reflect' or 'replicate', not 'wrap'"),
-        (
-            {"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]},
-            "Original keeps the source's bytes, but",
-        ),
+        ({"store": {"image": codecs.Original()}, "geometry": [augment.Flip()]}, "Original keeps the source's bytes, but"),
         ({"store": {"image": codecs.Original()}, "variants": {"train": 2}}, "Original keeps the source's bytes, but"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_raises_with_rule_value_and_way_out(options, message):
     with pytest.raises(RecipeError, match=message):
         recipe(**options)

@@ -26,12 +26,9 @@ def coco(tmp_path_factory):
             for place, x in enumerate((10, 70)):
                 polygon = [[x, 20, x + 40, 20, x + 40, 60, x, 60]]
                 one = {
-                    "id": 10 * n + place,
-                    "image_id": n,
-                    "category_id": 1 + place,
-                    "bbox": [x, 20, 40, 40],
+                    "id": 10 * n + place, "image_id": n, "category_id": 1 + place, "bbox": [x, 20, 40, 40],
                     "iscrowd": 0,
-                }
+                }  # fmt: skip
                 annotations.append({**one, "segmentation": polygon})
         categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
         content = {"images": images, "annotations": annotations, "categories": categories}

@@ -11,15 +11,9 @@ from tfprep import Recipe, codecs
 from tfprep.builder import BuildOptions
 
 STORES = {
-    "image": codecs.Raw(),
-    "mask": codecs.Png(),
-    "map": codecs.Raw(),
-    "boxes": codecs.Scalar(),
-    "points": codecs.Scalar(),
-    "label": codecs.Scalar(),
-    "scalar": codecs.Scalar(),
-    "text": codecs.Text(),
-}
+    "image": codecs.Raw(), "mask": codecs.Png(), "map": codecs.Raw(), "boxes": codecs.Scalar(),
+    "points": codecs.Scalar(), "label": codecs.Scalar(), "scalar": codecs.Scalar(), "text": codecs.Text(),
+}  # fmt: skip
 Fields = dict[str, dict[str, Any]]
 Rejects = dict[str, str]
 

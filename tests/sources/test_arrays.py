@@ -26,12 +26,9 @@ RGB = np.random.default_rng(0).integers(0, 256, (6, 8, 10, 3)).astype(np.uint8)
 def test_rows_of_arrays(tmp_path, images, first, expected, save):
     (tmp_path / "raw").mkdir()
     save(
-        tmp_path / "raw/d.npz",
-        x_train=images[:4],
-        y_train=np.array([[3], [7], [3], [7]]),
-        x_test=images[4:],
+        tmp_path / "raw/d.npz", x_train=images[:4], y_train=np.array([[3], [7], [3], [7]]), x_test=images[4:],
         y_test=[3, 7],
-    )
+    )  # fmt: skip
     np.save(tmp_path / "raw/x.npy", images)
     source = Arrays("d.npz:x_{split}", "d.npz:y_{split}", channels_first=first)
     fields, rejects = built(source, tmp_path / "raw", tmp_path / "out")
@@ -49,9 +46,7 @@ LAYOUTS = [
     ({"x.npy": RGB, "y.npy": np.arange(6) % 2}, "Arrays(image='x.npy', label='y.npy', splits="),
     (
         {
-            "train_images.npy": RGB,
-            "train_labels.npy": np.arange(6),
-            "test_images.npy": RGB,
+            "train_images.npy": RGB, "train_labels.npy": np.arange(6), "test_images.npy": RGB,
             "test_labels.npy": np.arange(6),
         },
         "Arrays(image='{split}_images.npy', label='{split}_labels.npy')",
@@ -61,7 +56,7 @@ LAYOUTS = [
         "Arrays(image='d.npz:x_{split}', label='d.npz:y_{split}')",
     ),
     ({"x.npy": RGB.transpose(0, 3, 1, 2).copy()}, "Arrays(image='x.npy', channels_first=True"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("files", "expected"), LAYOUTS, ids=["pair", "splits", "npz", "channels first"])

@@ -132,11 +132,9 @@ def test_skipped_files_are_counted(tree):
     root = tree("cat/1.jpg", "cat/._1.jpg", ".git/x.jpg", "cat/notes.txt", "stray.jpg", "readme")
     os.mkfifo(root / "cat" / "pipe.jpg")
     assert walked(Folder().scan(root)).tally == {
-        "hidden (the name begins with a dot)": 2,
-        "not an image by its suffix": 2,
-        "outside the pattern": 1,
+        "hidden (the name begins with a dot)": 2, "not an image by its suffix": 2, "outside the pattern": 1,
         "neither a file nor a folder": 1,
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("stratify", [None, "label"])

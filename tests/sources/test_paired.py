@@ -25,13 +25,11 @@ def tally(source, root):
     ("source", "paths", "expected"),
     [
         (
-            Paired("images/*", "masks/*"),
-            ["images/1.JPG", "images/2.jpeg", "masks/1.png", "masks/2.BMP"],
+            Paired("images/*", "masks/*"), ["images/1.JPG", "images/2.jpeg", "masks/1.png", "masks/2.BMP"],
             [("images/1.JPG", "masks/1.png"), ("images/2.jpeg", "masks/2.BMP")],
         ),
         (
-            Paired("*.jpg", "*_mask.png"),
-            ["x.jpg", "x_mask.png", "y.jpg", "y_mask.png"],
+            Paired("*.jpg", "*_mask.png"), ["x.jpg", "x_mask.png", "y.jpg", "y_mask.png"],
             [("x.jpg", "x_mask.png"), ("y.jpg", "y_mask.png")],
         ),
         (
@@ -41,26 +39,23 @@ def tally(source, root):
         ),
         (Paired("a/*", fields={"after": ("image", "b/*")}), ["a/1.png", "b/1.png"], [("a/1.png", "b/1.png")]),
         (
-            Paired("images/*", "masks/*"),
-            ["images/a.jpg", "images/b.jpg", "masks/a.png"],
+            Paired("images/*", "masks/*"), ["images/a.jpg", "images/b.jpg", "masks/a.png"],
             [("images/a.jpg", "masks/a.png"), ("images/b.jpg", "masks/b.*")],
         ),
         (Paired("*.png", "*_mask.png"), ["x.png", "x_mask.png"], [("x.png", "x_mask.png")]),
         (Paired("*_rgb.png", "*.png"), ["x.png", "x_rgb.png"], [("x_rgb.png", "x.png")]),
         (Paired("a/*.png", "b/*.png"), ["a/x.PNG", "b/x.Png"], [("a/x.PNG", "b/x.Png")]),
         (
-            Paired("img/**/*.jpg", "seg/**/*.png"),
-            ["img/1.jpg", "img/p/q/1.jpg", "seg/1.png", "seg/p/q/1.png"],
+            Paired("img/**/*.jpg", "seg/**/*.png"), ["img/1.jpg", "img/p/q/1.jpg", "seg/1.png", "seg/p/q/1.png"],
             [("img/1.jpg", "seg/1.png"), ("img/p/q/1.jpg", "seg/p/q/1.png")],
         ),
         (
-            Paired("{scene}/rgb/{n}.jpg", "all/{n}-{scene}.png"),
-            ["s1/rgb/7.jpg", "all/7-s1.png"],
+            Paired("{scene}/rgb/{n}.jpg", "all/{n}-{scene}.png"), ["s1/rgb/7.jpg", "all/7-s1.png"],
             [("s1/rgb/7.jpg", "all/7-s1.png")],
         ),
         (Paired("{split}/*/*.jpg", "m/*-*.png"), ["val/s/1.jpg", "m/s-1.png"], [("val/s/1.jpg", "m/s-1.png")]),
     ],
-)
+)  # fmt: skip
 def test_layouts(tree, source, paths, expected):
     assert files(source, tree(*paths)) == expected
 

@@ -134,11 +134,9 @@ def test_objects_as_a_list_of_structs(tmp_path):
 def test_bytes_without_a_struct_or_metadata(tmp_path):
     schema = pa.schema({"image": pa.binary(), "label": pa.string()})
     write(
-        tmp_path / "raw/a.parquet",
-        [{"image": row(n)["image"]["bytes"], "label": "xy"[n % 2]} for n in range(3)],
-        None,
+        tmp_path / "raw/a.parquet", [{"image": row(n)["image"]["bytes"], "label": "xy"[n % 2]} for n in range(3)], None,
         schema,
-    )
+    )  # fmt: skip
     source = sources.Table("a.parquet", image="image", label="label")
     fields, _ = built(source, tmp_path / "raw", tmp_path / "out")
     np.testing.assert_array_equal(fields["a.parquet/3"]["image"], picture(2))
@@ -166,10 +164,7 @@ def test_odd_rows_are_rejects(tmp_path):
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-200]), r"a\.parquet cannot be read as \.parquet"),
         (lambda path: path.write_bytes(b""), r"cannot be read as \.parquet"),
-        (
-            lambda path: write(path, [{**row(1), "label": 7}]),
-            r"row 1, 'label': the metadata names 3 classes, and this is 7",
-        ),
+        (lambda path: write(path, [{**row(1), "label": 7}]), r"row 1, 'label': the metadata names 3 classes, and this is 7"),
         (lambda path: write(path, [row(1)], "text"), "metadata of Hugging Face cannot be read"),
         (
             lambda path: write(path, [row(1)], {**FEATURES, "label": {"names": ["x", "x"], "_type": "ClassLabel"}}),
@@ -177,7 +172,7 @@ def test_odd_rows_are_rejects(tmp_path):
         ),
     ],
     ids=["truncated", "empty", "class 7", "metadata", "names twice"],
-)
+)  # fmt: skip
 def test_broken_files_are_named(tmp_path, change, message):
     path = tmp_path / "raw/a.parquet"
     write(path, [row(n) for n in range(4)])

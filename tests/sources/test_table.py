@@ -36,12 +36,8 @@ def write_parquet(path, table):
 
 
 WRITERS = {
-    "csv": write_csv,
-    "tsv": write_tsv,
-    "jsonl": write_jsonl,
-    "ndjson": write_jsonl,
-    "parquet": write_parquet,
-}
+    "csv": write_csv, "tsv": write_tsv, "jsonl": write_jsonl, "ndjson": write_jsonl, "parquet": write_parquet,
+}  # fmt: skip
 ANIMALS = [
     {"file": "img/b c.jpg", "kind": "dog", "age": 3, "weight": 2.5, "says": 'wuff, "wau"\nwau', "set": "train"},
     {"file": "img/ü.jpg", "kind": "cat", "age": 12, "weight": 4.0, "says": "NA", "set": "val"},
@@ -51,13 +47,11 @@ SOURCE = {
     "image": "file",
     "label": "kind",
     "fields": {
-        "age": ("scalar", "age"),
-        "weight": ("scalar", "weight"),
-        "caption": ("text", "says"),
+        "age": ("scalar", "age"), "weight": ("scalar", "weight"), "caption": ("text", "says"),
         "mask": ("mask", "masks/{age}-{kind}.png"),
     },
     "splits": "set",
-}
+}  # fmt: skip
 
 
 def table(tmp_path, content, suffix="jsonl", **options):
@@ -221,11 +215,7 @@ BAD_ROWS = [
     ({"file": "a/../../x.jpg"}, {}, r"row 2, 'image': expected a path relative to the data's root"),
     ({"kind": {"a": 1}}, {"label": "kind"}, r"row 2, 'kind': expected text or a whole number; got \{'a': 1\}"),
     ({"kind": 0.5}, {"label": "kind"}, r"row 2, 'kind': expected text or a whole number; got 0.5"),
-    (
-        {"kind": "owl"},
-        {"label": "kind", "classes": {"label": ("x",)}},
-        r"row 2, 'kind': 'owl' is none of the 1 classes",
-    ),
+    ({"kind": "owl"}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': 'owl' is none of the 1 classes"),
     ({"kind": 1}, {"label": "kind", "classes": {"label": ("x",)}}, r"row 2, 'kind': '1' is none of the 1 classes: 'x'"),
     ({"n": "three"}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got 'three'"),
     ({"n": {"a": 1}}, {"fields": {"n": ("scalar", "n")}}, r"row 2, 'n': expected a number; got \{'a': 1\}"),
@@ -236,7 +226,7 @@ BAD_ROWS = [
     ({"id": None}, {"key": "id"}, r"row 2, 'id': it is empty"),
     ({"set": None}, {"splits": Fractions(train=1.0, group_by="set")}, r"row 2, 'set': it is empty"),
     ({"file": "a.jpg"}, {}, r"row 2 has the key 'a.jpg' of .*t.jsonl: row 1; a sample is one row"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "options", "message"), BAD_ROWS)

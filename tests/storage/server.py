@@ -180,11 +180,9 @@ class S3:
     @property
     def environment(self):
         return {
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ACCESS_KEY_ID": "an-access-key",
-            "AWS_SECRET_ACCESS_KEY": "a-secret-that-nobody-may-see",
-            "AWS_REGION": "us-east-1",
-        }
+            "AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "an-access-key",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-that-nobody-may-see", "AWS_REGION": "us-east-1",
+        }  # fmt: skip
 
     def new_url(self):
         """The URL of a folder that nobody has used."""

@@ -6,12 +6,9 @@ from tests.warm_python import run_python
 from tfprep import train
 
 WAYS = {
-    "plain": {},
-    "eager": {"run_eagerly": True},
-    "xla": {"jit_compile": True},
-    "many_steps_a_call": {"steps_per_execution": 4},
-    "accumulated_gradients": {"gradient_accumulation_steps": 2},
-}
+    "plain": {}, "eager": {"run_eagerly": True}, "xla": {"jit_compile": True},
+    "many_steps_a_call": {"steps_per_execution": 4}, "accumulated_gradients": {"gradient_accumulation_steps": 2},
+}  # fmt: skip
 
 
 def _model(way):

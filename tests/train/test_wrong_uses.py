@@ -35,8 +35,7 @@ USES = {
     ),
     "timeout of 0": (lambda tf, folder: train.Watchdog(0), "timeout_s is a number of seconds above 0, got 0"),
     "no timeout": (
-        lambda tf, folder: train.Watchdog(None),
-        r"timeout_s is a number of seconds above 0, got None; for example 300",
+        lambda tf, folder: train.Watchdog(None), r"timeout_s is a number of seconds above 0, got None; for example 300",
     ),
     "no warm-up": (lambda tf, folder: train.RetraceGuard(warmup_steps=0), "at least 1, got 0"),
     "unknown action": (lambda tf, folder: train.RetraceGuard(action="stop"), 'action is "raise" or "warn", got'),
@@ -59,8 +58,7 @@ USES = {
         r"largest and steps are at least 1, got largest=0",
     ),
     "isolated lambda": (
-        lambda tf, folder: train.isolated(lambda: 1),
-        "isolated.* define each function at the top of a module",
+        lambda tf, folder: train.isolated(lambda: 1), "isolated.* define each function at the top of a module",
     ),
     "report on no batch": (lambda tf, folder: train.memory_report(None, 0), r"batch_size is at least 1, got 0"),
     "report on an array": (
@@ -68,26 +66,18 @@ USES = {
         r"data is a tf.data.Dataset, its iterator, or tfprep.s keras_loader, got ndarray; leave it out",
     ),
     "report on a model that is not compiled": (
-        lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8),
-        r"call model\.compile",
+        lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8), r"call model\.compile",
     ),
-    "check no batch": (
-        lambda tf, folder: train.check_batches([], 0),
-        r"batches is how many to look at, at least 1, got 0",
-    ),
+    "check no batch": (lambda tf, folder: train.check_batches([], 0), r"batches is how many to look at, at least 1, got 0"),
     "check a number": (
-        lambda tf, folder: train.check_batches(3),
-        r"dataset is a tf.data.Dataset or an iterable of batches, got int",
+        lambda tf, folder: train.check_batches(3), r"dataset is a tf.data.Dataset or an iterable of batches, got int",
     ),
     "check an empty dataset": (lambda tf, folder: train.check_batches(tf.data.Dataset.range(0)), "gave no batch"),
     "profile one number": (
         lambda tf, folder: train.profile(folder, steps=5),
         r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
     ),
-    "profile backwards": (
-        lambda tf, folder: train.profile(folder, steps=(20, 10)),
-        r"1 <= first <= last, got \(20, 10\)",
-    ),
+    "profile backwards": (lambda tf, folder: train.profile(folder, steps=(20, 10)), r"1 <= first <= last, got \(20, 10\)"),
     "unknown policy": (
         lambda tf, folder: train.mixed_precision("float17"),
         r'policy is "auto", "mixed_bfloat16", "mixed_float16" or "float32", got \'float17\'',
@@ -97,14 +87,13 @@ USES = {
         r"memory_limit_mb is a number of MB, at least 1, got '8000'",
     ),
     "one GPU": (
-        lambda tf, folder: train.configure_gpu(0),
-        r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
+        lambda tf, folder: train.configure_gpu(0), r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
     ),
     "GPUs in words": (
         lambda tf, folder: train.configure_gpu("0,1"),
         r"visible is a list of GPU numbers, such as \[0, 2\], got \['0', ',', '1'\]",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("use", USES)

@@ -94,19 +94,11 @@ def test_values_names_shapes_and_classes(folder):
     assert list(data.class_names) == ["cat", "dog", "owl"]
     shapes = {name: (spec.kind, spec.shape) for name, spec in data.fields.items()}
     assert shapes == {
-        "image": ("image", (None, None, 3)),
-        "gray": ("image", (8, 8, 1)),
-        "segmentation_mask": ("mask", (None, None)),
-        "label": ("label", ()),
-        "file_name": ("text", ()),
-        "matrix": ("scalar", (3, 2)),
-        "flag": ("scalar", ()),
-        "bytes": ("scalar", (2, 3)),
-        "objects_bbox": ("scalar", (None, 4)),
-        "objects_label": ("scalar", (None,)),
-        "objects_name": ("text", (None,)),
-        "three": ("scalar", (3,)),
-    }
+        "image": ("image", (None, None, 3)), "gray": ("image", (8, 8, 1)), "segmentation_mask": ("mask", (None, None)),
+        "label": ("label", ()), "file_name": ("text", ()), "matrix": ("scalar", (3, 2)), "flag": ("scalar", ()),
+        "bytes": ("scalar", (2, 3)), "objects_bbox": ("scalar", (None, 4)), "objects_label": ("scalar", (None,)),
+        "objects_name": ("text", (None,)), "three": ("scalar", (3,)),
+    }  # fmt: skip
     theirs = tfds.builder_from_directory(str(folder)).as_dataset(split="train", shuffle_files=False)
     loader = data.numpy_loader("train", 7, training=False)
     ours = [

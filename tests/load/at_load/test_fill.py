@@ -206,19 +206,13 @@ RECIPE = Recipe(
     "unfit",
     sources.Paired(image="{split}/*.png", mask="{split}annot/*.png"),
     derive={
-        "offsets": derive.InstanceOffsets(),
-        "slopes": derive.Sobel(of="both"),
-        "edges": derive.Sobel(of="magnitude"),
-        "clicks": derive.ClickPoints(),
-        "own_clicks": OwnClicks(),
-        "own_sobel": OwnSobel(of="both"),
-        "click_maps": derive.Clicks(),
-        "joints": derive.Heatmaps(points="offsets"),
-        "pose": derive.Heatmaps(points="offsets", channels=17),
-        "spots": derive.Heatmaps(points="offsets", channels=1),
+        "offsets": derive.InstanceOffsets(), "slopes": derive.Sobel(of="both"), "edges": derive.Sobel(of="magnitude"),
+        "clicks": derive.ClickPoints(), "own_clicks": OwnClicks(), "own_sobel": OwnSobel(of="both"),
+        "click_maps": derive.Clicks(), "joints": derive.Heatmaps(points="offsets"),
+        "pose": derive.Heatmaps(points="offsets", channels=17), "spots": derive.Heatmaps(points="offsets", channels=1),
     },
     store={"image": codecs.Png()},
-)
+)  # fmt: skip
 
 
 def test_derived_inputs_that_cannot_follow():
@@ -232,15 +226,11 @@ def test_derived_inputs_that_cannot_follow():
 
 
 CANNOT_FOLLOW = {
-    "ClickPoints": (
-        "holds coordinates, which do not move with the pixels; leave it out",
-        RandomFlip(),
-        RandomCrop(8, 8),
-    ),
+    "ClickPoints": ("holds coordinates, which do not move with the pixels; leave it out", RandomFlip(), RandomCrop(8, 8)),
     "InstanceOffsets": ("holds directions", RandomFlip(), None),
     "Distance": ("holds distances in pixels, which a resize", RandomResizedCrop(9, 9), Buckets([(9, 9)])),
     "Clicks": ("holds distances in pixels, which a resize", RandomResizedCrop(9, 9), None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("derived", CANNOT_FOLLOW)

@@ -38,11 +38,9 @@ def scene(rng, number):
     y, x = np.mgrid[:height, :width] + 0.5
     image = rng.integers(0, 256, (height, width, 3)).astype(np.uint8)
     return {
-        "image": image,
-        "where": np.stack([x, y], -1).astype(np.float32),
-        "label": number % 3,
+        "image": image, "where": np.stack([x, y], -1).astype(np.float32), "label": number % 3,
         "number": np.array(number),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

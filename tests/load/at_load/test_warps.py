@@ -52,14 +52,10 @@ def scene(rng, number):
         1, 2, 0
     )
     return {
-        "image": smooth.astype(np.uint8),
-        "where": np.stack([x, y], -1).astype(np.float32),
-        "mask": (x // 5 % 7).astype(np.uint8),
-        "boxes": boxes,
-        "box_labels": np.arange(3) + 10 * number,
-        "points": np.concatenate([corners + 1, np.ones((3, 1))], 1).astype(np.float32),
-        "label": number % 3,
-    }
+        "image": smooth.astype(np.uint8), "where": np.stack([x, y], -1).astype(np.float32),
+        "mask": (x // 5 % 7).astype(np.uint8), "boxes": boxes, "box_labels": np.arange(3) + 10 * number,
+        "points": np.concatenate([corners + 1, np.ones((3, 1))], 1).astype(np.float32), "label": number % 3,
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +151,8 @@ def _edges(where):
 
 def test_padded_boxes_and_stacked_floats(data):
     options = {
-        "inputs": ["image", "where"],
-        "targets": {"boxes": "boxes", "mask": "mask"},
-        "dtype": "float32",
-        "at_load": OPS,
-    }
+        "inputs": ["image", "where"], "targets": {"boxes": "boxes", "mask": "mask"}, "dtype": "float32", "at_load": OPS,
+    }  # fmt: skip
     ((x, y),) = batches(data, 1, pad={"boxes": 5}, **options)
     single = batches(data, 1, at_load=OPS, fields=["image", "where", "boxes", "mask"])[0]
     np.testing.assert_array_equal(x, np.concatenate([single["image"].astype(np.float32), single["where"]], -1))

@@ -105,11 +105,9 @@ def test_iterators_that_know_their_handle_by_another_name(monkeypatch, data):
     """Then the class is not changed, and nothing is delivered twice."""
     kind = type(iter(tf.data.Dataset.range(1)))
     monkeypatch.setattr(
-        kind,
-        "_iterator_resource",
-        property(lambda self: self._handle, lambda self, it: setattr(self, "_handle", it)),
+        kind, "_iterator_resource", property(lambda self: self._handle, lambda self, it: setattr(self, "_handle", it)),
         raising=False,
-    )
+    )  # fmt: skip
     private._iterators_can_change.cache_clear()
     try:
         iterator = iter(data.loader("train", 8, seed=3, fields=["label"]))

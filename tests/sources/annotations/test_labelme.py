@@ -24,13 +24,9 @@ def shape(label, points, kind="polygon", group=None):
 
 def labelme(*shapes, path="x.png", size=SIZE, **more):
     return {
-        "version": "5.4.1",
-        "shapes": list(shapes),
-        "imagePath": path,
-        "imageHeight": size[0],
-        "imageWidth": size[1],
+        "version": "5.4.1", "shapes": list(shapes), "imagePath": path, "imageHeight": size[0], "imageWidth": size[1],
         **more,
-    }
+    }  # fmt: skip
 
 
 def written(root, contents):
