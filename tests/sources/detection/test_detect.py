@@ -170,6 +170,15 @@ def test_folders_of_masks_are_not_compared_with_all_others_if_names_tell_their_i
     assert 20 <= len(compared) <= 40
 
 
+def test_masks_that_fit_the_images_of_several_folders_are_no_masks_of_either(tmp_path):
+    for folder in ("rgb/s{}", "v2/semantic/gt/x{}"):
+        pictures(tmp_path, *(f"{folder.format(part)}/{n}.png" for part in range(3) for n in range(2)))
+    with pytest.raises(SourceError, match="nothing says how they belong together"):
+        detect(tmp_path)
+    pictures(tmp_path, *(f"v2/semantic/gt/s{part}/{n}.png" for part in range(3) for n in range(2)))
+    assert detect(tmp_path).source.mask == "v2/semantic/gt/{part1}/*.png"
+
+
 def test_a_table_that_names_no_images_is_ignored(tmp_path) -> None:
     root = pictures(tmp_path, "cat/1.jpg", "dog/2.jpg")
     (root / "notes.csv").write_text("who,when\nme,today\n")

@@ -189,15 +189,9 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
         fitting = [image for image, ending in endings.items() if ending is not None]
         drawn = any(map(_DRAWN_MASKS.fullmatch, re.split("[ /_-]", mask)))
         if fitting and not _suffixes(names[mask]) <= _LOSSY:
-            parts, words = set(mask.split("/")), SPLIT_WORD.findall(mask)
-            image = min(
-                fitting,
-                key=lambda one: (
-                    SPLIT_WORD.findall(one) != words,
-                    not _near(one, mask),
-                    -len(set(one.split("/")) & parts),
-                ),
-            )
+            image, *others_alike = _nearest(fitting, mask)
+            if others_alike:
+                continue  # nothing says to which of these folders the masks belong
             own = "/".join(
                 split_pattern(part) for part in mask.split("/") if part not in image.split("/")
             )  # v2.0/labels
@@ -207,6 +201,15 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
         image, mask = _joint_folders(pairs)
         image_file, mask_file = _file_patterns(names, pairs, ending)
         yield f"{image}{image_file}", f"{mask}{mask_file}"
+
+
+def _nearest(images: Iterable[str], mask: str) -> list[str]:
+    """Return the folders whose paths say most that the masks are theirs: by the split, by what differs, by what is equal."""
+    parts, words = set(mask.split("/")), SPLIT_WORD.findall(mask)
+    ranks = {
+        one: (SPLIT_WORD.findall(one) == words, _near(one, mask), len(set(one.split("/")) & parts)) for one in images
+    }
+    return [one for one, rank in ranks.items() if rank == max(ranks.values())]
 
 
 def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
