@@ -300,7 +300,7 @@ def test_stores_that_refuse(full, s3):
     with pytest.raises(StorageError, match=r"lock cannot be written: the store refuses these credentials .*AWS_ACCESS"):
         full.build(s3.new_url())
     with pytest.raises(
-        StorageError, match=r"s3://no-such-bucket/x/.tfprep/lock does not exist in its store; check the URL"
+        StorageError, match=r"s3://no-such-bucket/x/.tfprep/lock cannot be written: the store answers NoSuchBucket"
     ):
         full.build("s3://no-such-bucket/x")
     with pytest.raises(BuildError, match=r"can only be read; build into a folder, or to s3://"):

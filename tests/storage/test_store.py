@@ -217,6 +217,11 @@ def test_what_cannot_be_repeated_is_not(s3):
     ):
         store.read("y", 0, 3)
     assert len(s3.proxy.reads()) == 2
+    no_bucket = open_store("s3://no-such-bucket/x")
+    for use in (lambda: no_bucket.read("y"), lambda: no_bucket.write("y", b""), no_bucket.list):
+        with pytest.raises(StorageError, match="the store answers NoSuchBucket") as caught:
+            use()
+        assert caught.value.__cause__ is None  # nobody may take it for a missing object
 
 
 def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):

@@ -44,6 +44,8 @@ _NO_CONDITIONS = (
     "a build at a URL needs a server that compares If-None-Match and If-Match when it writes, as Amazon S3, Google Cloud Storage "
     "and Azure do. Update the server, or build into a local folder and copy that"
 )
+_NO_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
+"""What S3, Google Cloud Storage and Azure answer where there is no such bucket or container."""
 _METADATA_SERVER = "169.254.169.254"
 _END = 1 << 62
 """Where a range ends that is to reach to the end of its object: stores cut it there."""
@@ -223,7 +225,7 @@ class ObjectStore:
             except Exception as error:
                 if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
                     # The store's own error is no cause: its text may hold parts of a signed request.
-                    cause = FileNotFoundError("404") if isinstance(error, FileNotFoundError) else None
+                    cause = FileNotFoundError("404") if _is_missing(error) else None
                     raise self._failed(name, error, what, conditional=conditional) from cause
             time.sleep(random.uniform(backoff / 2, backoff))
             backoff = min(2 * backoff, LONGEST_BACKOFF_S)
@@ -245,7 +247,7 @@ class ObjectStore:
             return ObjectChangedError(f"{url} was written by another process in the meantime")
         if conditional and ("status code: 501" in str(error) or "<Code>NotImplemented" in str(error)):
             return StorageError(f"{url} cannot be written on a condition: {reason}; {_NO_CONDITIONS}")
-        if isinstance(error, FileNotFoundError):
+        if _is_missing(error):
             return StorageError(f"{url} does not exist in its store; check {checks}")
         if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
             return StorageError(f"{url} {what}: the store refuses these credentials (403 or 401); check {variables}")
@@ -257,6 +259,11 @@ class ObjectStore:
 def _is_changed(error: Exception) -> bool:
     """Return whether the condition of a write did not hold."""
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
+
+
+def _is_missing(error: Exception) -> bool:
+    """Return whether there is no such object; where the bucket itself is missing, nobody knows what there would be."""
+    return isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error))
 
 
 def _info(name: str, entry: Any) -> ObjectInfo:
