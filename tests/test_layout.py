@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -124,8 +125,11 @@ def test_imports_have_no_circles():
     assert not circles, "\n".join(" <-> ".join(circle) for circle in sorted(circles))
 
 
+@cache
 def names_of(module: str) -> set[str]:
-    """The names that a module defines or imports at its top level, and its submodules."""
+    """The names that a module defines or imports at its top level, and its submodules; none where there is no such module."""
+    if module not in modules():
+        return set()
     found = {name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == module}
     waiting: list[ast.AST] = [ast.parse(modules()[module].read_text())]
     while waiting:
@@ -152,8 +156,17 @@ def test_what_benchmarks_recipes_and_tests_import_is_there():
         for alias in node.names
     ]
     assert len(taken) > 1000
-    known = {module: names_of(module) if module in modules() else set() for _, _, module, _ in taken}
-    assert not [f"{path}:{line}: {module}.{name}" for path, line, module, name in taken if name not in known[module]]
+    assert not [f"{path}:{line}: {module}.{name}" for path, line, module, name in taken if name not in names_of(module)]
+
+
+def test_names_in_pages_and_docstrings_are_there():
+    pages = [ROOT.parent / "README.md", *(ROOT.parent / "docs").rglob("*.md"), *ROOT.rglob("*.py")]
+    named = [(path, name) for path in pages for name in re.findall(r"`(tfprep(?:\.\w+)+)\b", path.read_text())]
+    assert len(named) > 100
+    for path, name in named:
+        module = max((one for one in modules() if f"{name}.".startswith(f"{one}.")), key=len)
+        attribute = name.removeprefix(module).lstrip(".").partition(".")[0]
+        assert attribute in ("", *names_of(module)) or name == "tfprep.json", f"{path}: {name}"
 
 
 def test_no_package_is_named_like_what_tools_skip():

@@ -23,16 +23,18 @@ if TYPE_CHECKING:
         Solarize,
     )
     from tfprep.load.data import Data, Mix, Subset, mix, open
+    from tfprep.load.options import LoaderOptions
 
 __all__ = [
-    "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "Mix", "MixUp", "OneHotLabels", "RandomCrop",
-    "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize", "Subset", "mix", "open",
+    "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "LoaderOptions", "Mix", "MixUp", "OneHotLabels",
+    "RandomCrop", "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize", "Subset", "mix", "open",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "data": ["Data", "Mix", "Subset", "mix", "open"],
+        "options": ["LoaderOptions"],
         "at_load.ops": [
             "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop",
             "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize",

@@ -39,8 +39,6 @@ class LoaderOptions:
     """The options of `loader`, `numpy_loader` and `torch_loader`.
 
     What an element is:
-
-    Args:
         fields: The fields of an element, which is a dict; None for all that are stored.
         inputs: The model's inputs, and `targets` its targets: an element is `x` or `(x, y)` (see `tfprep.load.outputs`).
         targets: See `inputs`.
@@ -59,8 +57,7 @@ class LoaderOptions:
             of boxes or points becomes a dict of tuples, one array for each view.
         bucket: Sizes of which each batch has one, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`.
 
-    Which samples, in which order:
-
+    Which samples in which order:
         batch_size: Samples a step, of all hosts together.
         training: True: each pass is the next epoch, in another order and with other variants. False: each pass reads every
             sample once, in the order on disk, without augmentation, with the last, smaller batch. None: True for a split
@@ -79,8 +76,7 @@ class LoaderOptions:
         balance: A column of the index such as "label": each of its values equally often in every epoch.
         weights: How often samples are drawn, by class ({"cat": 2, "dog": 1}) or one number a sample.
 
-    How it is read; none of this changes what is delivered:
-
+    How it is read without a change of what is delivered:
         on_bad: "raise", or "skip": another sample replaces one that cannot be read, drawn by the same rule (with
             training=False the row is left out).
         verify: Compare checksums "always", the first time that a record is read ("first_epoch"), or "never".
