@@ -108,7 +108,7 @@ def test_rows_are_padded_with_minus_one(made, data):
             np.testing.assert_array_equal(points, np.concatenate([own, np.full((4 - len(own), 2), -1)]))
 
 
-def test_a_changed_byte_is_an_error_or_another_sample(made, tmp_path):
+def test_a_changed_byte_is_an_error_or_another_sample(tmp_path):
     broken = write_dataset(tmp_path, samples={"train": 12}, shards=1, **OPTIONS)
     path = next(broken.path.glob("*.tfrecord*-00000-*"))
     content = bytearray(path.read_bytes())
@@ -206,7 +206,7 @@ def test_balance_and_weights_draw_in_proportion(made, data):
     assert 2 not in by_class
 
 
-def test_where_selects_and_mix_takes_its_shares(data, made, tmp_path):
+def test_where_selects_and_mix_takes_its_shares(data, tmp_path):
     chosen = column(batches(data, 4, fields=["label", "number"], where="label == 2", batch_size=5), "label")
     assert set(chosen.tolist()) == {2}
     options = {**OPTIONS, "make": lambda rng, n: fields(rng, n + 500)}

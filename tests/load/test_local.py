@@ -138,7 +138,7 @@ def test_a_record_damaged_at_the_store_is_a_bad_record(made, s3, tmp_path):
         list(loader)
 
 
-def test_two_loaders_share_a_cache(made, url, s3, tmp_path, monkeypatch):
+def test_two_loaders_share_a_cache(url, s3, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     with closing(loader_of(url, tmp_path, seed=1)) as one, closing(loader_of(url, tmp_path, seed=2)) as two:
         s3.proxy.requests.clear()

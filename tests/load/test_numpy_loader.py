@@ -180,7 +180,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("name", [*GROUPS, None])
-def test_folds(photos, data, name):
+def test_folds(data, name):
     """Each sample is held out once; a group is on one side."""
     group, of = GROUPS[name] if name else (None, lambda row: row)
     held_out = []

@@ -40,7 +40,7 @@ from tfprep.model_fields import add_fields, explain_fields, remove_fields
 from tfprep.storage.store import open_store
 
 
-def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site, tmp_path):
+def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site):
     undisturbed, manifest = site.added_files(), (site.out / "tfprep.json").read_bytes()
     remove_fields(site.out, "score")
     assert not site.added_files()

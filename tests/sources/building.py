@@ -1,7 +1,6 @@
 """Builds a source as it is, and reads the fields and the rejects back."""
 
 import json
-from typing import Any
 
 import cv2
 import numpy as np
@@ -14,8 +13,6 @@ STORES = {
     "image": codecs.Raw(), "mask": codecs.Png(), "map": codecs.Raw(), "boxes": codecs.Scalar(),
     "points": codecs.Scalar(), "label": codecs.Scalar(), "scalar": codecs.Scalar(), "text": codecs.Text(),
 }  # fmt: skip
-Fields = dict[str, dict[str, Any]]
-Rejects = dict[str, str]
 
 
 def built(source, root, out, **options):

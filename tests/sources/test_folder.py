@@ -202,7 +202,7 @@ def test_a_link_to_itself_affects_no_other_file(tree):
         read_files(root, listing.files, entries[1])
 
 
-def test_two_links_to_one_folder_are_not_a_loop(tree, tmp_path):
+def test_two_links_to_one_folder_are_not_a_loop(tree):
     root = tree("cat/1.jpg")
     (root / "dog").symlink_to(root / "cat")
     (root / "owl").symlink_to(root / "cat")

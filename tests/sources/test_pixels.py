@@ -101,7 +101,7 @@ FORMS = {
 }  # fmt: skip
 
 
-def test_every_form_keeps_its_numbers_dtype_and_channels(tmp_path):
+def test_every_form_keeps_its_numbers_dtype_and_channels():
     """One decode of each, without a build: a dataset has one dtype and one number of channels."""
     decoder = KEPT.decoders()["image"]
     for name, (write, expected) in FORMS.items():
@@ -385,7 +385,7 @@ def sized_and_decoded(decoder, data):
     return decoder.size({"image": data}), decoder.decode({"image": data}, None)
 
 
-def test_odd_files_with_own_numbers_are_named(tmp_path):
+def test_odd_files_with_own_numbers_are_named():
     missing = DEEP[:, :, 0].astype(np.float32)
     missing[3, 4] = -9999
     nodata = tiff(missing, extratags=[(42113, 2, 0, "-9999", True)])

@@ -3,8 +3,6 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +10,6 @@ import pytest
 
 from tfprep.errors import SourceError
 from tfprep.sources import Fractions, Table, rows
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def write_csv(path, table, delimiter=","):

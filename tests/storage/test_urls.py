@@ -97,7 +97,7 @@ def error_of(function):
     return str(error.value)
 
 
-def test_a_shard_of_another_size_is_refused_before_the_first_batch(photos, url):
+def test_a_shard_of_another_size_is_refused_before_the_first_batch(url):
     data, store = tfprep.open(url), open_store(url)
     shard = data.file("train", 0, 1)
     store.write(shard.name, bytes(store.read(shard.name)) + b"more")

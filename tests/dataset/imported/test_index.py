@@ -250,7 +250,7 @@ def test_what_is_no_index_of_examples(tmp_path, content, compression, options, m
         index_tfrecords(str(tmp_path / arguments["shards"]), arguments["split"], arguments["out"])
 
 
-def test_a_dataset_that_tfprep_built_needs_no_index(photos, tmp_path):
+def test_a_dataset_that_tfprep_built_needs_no_index(photos):
     with pytest.raises(DatasetError, match="was built by tfprep; open it as it is"):
         index_tfrecords(str(photos.path))
     with pytest.raises(DatasetError, match="choose another folder for the index"):

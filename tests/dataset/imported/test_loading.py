@@ -86,7 +86,7 @@ def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected
 SIDES = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
 
 
-def test_boxes_in_four_features_are_one_field(data, detections, tmp_path):
+def test_boxes_in_four_features_are_one_field(data, detections):
     """With the values that TensorFlow parses, in every way of reading them."""
     assert data.fields["boxes"].shape == (None, 4)
     assert not [name for name in data.fields if name.endswith(("xmin", "ymax"))]
@@ -157,7 +157,7 @@ def test_where(data, expected, where, keep):
     assert names
 
 
-def test_balance(data, expected):
+def test_balance(data):
     """Formats come 48 to 12 in the files, and as often as one another in the batches; class numbers too."""
     loader = data.numpy_loader("train", 10, fields=["image_format", "image_night"], balance="image_format")
     batches = iter(loader)
