@@ -1,13 +1,10 @@
 """Arrays at other memory addresses, and OpenCV with other numbers of threads: equal inputs must give equal bytes."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import cv2
 import numpy as np
 
 
-def check_equal_bytes(make: Callable[[dict[str, Any]], Mapping[str, Any]], arrays: Mapping[str, Any]) -> None:
+def check_equal_bytes(make, arrays):
     """Compares what `make` returns for the arrays with what it returns where they lie elsewhere, aligned only to their items."""
     expected = {name: np.asarray(value).tobytes() for name, value in make(dict(arrays)).items()}
     threads = cv2.getNumThreads()
@@ -22,7 +19,7 @@ def check_equal_bytes(make: Callable[[dict[str, Any]], Mapping[str, Any]], array
         cv2.setNumThreads(threads)
 
 
-def elsewhere(array: Any, offset: int) -> Any:
+def elsewhere(array, offset):
     buffer = np.empty(array.nbytes + 512, np.uint8)
     start = (-buffer.ctypes.data) % 64 + offset * array.itemsize
     moved = buffer[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -7,7 +7,7 @@ import pytest
 from tfprep.cli import main
 
 
-def status_of(*arguments: object) -> int:
+def status_of(*arguments):
     """The exit status of `tfprep` with these arguments, or of a whole line such as `tfprep info out`."""
     line = shlex.split(str(arguments[0]))
     with pytest.raises(SystemExit) as ended:

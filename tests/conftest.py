@@ -6,7 +6,6 @@ import json
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.storage.server import S3, s3_server
+from tests.storage.server import s3_server
 from tfprep import codecs, records
 from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
 from tfprep.dataset.index import schema, write_index
@@ -44,7 +43,7 @@ ABSENT = [name for name in ("tensorflow", "keras") if importlib.util.find_spec(n
 
 
 @contextlib.contextmanager
-def skipped_where_absent() -> Iterator[None]:
+def skipped_where_absent():
     """Skip a test that imports TensorFlow or Keras itself, or is told by tfprep that it needs them, where there are none.
 
     An import in tfprep that fails otherwise, without telling what to install, stays a failure.
@@ -66,7 +65,7 @@ ABOUT_TENSORFLOW = [Path(__file__).parent / folder for folder in ("bench", "trai
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+def pytest_runtest_setup(item):
     if ABSENT and any(folder in item.path.parents for folder in ABOUT_TENSORFLOW):
         pytest.skip(f"needs {' and '.join(ABSENT)}")
     with skipped_where_absent():
@@ -74,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
+def pytest_runtest_call():
     with skipped_where_absent():
         return (yield)
 
@@ -88,13 +87,13 @@ def reading_threads():
     ]
 
 
-def smooth(rng: np.random.Generator, height: int, width: int, channels: int) -> np.ndarray:
+def smooth(rng, height, width, channels):
     """An image that JPEG changes little: blurred noise, uint8 [H, W, C]."""
     noise = rng.integers(0, 256, (height, width, channels)).astype(np.float32)
     return cv2.GaussianBlur(noise, (0, 0), 2).reshape(height, width, channels).astype(np.uint8)
 
 
-def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
+def photo_fields(rng, number):
     """A field of every kind; `clicks` holds the number."""
     return {
         "image": smooth(rng, *SIZE, 3),
@@ -110,7 +109,7 @@ def photo_fields(rng: np.random.Generator, number: int) -> dict[str, Any]:
     }
 
 
-FIELDS: Mapping[str, tuple[str, Any]] = {
+FIELDS = {
     "image": ("image", codecs.Jpeg(95)), "lossless": ("image", codecs.Png()), "mask": ("mask", codecs.Png()),
     "depth": ("map", codecs.Png()), "clicks": ("map", codecs.Raw()), "field": ("map", codecs.Raw()),
     "label": ("label", codecs.Scalar()), "weight": ("scalar", codecs.Scalar()), "pose": ("scalar", codecs.Scalar()),
@@ -128,19 +127,19 @@ class Made:
     values: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
     keys: dict[str, list[str]] = field(default_factory=dict)
 
-    def change_index(self, row: int, **values: Any) -> None:
+    def change_index(self, row, **values):
         """Writes these values to a row of `index.parquet`, counted over all rows, and seals the dataset again."""
         table = pq.read_table(self.path / INDEX)
         rows = table.to_pylist()
         rows[row].update(values)
         _write_rows(self.path, rows, table.schema)
-        crcs: dict[str, Any] = {}
+        crcs = {}
         with contextlib.suppress(DatasetError):  # what no location can be is an error of the index alone
             manifest = write_locations(self.path / LOCATIONS, self.path / INDEX, read_manifest(self.path))
             crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
         self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
 
-    def seal(self, change: Callable[[Any], Any] = lambda document: None) -> None:
+    def seal(self, change=lambda document: None):
         """Changes `tfprep.json` as a whole, and updates the digests of the files and its own checksum."""
         path = self.path / "tfprep.json"
         document = json.loads(path.read_bytes())
@@ -151,24 +150,15 @@ class Made:
 
 
 def write_dataset(
-    path: Path,
-    *,
-    samples: Mapping[str, int],
-    variants: int = 1,
-    shards: int = 2,
-    fields: Sequence[str] = (),
-    make: Callable[[np.random.Generator, int], Mapping[str, Any]] = photo_fields,
-    codec: Mapping[str, Any] = CODECS,
-    kinds: Mapping[str, str] = KINDS,
-    seed: int = 0,
-) -> Made:
+    path, *, samples, variants=1, shards=2, fields=(), make=photo_fields, codec=CODECS, kinds=KINDS, seed=0
+):
     """Writes a dataset with the given number of samples per split. Variant v of sample n is `make` of number n + 1000 v.
 
     `fields` are those of `make` that are stored, by default all that have a codec.
     """
     path.mkdir(parents=True, exist_ok=True)
     made, codec = Made(path), {name: codec[name] for name in fields or codec}
-    specs: dict[str, FieldSpec] = {}
+    specs = {}
     splits, rows = {}, []
     for split, count in samples.items():
         made.keys[split] = [f"{split}/{number:04d}" for number in range(count)]
@@ -210,22 +200,16 @@ def write_dataset(
     return made
 
 
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]], columns: pa.Schema) -> None:
+def _write_rows(path, rows, columns):
     groups = groupby(rows, key=itemgetter("split", "variant", "shard"))
     write_index(path / INDEX, columns, [pa.Table.from_pylist(list(group), columns) for _, group in groups])
 
 
-def _stored(
-    sample: Mapping[str, Any],
-    codec: Mapping[str, Any],
-    kinds: Mapping[str, str],
-    specs: dict[str, FieldSpec],
-    values: list[dict[str, Any]],
-) -> tuple[bytes, dict[str, int], dict[str, Any]]:
+def _stored(sample, codec, kinds, specs, values):
     """The payload of a sample, where fields begin in it, and what the index says besides; notes its specs and decoded values."""
     encoded = {name: one.encode(sample[name]) for name, one in codec.items()}
     values.append({})
-    columns: dict[str, Any] = {}
+    columns = {}
     for name, one in codec.items():
         spec, features = one.spec(kinds[name], sample[name]), encoded[name]
         before = specs.get(name, spec)
@@ -243,24 +227,24 @@ def _stored(
 
 
 @pytest.fixture
-def make_dataset(tmp_path: Path) -> Callable[..., Made]:
+def make_dataset(tmp_path):
     """`write_dataset` into the folder of this test."""
 
-    def make(name: str = "made", **options: Any) -> Made:
+    def make(name="made", **options):
         return write_dataset(tmp_path / name, **options)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def photos(tmp_path_factory):
     """50 training samples of 3 variants in 3 shards and 11 validation samples, with fields of every kind. Tests must not
     change it."""
     return write_dataset(tmp_path_factory.mktemp("photos"), samples={"train": 50, "val": 11}, variants=3, shards=3)
 
 
 @pytest.fixture(scope="module")
-def _s3_server() -> Iterator[S3]:
+def _s3_server():
     for package in ("obstore", "moto"):
         pytest.importorskip(package)
     with s3_server() as server:
@@ -268,7 +252,7 @@ def _s3_server() -> Iterator[S3]:
 
 
 @pytest.fixture
-def s3(_s3_server: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+def s3(_s3_server, monkeypatch):
     """An S3 server on loopback behind a proxy, with the environment variables that lead to it. It is started once a module."""
     _s3_server.proxy.reset()
     for name, value in _s3_server.environment.items():

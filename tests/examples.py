@@ -1,15 +1,12 @@
 """Examples and TFRecords by TensorFlow's own classes, in the layouts that people have."""
 
 import io
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 
-def example(features: Mapping[str, Any]):
+def example(features):
     """A `tf.train.Example` of bytes, numbers, lists of one of them, or arrays. An empty list is one of bytes."""
     import tensorflow as tf
 
@@ -25,11 +22,11 @@ def example(features: Mapping[str, Any]):
     return tf.train.Example(features=tf.train.Features(feature=lists))
 
 
-def serialized(features: Mapping[str, Any]) -> bytes:
+def serialized(features):
     return bytes(example(features).SerializeToString())
 
 
-def write(path: Path, payloads: Iterable[bytes], compression: str = "") -> Path:
+def write(path, payloads, compression=""):
     """A shard, by TensorFlow's writer."""
     import tensorflow as tf
 
@@ -40,13 +37,13 @@ def write(path: Path, payloads: Iterable[bytes], compression: str = "") -> Path:
     return path
 
 
-def image_bytes(rng: np.random.Generator, size: tuple[int, int], form: str = "JPEG", mode: str = "RGB") -> bytes:
+def image_bytes(rng, size, form="JPEG", mode="RGB"):
     file = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode).save(file, form)
     return file.getvalue()
 
 
-def detection(rng: np.random.Generator, number: int) -> dict[str, Any]:
+def detection(rng, number):
     """An Example in the layout of TensorFlow's Object Detection API: sizes differ, so do the numbers of boxes, one feature is
     missing in some records."""
     height, width, boxes = *(int(side) for side in rng.integers(20, 40, 2)), number % 4

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ WITHIN_EPOCHS = {"ModelCheckpoint(checkpoint)": "ModelCheckpoint(checkpoint, sav
 """What to replace in the blocks, so that they save after every fourth step."""
 
 
-def within_epochs(block: str) -> str:
+def within_epochs(block):
     """The block with checkpoints within epochs; as it is where there is none of them."""
     for old, new in WITHIN_EPOCHS.items():
         block = block.replace(old, new)
@@ -62,7 +61,7 @@ np.savez("final.npz", *[np.asarray(value) for value in model.get_weights()], ste
 """
 
 
-def run(block: str, folder: Path, dataset: Path, killed_at: int, environment: dict[str, str] | None = None) -> None:
+def run(block, folder, dataset, killed_at, environment=None):
     """Run a block in a folder, which the run before it may have left, and kill it at the end of a step; 0: not at all."""
     folder.mkdir(exist_ok=True)
     script = folder / "trainer.py"
@@ -78,7 +77,7 @@ def run(block: str, folder: Path, dataset: Path, killed_at: int, environment: di
     assert done.returncode == (-signal.SIGKILL if killed_at else 0), done.stderr[-3000:]
 
 
-def final(folder: Path) -> dict[str, Any]:
+def final(folder):
     """The weights at the end of a run, and its number of steps."""
     with np.load(folder / "final.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}

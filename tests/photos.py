@@ -1,9 +1,5 @@
 """Photos in class folders, and datasets built from them, for tests that need real files and nothing particular in them."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import cv2
 import numpy as np
 from PIL import Image
@@ -13,15 +9,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions
 
 
-def write_photos(
-    folder: Path,
-    count: int,
-    name: str = "{label}/{number}.png",
-    *,
-    labels: str | tuple[str, ...] = "ab",
-    noise: tuple[int, int] = (6, 8),
-    size: tuple[int, int] | None = None,
-) -> Path:
+def write_photos(folder, count, name="{label}/{number}.png", *, labels="ab", noise=(6, 8), size=None):
     """Writes `count` images of noise of (height, width) pixels, scaled up smoothly to `size`; returns the folder."""
     draws = np.random.default_rng(0)
     for number in range(count):
@@ -32,9 +20,7 @@ def write_photos(
     return folder
 
 
-def build_photos(
-    folder: Path, count: int, image: Any = None, recipe: Mapping[str, Any] | None = None, **raw: Any
-) -> Path:
+def build_photos(folder, count, image=None, recipe=None, **raw):
     """Writes photos below `folder`, and builds a dataset of them and their labels; returns the folder of the dataset."""
     write_photos(folder / "raw", count, **raw)
     store = {"image": image or codecs.Png(), "label": codecs.Scalar()}
@@ -43,13 +29,13 @@ def build_photos(
     return folder / "out"
 
 
-def save(path: Path, pixels: Any) -> None:
+def save(path, pixels):
     """Writes an image of these pixels to a folder that is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 
 
-def natural(number: int, height: int = 96, width: int = 128) -> np.ndarray:
+def natural(number, height=96, width=128):
     """A picture with the spectrum of photos, another one for each number: amplitudes fall with the frequency (Field 1987)."""
     draws = np.random.default_rng(number)
     layers = [

@@ -75,7 +75,7 @@ class File:
     sizes: tuple[int, ...]
 
     @cached_property
-    def total(self) -> int:
+    def total(self):
         return sum(self.sizes)
 
 

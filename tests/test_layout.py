@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -35,7 +34,7 @@ SKIPPED_BY_TOOLS = {"build", "dist", "out", "venv", "env", "node_modules", "__py
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """Every module of the package by its dotted name."""
     named = {}
     for path in ROOT.rglob("*.py"):
@@ -44,7 +43,7 @@ def modules() -> dict[str, Path]:
     return named
 
 
-def imported(node: ast.AST) -> Iterator[str]:
+def imported(node):
     """The modules of tfprep that an import statement names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in modules())
@@ -59,9 +58,9 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 @cache
-def imports() -> dict[str, dict[str, int]]:
+def imports():
     """By module the modules that it imports, wherever in the file, and in which line. `tfprep/__init__.py` is left out."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    found = defaultdict(dict)
     for module, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):
             for name in imported(node):
@@ -70,11 +69,11 @@ def imports() -> dict[str, dict[str, int]]:
     return found
 
 
-def package(module: str) -> str:
+def package(module):
     return module.split(".")[1]
 
 
-def level(name: str) -> int:
+def level(name):
     return next(number for number, packages in enumerate(LEVELS) if name in packages)
 
 
@@ -84,7 +83,7 @@ def test_every_package_has_a_level():
 
 
 def test_imports_point_down():
-    def allowed(importer: str, name: str) -> bool:
+    def allowed(importer, name):
         apart = any(importer in group and name in group for group in APART)
         return importer == name or (level(name) <= level(importer) and not apart)
 
@@ -102,9 +101,9 @@ def test_imports_have_no_circles():
     edges = {
         module: {name for name in names if not module.startswith(f"{name}.")} for module, names in imports().items()
     }
-    reaches: dict[str, set[str]] = {}
+    reaches = {}
 
-    def reach(module: str) -> set[str]:
+    def reach(module):
         if module not in reaches:
             reaches[module] = seen = set()
             waiting = list(edges.get(module, ()))
@@ -126,12 +125,12 @@ def test_imports_have_no_circles():
 
 
 @cache
-def names_of(module: str) -> set[str]:
+def names_of(module):
     """The names that a module defines or imports at its top level, and its submodules; none where there is no such module."""
     if module not in modules():
         return set()
     found = {name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == module}
-    waiting: list[ast.AST] = [ast.parse(modules()[module].read_text())]
+    waiting = [ast.parse(modules()[module].read_text())]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

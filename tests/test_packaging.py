@@ -17,14 +17,14 @@ TOP = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.i
        "pyproject.toml", "setup.cfg")  # fmt: skip
 
 
-def files_below(root: Path, name: str) -> set[str]:
+def files_below(root, name):
     path = root / name
     every = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return {str(file.relative_to(root)) for file in every if "__pycache__" not in file.parts}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> tuple[Path, Path, Path]:
+def built(tmp_path_factory):
     """A copy of the sources, and the sdist and the wheel that are built from it, the wheel from the sdist."""
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
     for name in SOURCES:

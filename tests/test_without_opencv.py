@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,13 +44,13 @@ print(json.dumps(digests))
 """
 
 
-def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+def run(code, *args):
     command = [sys.executable, "-c", code, *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory):
     """Images as JPEG, masks and 16-bit maps as PNG."""
     root = tmp_path_factory.mktemp("without_opencv")
     draws = np.random.default_rng(0)

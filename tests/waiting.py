@@ -1,13 +1,12 @@
 """Waiting for something that another thread or process does, without guessing how long that takes."""
 
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], process: Any = None, seconds: float = 60) -> T:
+def wait_until(condition, process=None, seconds=60):
     """Return the first value of `condition()` that is true.
 
     AssertionError after that many seconds, or as soon as the process (of `subprocess.Popen`) that should make it true has ended.

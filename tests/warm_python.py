@@ -10,9 +10,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,9 +21,7 @@ _context.set_forkserver_preload(["tensorflow", "keras"])
 class WarmPython:
     """`python ARGUMENTS` (`-c CODE ...` or `SCRIPT ...`), with the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(
-        self, arguments: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, arguments, *, cwd=None, env=None):
         pytest.importorskip("tensorflow")
         self._output = [tempfile.NamedTemporaryFile(prefix="tfprep-test-") for _ in range(2)]  # noqa: SIM115
         names = [file.name for file in self._output]
@@ -36,21 +32,21 @@ class WarmPython:
         self._process.start()
 
     @property
-    def pid(self) -> int:
+    def pid(self):
         assert self._process.pid is not None
         return self._process.pid
 
     @property
-    def returncode(self) -> int | None:
+    def returncode(self):
         return self._process.exitcode
 
-    def poll(self) -> int | None:
+    def poll(self):
         return self._process.exitcode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, timeout=None):
         """Wait for the end; what was printed on stdout and stderr."""
         self._process.join(timeout)
         if self._process.exitcode is None:
@@ -59,21 +55,19 @@ class WarmPython:
             raise subprocess.TimeoutExpired("python", timeout or 0, stderr=self._text()[1])
         return self._text()
 
-    def _text(self) -> tuple[str, str]:
+    def _text(self):
         output, errors = (Path(file.name).read_text(errors="replace") for file in self._output)
         return output, errors
 
 
-def run_python(
-    arguments: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 280
-) -> subprocess.CompletedProcess[str]:
+def run_python(arguments, *, cwd=None, env=None, timeout=280):
     """As `subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`."""
     process = WarmPython(arguments, cwd=cwd, env=env)
     output, errors = process.communicate(timeout)
     return subprocess.CompletedProcess(list(arguments), process.returncode or 0, output, errors)
 
 
-def _run(arguments: list[str], cwd: str, environment: dict[str, str], output: list[str]) -> None:
+def _run(arguments, cwd, environment, output):
     for number, name in enumerate(output, start=1):
         file = os.open(name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, number)
@@ -83,7 +77,7 @@ def _run(arguments: list[str], cwd: str, environment: dict[str, str], output: li
     os.environ.update(environment)
     if arguments[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *arguments[2:]], cwd
-        names: dict[str, Any] = {"__name__": "__main__"}
+        names = {"__name__": "__main__"}
         exec(compile(arguments[1], "<string>", "exec"), names)
     else:
         sys.argv, sys.path[0] = arguments, str(Path(arguments[0]).absolute().parent)

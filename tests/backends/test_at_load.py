@@ -2,7 +2,6 @@
 
 import importlib.util
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,22 +9,13 @@ import pytest
 import tfprep
 from tests.conftest import write_dataset
 from tfprep import codecs
-from tfprep.load import (
-    Buckets,
-    ColourJitter,
-    CutMix,
-    MixUp,
-    OneHotLabels,
-    RandomErasing,
-    RandomFlip,
-    RandomResizedCrop,
-)
+from tfprep.load import Buckets, ColourJitter, CutMix, MixUp, OneHotLabels, RandomErasing, RandomFlip, RandomResizedCrop
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
 SHAPES = [(30, 60), (40, 40), (62, 30)]
 GROWING = [RandomResizedCrop(sizes={0: 8, 1: (12, 16), 2: 24}), OneHotLabels()]
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "ops": {
         "at_load": [RandomResizedCrop(16, 24), RandomFlip(), ColourJitter(), RandomErasing(), MixUp(0.4), CutMix()]
     },
@@ -46,12 +36,9 @@ LOADERS = [
 
 
 @pytest.fixture(scope="module")
-def photos_of_three_sizes(tmp_path_factory: Any) -> Any:
-    def make(rng: Any, number: int) -> dict[str, Any]:
-        return {
-            "image": rng.integers(0, 256, (*SHAPES[number % 3], 3)).astype(np.uint8),
-            "label": number % 3,
-        }
+def photos_of_three_sizes(tmp_path_factory):
+    def make(rng, number):
+        return {"image": rng.integers(0, 256, (*SHAPES[number % 3], 3)).astype(np.uint8), "label": number % 3}
 
     kinds, codec = {"image": "image", "label": "label"}, {"image": codecs.Jpeg(95), "label": codecs.Scalar()}
     folder = tmp_path_factory.mktemp("at_load") / "made"
@@ -61,11 +48,11 @@ def photos_of_three_sizes(tmp_path_factory: Any) -> Any:
     return tfprep.open(made.path)
 
 
-def made(data: Any, kind: str, split: str = "train", **options: Any) -> Any:
+def made(data, kind, split="train", **options):
     return getattr(data, kind)(split, 5, **{"seed": 3, "inputs": "image", "targets": "label", **options})
 
 
-def arrays(element: Any) -> list[Any]:
+def arrays(element):
     """The arrays of an element, in the order of the names in it."""
     if isinstance(element, dict):
         return [array for name in sorted(element) for array in arrays(element[name])]
@@ -76,7 +63,7 @@ def arrays(element: Any) -> list[Any]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", LOADERS)
-def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_sizes: Any, kind: str, case: str) -> None:
+def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_sizes, kind, case):
     """Over three epochs, then from a state in the middle of the second one, then in evaluation."""
     data, options = photos_of_three_sizes, CASES[case]
     whole = [arrays(batch) for batch in islice(made(data, "numpy_loader", **options).repeat(), 18)]
@@ -95,18 +82,18 @@ def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_siz
 class Pooled(keras.Model):  # type: ignore[misc]
     """Class scores of the mean colour of an image, or of all views; `traces` are the shapes with which it was called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scores = keras.layers.Dense(3)
-        self.traces: list[Any] = []
+        self.traces = []
 
-    def call(self, images: Any) -> Any:
+    def call(self, images):
         parts = keras.tree.flatten(images)
         self.traces.append([tuple(part.shape) for part in parts])
         return self.scores(sum(keras.ops.mean(keras.ops.cast(part, "float32"), (1, 2)) for part in parts))
 
 
-def compiled() -> Pooled:
+def compiled():
     keras.utils.set_random_seed(0)
     model = Pooled()
     model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
@@ -114,7 +101,7 @@ def compiled() -> Pooled:
 
 
 @pytest.mark.parametrize(("case", "sizes"), [("ops", 1), ("growing", 3), ("buckets", 3), ("views", 1)])
-def test_fit_trains_on_them_and_traces_once_a_size(photos_of_three_sizes: Any, case: str, sizes: int) -> None:
+def test_fit_trains_on_them_and_traces_once_a_size(photos_of_three_sizes, case, sizes):
     data, model, by_hand = photos_of_three_sizes, compiled(), compiled()
     val = made(data, "keras_loader", "val", **CASES[case])
     history = model.fit(made(data, "keras_loader", **CASES[case]), epochs=3, validation_data=val, verbose=0).history
@@ -130,13 +117,13 @@ def test_fit_trains_on_them_and_traces_once_a_size(photos_of_three_sizes: Any, c
 
 @pytest.mark.skipif("jax_loader" not in LOADERS, reason="needs JAX as the backend of Keras")
 @pytest.mark.parametrize(("case", "sizes"), [("growing", 3), ("buckets", 3), ("views", 1)])
-def test_jit_traces_once_a_size(photos_of_three_sizes: Any, case: str, sizes: int) -> None:
+def test_jit_traces_once_a_size(photos_of_three_sizes, case, sizes):
     import jax
 
     traces = []
 
     @jax.jit
-    def step(images: Any) -> Any:
+    def step(images):
         traces.append(1)
         return jax.tree.map(lambda image: image.mean(), images)
 

@@ -5,9 +5,6 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,22 +22,22 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
 
     stuck_at: int | None = None
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 10
 
-    def __getitem__(self, number: int) -> tuple[Any, Any]:
+    def __getitem__(self, number):
         time.sleep(20 if number == self.stuck_at else 0.02)
         return np.ones([4, 8], "float32"), np.zeros([4, 4], "float32")
 
 
-def dense() -> Any:
+def dense():
     """A compiled model for [B, 8] inputs and [B, 4] targets, at the top of a module: processes make it by name."""
     model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
     model.compile("sgd", "mse")
     return model
 
 
-def zeros(size: int) -> tuple[Any, Any]:
+def zeros(size):
     return np.zeros([size, 8], "float32"), np.zeros([size, 4], "float32")
 
 
@@ -49,14 +46,14 @@ class SlowPython(keras.callbacks.Callback):  # type: ignore[misc]
 
     _began = 0.0
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         self._began = time.perf_counter()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         time.sleep(max(0.03, time.perf_counter() - self._began))
 
 
-def test_the_monitor_measures_the_wait_for_any_input(tmp_path: Path) -> None:
+def test_the_monitor_measures_the_wait_for_any_input(tmp_path):
     monitor = train.InputMonitor(tmp_path, every_s=60, reader=lambda: {"batches_ready": 3})
     model = dense()
     model.fit(Batches(), epochs=2, verbose=0, shuffle=False, callbacks=[monitor])
@@ -70,7 +67,7 @@ def test_the_monitor_measures_the_wait_for_any_input(tmp_path: Path) -> None:
     assert monitor.samples[-1].waits.batches == 10
 
 
-def test_the_monitor_knows_tfpreps_loader(data: Any, make_model: Any, tmp_path: Path) -> None:
+def test_the_monitor_knows_tfpreps_loader(data, make_model, tmp_path):
     """Also before a callback that takes long, whose time is no wait for input, and with validation between the epochs."""
     loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
     val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
@@ -88,7 +85,7 @@ def test_the_monitor_knows_tfpreps_loader(data: Any, make_model: Any, tmp_path: 
     assert any(stage["name"].endswith("/Reader") for stage in lines[-1]["stages"])
 
 
-def test_a_custom_training_loop(data: Any, tmp_path: Path) -> None:
+def test_a_custom_training_loop(data, tmp_path):
     with train.InputMonitor(tmp_path, every_s=60) as monitor:
         for number, _ in enumerate(monitor.watch(data.numpy_loader("train", 8, training=True))):
             if number == 4:
@@ -97,7 +94,7 @@ def test_a_custom_training_loop(data: Any, tmp_path: Path) -> None:
     assert monitor.samples[-1].readers["batches"] == 5
 
 
-def test_a_slow_callback_is_named(data: Any, make_model: Any, tmp_path: Path) -> None:
+def test_a_slow_callback_is_named(data, make_model, tmp_path):
     loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
     monitor = train.InputMonitor(tmp_path, every_s=60)
     make_model().fit(loader, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, SlowPython()])
@@ -106,7 +103,7 @@ def test_a_slow_callback_is_named(data: Any, make_model: Any, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
-def test_the_watchdog_ends_a_fit_whose_input_is_stuck() -> None:
+def test_the_watchdog_ends_a_fit_whose_input_is_stuck():
     stuck = Batches()
     stuck.stuck_at = 5
     with pytest.raises(StalledPipelineError, match=r"^no batch for \d"):
@@ -114,8 +111,8 @@ def test_the_watchdog_ends_a_fit_whose_input_is_stuck() -> None:
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
-def test_the_watchdog_watches_a_custom_training_loop() -> None:
-    def batches() -> Iterator[int]:
+def test_the_watchdog_watches_a_custom_training_loop():
+    def batches():
         yield 1
         time.sleep(20)
 
@@ -125,12 +122,8 @@ def test_the_watchdog_watches_a_custom_training_loop() -> None:
         next(watched)
 
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "torch": {"Watchdog": lambda: train.Watchdog(300)},
-    "tensorflow": {},
-    "jax": {},
-}
-NEEDS_TENSORFLOW: dict[str, Any] = {
+REFUSED = {"torch": {"Watchdog": lambda: train.Watchdog(300)}, "tensorflow": {}, "jax": {}}
+NEEDS_TENSORFLOW = {
     "RetraceGuard": lambda: train.RetraceGuard(warmup_steps=2),
     "profile": lambda: train.profile("logs"),
     "configure_gpu": lambda: train.configure_gpu(growth=True),
@@ -140,7 +133,7 @@ USES = {**REFUSED[BACKEND], **({} if BACKEND == "tensorflow" else NEEDS_TENSORFL
 
 
 @pytest.mark.parametrize("name", USES)
-def test_what_needs_another_backend_says_so_at_once(name: str) -> None:
+def test_what_needs_another_backend_says_so_at_once(name):
     with pytest.raises((TrainError, MissingDependencyError)) as raised:
         USES[name]()
     if isinstance(raised.value, MissingDependencyError):  # TensorFlow is not installed
@@ -150,14 +143,14 @@ def test_what_needs_another_backend_says_so_at_once(name: str) -> None:
     assert f"Keras runs on {BACKEND} here; set KERAS_BACKEND=tensorflow" in str(raised.value)
 
 
-def test_a_policy_by_name() -> None:
+def test_a_policy_by_name():
     try:
         assert train.mixed_precision("mixed_bfloat16").dtype == "bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
 
 
-def test_memory_is_counted(data: Any, make_model: Any) -> None:
+def test_memory_is_counted(data, make_model):
     model = make_model()
     report = train.memory_report(model, 8)
     parameters = 4 * (24 * 32 * 3 * 3 + 3)
@@ -168,7 +161,7 @@ def test_memory_is_counted(data: Any, make_model: Any) -> None:
     assert train.memory_report(model, 8, data=loader).input_buffers == 2 * 8 * 24 * 32 * 3  # two batches of uint8
 
 
-def test_a_session_leaves_nothing() -> None:
+def test_a_session_leaves_nothing():
     with train.fresh_session():
         model = dense()
         model.fit(*zeros(8), verbose=0)
@@ -177,14 +170,14 @@ def test_a_session_leaves_nothing() -> None:
     assert alive() is None
 
 
-def test_folds_are_trained_one_after_another(data: Any, make_model: Any) -> None:
+def test_folds_are_trained_one_after_another(data, make_model):
     options = {"inputs": "image", "targets": "label"}
     scores = train.cross_validate(make_model, data, k=2, epochs=2, batch_size=8, loader=options)
     assert len(scores.folds) == 2
     assert all(0 <= fold["accuracy"] <= 1 for fold in scores.folds)
 
 
-def test_batches_are_checked() -> None:
+def test_batches_are_checked():
     values = keras.ops.convert_to_tensor(np.arange(8, dtype="float32").reshape(4, 2))
     report = train.check_batches(
         [(values, keras.ops.convert_to_tensor(np.array([0, 1, 1, 5])))], strict=False, num_classes=3
@@ -210,7 +203,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_process_of_its_own(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

@@ -13,7 +13,7 @@ BACKEND = keras.backend.backend()
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "hour.py"
 
 
-def test_the_first_hour(tmp_path: Path) -> None:
+def test_the_first_hour(tmp_path):
     """`scripts/test_backends` replays that of JAX without OpenCV, too."""
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
     for part in ("prepare", "train"):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ from tfprep.errors import LoaderError
 
 jax = pytest.importorskip("jax")
 
-OPTIONS: dict[str, Any] = {"seed": 3, "fields": ["image", "label", "key"], "training": True}
+OPTIONS = {"seed": 3, "fields": ["image", "label", "key"], "training": True}
 
 
-def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data: Any) -> None:
+def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data):
     """All batches of three epochs are kept on the device, while the loader uses its memory again for later ones."""
     loader = data.jax_loader("train", 8, **OPTIONS)
     kept = [batch for _ in range(3) for batch in loader]
@@ -38,7 +37,7 @@ def test_the_batches_of_the_numpy_loader_which_stay_as_they_are(data: Any) -> No
 @pytest.mark.parametrize(
     ("label", "fits"), [(-(2**31), True), (2**31 - 1, True), (2**31, False), (-(2**31) - 1, False)]
 )
-def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset: Any, kind: str, label: int, fits: bool) -> None:
+def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset, kind, label, fits):
     made = make_dataset(samples={"train": 4}, shards=1, fields=("label",), make=lambda rng, number: {"label": label})
     loader = getattr(tfprep.open(made.path), kind)(
         "train", 4, **({"inputs": "label"} if kind == "keras_loader" else {})
@@ -53,12 +52,12 @@ def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset: Any, kind: 
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
+def test_so_many_batches_are_taken_ahead(data, ahead):
     from tfprep.load.jax_loader import TransferredAhead
 
-    taken: list[int] = []
+    taken = []
 
-    def batches() -> Any:
+    def batches():
         for number in range(6):
             taken.append(number)
             yield number
@@ -71,7 +70,7 @@ def test_so_many_batches_are_taken_ahead(data: Any, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 6, 8, 12])
-def test_state_dict_counts_batches_that_were_delivered(data: Any, taken: int) -> None:
+def test_state_dict_counts_batches_that_were_delivered(data, taken):
     """Two more are on the way, and six are an epoch."""
     loader = data.jax_loader("train", 8, **OPTIONS)
     expected = [batch["key"].tolist() for batch in data.numpy_loader("train", 8, **OPTIONS).repeat(4)]
@@ -89,7 +88,7 @@ def test_state_dict_counts_batches_that_were_delivered(data: Any, taken: int) ->
     assert loader.state_dict()["step"] == 11
 
 
-def test_a_sharding_divides_each_batch(data: Any) -> None:
+def test_a_sharding_divides_each_batch(data):
     mesh = jax.make_mesh((jax.device_count(),), ("batch",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
     (batch, *_) = data.jax_loader("train", 8, sharding=sharding, **OPTIONS)
@@ -97,7 +96,7 @@ def test_a_sharding_divides_each_batch(data: Any) -> None:
     np.testing.assert_array_equal(batch["label"], next(iter(data.numpy_loader("train", 8, **OPTIONS)))["label"])
 
 
-def test_what_cannot_be_divided_is_refused(data: Any) -> None:
+def test_what_cannot_be_divided_is_refused(data):
     mesh = jax.sharding.AbstractMesh((4,), ("batch",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
     with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 6 samples"):
@@ -111,7 +110,7 @@ def test_what_cannot_be_divided_is_refused(data: Any) -> None:
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "two_hosts_jax.py"
 
 
-def _run_two(photos: Any) -> list[dict[str, Any]]:
+def _run_two(photos):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -133,7 +132,7 @@ def _run_two(photos: Any) -> list[dict[str, Any]]:
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
 
-def test_two_processes_read_each_sample_once_and_train_as_one(data: Any, photos: Any, make_model: Any) -> None:
+def test_two_processes_read_each_sample_once_and_train_as_one(data, photos, make_model):
     one, two = _run_two(photos)
     assert one["processes"] == two["processes"] == 2
     batches = list(data.numpy_loader("train", 10, seed=3, fields=["key", "label"]))

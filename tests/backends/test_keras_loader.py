@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +13,21 @@ from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
-OPTIONS: dict[str, Any] = {"seed": 3, "inputs": "image", "targets": "label", "remainder": "drop", "training": True}
+OPTIONS = {"seed": 3, "inputs": "image", "targets": "label", "remainder": "drop", "training": True}
 
 
-def _trained_by_hand(model: Any, batches: Any) -> Any:
+def _trained_by_hand(model, batches):
     for images, labels in batches:
         model.train_on_batch(images, labels)
     return model
 
 
-def _same_weights(model: Any, other: Any) -> None:
+def _same_weights(model, other):
     for one, two in zip(model.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6)
 
 
-def _batches(loader: Any, count: int) -> Any:
+def _batches(loader, count):
     """The first `count` batches, over several passes."""
     while count:
         taken = list(islice(loader, count))
@@ -37,7 +36,7 @@ def _batches(loader: Any, count: int) -> Any:
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_fit_trains_on_the_batches_in_their_order(data: Any, make_model: Any, epochs: int) -> None:
+def test_fit_trains_on_the_batches_in_their_order(data, make_model, epochs):
     loader = data.keras_loader("train", 8, **OPTIONS)
     steps = loader.steps_per_epoch
     assert len(loader) == loader.num_batches == steps == 6
@@ -50,11 +49,11 @@ def test_fit_trains_on_the_batches_in_their_order(data: Any, make_model: Any, ep
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow's fit builds a model with its first step")
-def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data: Any, make_model: Any, weights: Any) -> None:
+def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data, make_model, weights):
     """Keras looks at one batch then; its weights are set when the training begins."""
 
     class SetWeights(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_begin(self, logs: Any = None) -> None:
+        def on_train_begin(self, logs=None):
             self.model.set_weights(weights)
 
     model = make_model(built=False)
@@ -62,7 +61,7 @@ def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data: Any, make_
     _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 12)))
 
 
-def test_a_run_continues_at_its_step(data: Any, make_model: Any) -> None:
+def test_a_run_continues_at_its_step(data, make_model):
     """Two epochs and half of another, then a new loader and the rest: the same training as without the break."""
     whole = make_model()
     whole.fit(data.keras_loader("train", 8, **OPTIONS), epochs=5, verbose=0)
@@ -75,7 +74,7 @@ def test_a_run_continues_at_its_step(data: Any, make_model: Any) -> None:
     _same_weights(model, whole)
 
 
-def test_validation_sees_each_sample_once(data: Any, make_model: Any) -> None:
+def test_validation_sees_each_sample_once(data, make_model):
     val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
     assert len(val) == 3
     model = make_model()
@@ -89,7 +88,7 @@ def test_validation_sees_each_sample_once(data: Any, make_model: Any) -> None:
     np.testing.assert_allclose(model.predict(val, verbose=0), logits, rtol=1e-4, atol=1e-5)
 
 
-def test_inputs_by_name_and_sample_weights(data: Any) -> None:
+def test_inputs_by_name_and_sample_weights(data):
     inputs = {"a": keras.Input([24, 32, 3], name="a"), "b": keras.Input([24, 32, 3], name="b")}
     pooled = [keras.layers.GlobalAveragePooling2D()(one) for one in inputs.values()]
     model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(pooled)))
@@ -103,7 +102,7 @@ def test_inputs_by_name_and_sample_weights(data: Any) -> None:
 @pytest.mark.skipif(
     BACKEND == "tensorflow", reason="TensorFlow has tensors of text, and of samples that differ in shape"
 )
-def test_what_the_backend_has_no_arrays_for_is_refused(data: Any, make_dataset: Any) -> None:
+def test_what_the_backend_has_no_arrays_for_is_refused(data, make_dataset):
     with pytest.raises(
         LoaderError, match=r"'inputs' is text, and Keras on \w+ takes numbers alone; name what the model takes"
     ):
@@ -111,7 +110,7 @@ def test_what_the_backend_has_no_arrays_for_is_refused(data: Any, make_dataset: 
     with pytest.raises(LoaderError, match=r"takes prefetch_to_device with TensorFlow alone, and Keras runs on \w+"):
         data.keras_loader("train", 8, prefetch_to_device="/GPU:0", **OPTIONS)
 
-    def other_sizes(rng: Any, number: int) -> dict[str, Any]:
+    def other_sizes(rng, number):
         return {"image": np.zeros([8 + number, 8, 3], np.uint8), "label": 0}
 
     made = make_dataset(samples={"train": 4}, shards=1, fields=("image", "label"), make=other_sizes)
@@ -126,7 +125,7 @@ def test_what_the_backend_has_no_arrays_for_is_refused(data: Any, make_dataset: 
 
 
 @pytest.mark.parametrize("argument", [{"class_weight": {0: 5.0}}, {"y": np.zeros(3)}, {"sample_weight": np.ones(3)}])
-def test_arguments_that_keras_would_drop(data: Any, make_model: Any, argument: dict[str, Any]) -> None:
+def test_arguments_that_keras_would_drop(data, make_model, argument):
     (name,) = argument
     with pytest.raises(LoaderError, match=rf"Keras applies {name}= to arrays and datasets, not to .*: \w+"):
         make_model().fit(data.keras_loader("train", 8, **OPTIONS), verbose=0, **argument)
@@ -149,7 +148,7 @@ print("tensorflow" in sys.modules)
 
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow is the backend")
-def test_nothing_imports_tensorflow_nor_warns(photos: Any, tmp_path: Any) -> None:
+def test_nothing_imports_tensorflow_nor_warns(photos, tmp_path):
     command = [sys.executable, "-W", "error::UserWarning", "-c", ALONE, str(photos.path), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-3000:]

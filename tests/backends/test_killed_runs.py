@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ STEPS = 6
 """Steps of an epoch: 50 samples in batches of 8."""
 
 
-def _run(number: int, folder: Path, dataset: Path, killed_at: int) -> None:
+def _run(number, folder, dataset, killed_at):
     block = BLOCKS[number % 3].replace("data.loader(", "data.keras_loader(")
     run(
         within_epochs(block) if number >= 3 else block, folder, dataset, killed_at,
@@ -27,17 +25,15 @@ def _run(number: int, folder: Path, dataset: Path, killed_at: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(photos: Any, tmp_path_factory: Any) -> dict[str, Any]:
+def whole(photos, tmp_path_factory):
     """The weights of a run that was not killed."""
-    folder: Path = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("whole")
     _run(0, folder, photos.path.absolute(), 0)
     return final(folder)
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_it_ends_with_the_weights_of_a_run_that_was_not_killed(
-    number: int, whole: dict[str, Any], photos: Any, tmp_path: Path
-) -> None:
+def test_it_ends_with_the_weights_of_a_run_that_was_not_killed(number, whole, photos, tmp_path):
     """Ten epochs of six steps, killed in the fourth one, in step 22; the last two save within epochs, and go on at step 20."""
     with_orbax = "Orbax" in BLOCKS[number % 3]
     if with_orbax and importlib.util.find_spec("orbax") is None:

@@ -20,9 +20,9 @@ from tfprep.storage.store import open_store
 class Tags(HTMLParser):
     def __init__(self):
         super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.links: list[str] = []
+        self.open = []
+        self.seen = []
+        self.links = []
 
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)

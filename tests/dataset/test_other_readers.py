@@ -62,11 +62,7 @@ class Extremes:
 
 @pytest.mark.parametrize(
     ("sizes", "undecoded"),
-    [
-        ([(2, 4), (2, 4)], {"uint32"}),
-        ([(3, 4), (5, 4)], {"uint32"}),
-        ([(3, 4), (5, 6)], {"image", *DTYPES[:-2]}),
-    ],
+    [([(2, 4), (2, 4)], {"uint32"}), ([(3, 4), (5, 4)], {"uint32"}), ([(3, 4), (5, 6)], {"image", *DTYPES[:-2]})],
     ids=["one size", "one side", "two sides"],
 )
 def test_arrays_of_every_dtype_and_shape_are_read(tmp_path, sizes, undecoded):

@@ -1,7 +1,5 @@
 """`scripts/figures`: marks on pages lead to commands, and figures that differ from what a command measures are printed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

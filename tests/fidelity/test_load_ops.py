@@ -4,8 +4,6 @@ The map `where` holds the coordinates of its own pixel centres, which averages a
 of the stored sample an element shows.
 """
 
-from __future__ import annotations
-
 import itertools
 from math import exp, log, sqrt
 

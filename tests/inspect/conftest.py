@@ -1,8 +1,5 @@
 """Small datasets of pictures that look like photos, built from files."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from tfprep import Recipe, codecs, sources
@@ -10,10 +7,10 @@ from tfprep.builder import BuildOptions, build
 
 
 @pytest.fixture(scope="session")
-def build_folder() -> Callable[..., Path]:
+def build_folder():
     """Builds images in `{split}/{label}/` without hashes or with them."""
 
-    def run(raw: Path, out: Path, *, source=None, store=None, hash=True, name="photos", **options) -> Path:
+    def run(raw, out, *, source=None, store=None, hash=True, name="photos", **options):
         recipe = Recipe(
             name=name, source=source or sources.Folder("{split}/{label}/**"),
             store=store or {"image": codecs.Png(), "label": codecs.Scalar()}, **options,

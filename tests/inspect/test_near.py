@@ -10,7 +10,7 @@ from tfprep.inspect.fingerprints import MOST_DISTANCE, Forest, near_pairs, orien
 from tfprep.inspect.thumbnails import alike, thumbnail
 
 
-def turned(number: int, orientation: int) -> int:
+def turned(number, orientation):
     """A hash in an orientation by the definition: the sign of odd frequencies, and the transposed matrix."""
     bits = np.array([number >> (63 - n) & 1 for n in range(64)]).reshape(8, 8)
     bits = bits.T if orientation & 4 else bits
@@ -37,7 +37,7 @@ def found(hashes, distance):
     return set(pairs)
 
 
-def clustered(seed: int) -> np.ndarray:
+def clustered(seed):
     """Random hashes, and around each others that differ in 0 to 14 bits, in some orientation."""
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 2**64, 30, dtype=np.uint64).tolist()

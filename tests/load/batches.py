@@ -1,7 +1,5 @@
 """Batches of a loader, whether two lists of them are the same, and bytes of a shard that are damaged."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from collections.abc import Mapping

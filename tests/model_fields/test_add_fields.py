@@ -1,7 +1,5 @@
 """Fields that a model computes: continued after kills, stale when they are, refused where they are wrong, gone when removed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -17,14 +15,7 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
-from tests.model_fields.conftest import (
-    check_all,
-    check_batch,
-    expected,
-    killed,
-    killed_at_store,
-    objects_of_fields,
-)
+from tests.model_fields.conftest import check_all, check_batch, expected, killed, killed_at_store, objects_of_fields
 from tests.storage.server import copied_to_memory
 from tfprep import ModelFields, codecs
 from tfprep.builder.at_store import clean, store_locked
@@ -197,7 +188,7 @@ def test_repair_lets_add_fields_compute_what_is_damaged(site, name):
     shards = add_fields(site.out, site.fields).shards
     assert shards == (0 if name == "index.parquet" else 1)
     assert site.added_files() == undisturbed
-    read: list[tuple[int, int]] = []
+    read = []
     assert not list(verify(site.out, lambda done, total: read.append((done, total))))
     of_shards = sum(path.stat().st_size for path in site.out.rglob("*.tfrecord-?????-of-?????"))
     assert read[-1] == (of_shards, of_shards)

@@ -1,7 +1,5 @@
 """The lines of docs/fields.md for a Ray cluster, on two nodes with a GPU each, as far as Ray knows."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

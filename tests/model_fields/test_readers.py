@@ -1,7 +1,5 @@
 """Every reader delivers the fields that a model computed, beside the record that they are of, or says why it cannot."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

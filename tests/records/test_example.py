@@ -25,7 +25,7 @@ VALUES = st.one_of(
 FEATURES = st.dictionaries(NAMES, VALUES, max_size=5)
 
 
-def assert_same(ours, theirs) -> None:
+def assert_same(ours, theirs):
     if isinstance(theirs, bytes):
         theirs = [theirs]
     if isinstance(theirs, list):
@@ -118,7 +118,7 @@ def test_unpacked_numbers_are_read():
     assert decoded["f"].tolist() == [1.5]
 
 
-def _entry(name: bytes, feature: bytes) -> bytes:
+def _entry(name, feature):
     return b"\x0a" + bytes((len(name),)) + name + b"\x12" + bytes((len(feature),)) + feature
 
 

@@ -13,7 +13,7 @@ RNG = np.random.default_rng(5)
 LISTS = {"bytes_list": BYTES, "float_list": FLOAT, "int64_list": INT64, None: NO_LIST}
 
 
-def random_example(number: int) -> bytes:
+def random_example(number):
     """Features of all kinds, some missing, some empty, names of several lengths."""
     features = {
         "image/encoded": RNG.bytes(int(RNG.integers(0, 400))), "label": int(RNG.integers(0, 300)),
@@ -27,13 +27,13 @@ def random_example(number: int) -> bytes:
     return serialized(features)
 
 
-def joined(payloads: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def joined(payloads):
     stop = np.cumsum([len(payload) for payload in payloads])
     buffer = np.frombuffer(b"".join(payloads) + bytes(PADDING), np.uint8)
     return buffer, stop - [len(payload) for payload in payloads], stop
 
 
-def values_at(buffer: np.ndarray, kind: int, offset: int, size: int) -> list:
+def values_at(buffer, kind, offset, size):
     """The values, by TensorFlow's parser: the bytes as the only list of an Example."""
     content = buffer[offset : offset + size].tobytes()
     if kind in (NO_LIST, BYTES):
@@ -42,7 +42,7 @@ def values_at(buffer: np.ndarray, kind: int, offset: int, size: int) -> list:
     return list((tf.train.FloatList if kind == FLOAT else tf.train.Int64List).FromString(packed).value)
 
 
-def varint(value: int) -> bytes:
+def varint(value):
     groups = bytearray()
     while value >= 0x80:
         groups.append(value & 0x7F | 0x80)
@@ -50,7 +50,7 @@ def varint(value: int) -> bytes:
     return bytes([*groups, value])
 
 
-def check_against_tensorflow(payloads: list[bytes]) -> None:
+def check_against_tensorflow(payloads):
     buffer, start, stop = joined(payloads)
     found, faults = find_features(buffer, start, stop)
     assert not faults
@@ -132,7 +132,7 @@ def test_damaged_bytes_never_point_outside():
         payloads.append(bytes(payload[: int(RNG.integers(1, len(payload) + 1))] if number % 2 else payload))
     buffer, start, stop = joined(payloads)
     found, faults = find_features(buffer, start, stop)
-    by_record: dict[int, dict] = {number: {} for number in range(len(payloads))}
+    by_record = {number: {} for number in range(len(payloads))}
     for name, one in found.items():
         for record, *rest in zip(one.record, one.kind, one.offset, one.size, one.count, strict=True):
             kind, offset, size, count = map(int, rest)

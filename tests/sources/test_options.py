@@ -128,7 +128,7 @@ CASES = {
         (
             {"source": "leaks.csv", "path": sources.Folder()},
             r"Without: expected a source, such as sources.Folder\(\); got 'leaks.csv'",
-        ),
+        )
     ],
     sources.Fractions: [
         ({"train": 0.8}, "add up to 1"),

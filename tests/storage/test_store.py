@@ -267,12 +267,7 @@ def test_a_password_in_an_endpoint_is_not_shown(s3, monkeypatch, variable):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-access-key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-nobody-may-see")
     store = open_store("s3://bucket/folder")
-    for call in (
-        lambda: store.read("x"),
-        store.list,
-        lambda: store.write("x", b""),
-        lambda: store.delete(["x"]),
-    ):
+    for call in (lambda: store.read("x"), store.list, lambda: store.write("x", b""), lambda: store.delete(["x"])):
         with pytest.raises(StorageError, match=r"user\}?@127\.0\.0\.1:9") as caught:
             call()
         text = "".join(traceback.format_exception(caught.value))

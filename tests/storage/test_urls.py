@@ -44,8 +44,7 @@ def test_a_url_without_a_dataset():
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(
-        MissingDependencyError,
-        match=r"the URL gs://bucket/photos needs obstore: pip install 'tfprep\[s3\]'",
+        MissingDependencyError, match=r"the URL gs://bucket/photos needs obstore: pip install 'tfprep\[s3\]'"
     ):
         folder_at("gs://bucket/photos")
 

@@ -18,11 +18,7 @@ from tfprep.load import RandomErasing, RandomFlip
 
 tf = pytest.importorskip("tensorflow")
 
-LISTS = {
-    "image/object/class/text": tf.string,
-    "image/object/class/label": tf.int64,
-    "image/weather": tf.int64,
-}
+LISTS = {"image/object/class/text": tf.string, "image/object/class/label": tf.int64, "image/weather": tf.int64}
 SPEC = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
     "image/filename": tf.io.FixedLenFeature([], tf.string),

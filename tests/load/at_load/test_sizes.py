@@ -1,7 +1,5 @@
 """Batches of several sizes: sizes that grow by epoch, buckets of aspect ratios, and several views of a sample."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from functools import partial

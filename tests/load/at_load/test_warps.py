@@ -1,7 +1,5 @@
 """Samples that are warped while they are loaded: every field follows, in every reader, after every resume; what cannot follow."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
