@@ -8,7 +8,9 @@ from scipy import stats
 from tfprep import Recipe, augment, codecs, derive, load, sources
 from tfprep.builder.shards.make_sample import SampleMaker
 
-_NO_OPS = {"ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "Mix", "Subset"}
+_NO_OPS = {
+    "ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
+}  # fmt: skip
 """Public classes that are no ops."""
 PUBLIC = {
     f"load.{name}" if package is load and name in augment.__all__ else name: kind

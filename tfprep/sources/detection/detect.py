@@ -493,7 +493,7 @@ def _copies(facts: Facts, tree: Inventory) -> str:
             below(o, stem(name) + end) for o in others for suffix in tree.images[o] for end in (suffix, suffix.upper())
         )
         for other in (one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()):
-            with suppress(SampleError):
+            with suppress(SampleError, MissingDependencyError):  # pictures are compared where OpenCV is there
                 one, two = (perceptual_hash(read_raw(tree.root, file)) for file in (path, other))
                 found += [(path, other)] if (one ^ two).bit_count() <= _SAME_BITS else []
     if len(found) < 2:
