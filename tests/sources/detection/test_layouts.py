@@ -300,6 +300,11 @@ def yolo_of_labelimg(root):
     return objects(yolo_images(root, ""))
 
 
+def yolo_whose_test_has_no_labels(root):
+    truth = yolo(root, "train: images/train\ntest: images/test\nnames: [cat]\n", "train")
+    return truth | {path: ("test", []) for path in pictures(root, *numbered("images/test"))}
+
+
 def yolo_of_cvat(root):
     paths = yolo_images(root, "obj_train_data")
     write(root, "obj.names", "cat\ndog\n")
@@ -435,7 +440,7 @@ def masks_of_other_stems(root):
 
 def masks_in_jpeg(root):
     pictures(root, *numbered("images"), *(f"masks/images{n:02}.jpg" for n in range(4)))
-    return "masks/ holds JPEG files beside images/; JPEG does not keep class numbers"
+    return r"masks/ holds JPEG files beside images/; JPEG does not keep class numbers.*os.makedirs\('masks_png'\)"
 
 
 def masks_of_other_names(root):
@@ -705,6 +710,26 @@ def table_of_uncertain_flags(root):
     return r"train.csv names an image in each row, and none of its columns \(Age, Edema\) is called like a class"
 
 
+def table_of_paths_without_suffixes(root):
+    paths = pictures(root, *numbered("train/x"), *numbered("val/x"))
+    csv_file(root, "labels.tsv", "path\tlabel", [(p[:-4], "ab"[n % 2]) for n, p in enumerate(paths)], "\t")
+    return {path: (path.split("/")[0], "ab"[n % 2]) for n, path in enumerate(paths)}
+
+
+def table_of_the_validation_beside_class_folders(root):
+    truth = class_folders(root, "train/a", "train/b", split_at=0)
+    paths = pictures(root, *numbered("val"))
+    csv_file(root, "val_labels.csv", "file,label", [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)])
+    return truth | a_and_b(paths, "val")
+
+
+def table_with_one_column_of_flags(root):
+    """Its name says no class, and the names of images hold its digits."""
+    paths = pictures(root, *(f"images/{1500 + n}.jpg" for n in range(4)))
+    csv_file(root, "train.csv", "image_names,or_not", [(name(p), n % 2) for n, p in enumerate(paths)])
+    return {path: ("train", str(n % 2)) for n, path in enumerate(paths)}
+
+
 def table_with_names_of_what_is_missing(root):
     paths = pictures(root, *numbered("images"))
     csv_file(
@@ -762,6 +787,7 @@ FILES = {
     "train-images-idx3-ubyte.gz": r"MNIST's idx files; init reads .* keras.datasets.mnist.load_data.*numpy.savez\('mnist.npz'",
     "cifar-10-batches-py/data_batch_1": "CIFAR's batches",
     "cifar-100-python/meta": "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100",
+    "mnist_train.csv": r"tables without images; .* init reads .* numpy.loadtxt\('FILE'",
     "images.h5": r"HDF5; init reads .* h5py.File\('FILE'\)",
 }
 
@@ -913,6 +939,10 @@ def splits_with_a_copy_of_themselves(root):
     return class_folders(root, *(f"xray/{folder}" for folder in folders), split_at=1)
 
 
+def classes_with_and_without_masks(root):
+    return class_folders(root, "with_mask", "without_mask")
+
+
 def a_class_called_test(root):
     return class_folders(root, "control", "test")
 
@@ -959,6 +989,12 @@ def points_in_files_called_like_images(root):
     for path in pictures(root, *numbered("CAT_00"), *numbered("CAT_01")):
         write(root, f"{path}.cat", "9 1 2 3 4")
     return "CAT_00/CAT_0000.jpg.cat are called like images"
+
+
+def points_in_files_of_matlab(root):
+    """As ShanghaiTech."""
+    beside(root, pictures(root, *numbered("train_data/images")), "train_data/ground-truth/GT_{}.mat", "MATLAB")
+    return "train_data/ground-truth/GT_train_data_images00.mat are called like images"
 
 
 def geojson_of_xview(root):
@@ -1019,6 +1055,25 @@ def masks_beside_lists_of_splits(root):
     """As CamVid of fast.ai."""
     write(root, "valid.txt", "images00.png")
     return masks(root, numbered("images", suffix=".png"), lambda path: f"labels/{stem(path)}_P.png", None, 4, 17)
+
+
+def masks_told_by_the_beginning_of_their_names(root):
+    return masks(root, [f"data/image_{n:03}.png" for n in range(4)], lambda p: p.replace("image", "mask"), None, 0, 1)
+
+
+def masks_below_folders_of_data(root):
+    """As CRACK500."""
+    paths = [f"{split}data/{split}data/{split}{n}.jpg" for split in ("train", "test") for n in range(4)]
+    truth = masks(root, paths, lambda path: path.replace(".jpg", "_mask.png"), None, 0, 1)
+    return {path: (path.partition("data")[0], value) for path, (_, value) in truth.items()}
+
+
+def masks_of_training_and_more_of_tests(root):
+    """As the sets of polyps: the tests are not what is divided anew."""
+    tests = [f"TestDataset/{name}/images/{n}.png" for name in ("CVC", "ETIS") for n in range(4)]
+    masks(root, tests, lambda path: path.replace("images", "masks"), None, 0, 1)
+    paths = [f"TrainDataset/image/{n}.png" for n in range(4)]
+    return masks(root, paths, lambda path: path.replace("image", "mask"), None, 0, 1)
 
 
 def masks_beside_run_lengths(root):
@@ -1343,6 +1398,8 @@ SAID = {
     several_hazy_pictures_of_a_clear_one: "unsure: clear/ and hazy/ hold files of the same names",
     masks_of_kitti: "training/instance/ holds 4 .png files that this recipe does not read",
     masks_and_fields_of_view: "unsure: training/1st_manual/ may hold masks too",
+    masks_of_training_and_more_of_tests: "TestDataset/CVC/masks/ holds 4 .png files that this recipe does not read",
+    yolo_whose_test_has_no_labels: "unsure: test: all samples have no objects",
     masks_in_shades_of_gray: "unsure: the masks hold 0, 128, 255: are these shades of gray",
     masks_of_defects_alone: "unsure: image without its mask, which is a reject: 3",
     masks_beside_lists_of_splits: "unsure: valid.txt may say which images are for training, and this recipe draws new splits",

@@ -76,6 +76,7 @@ class Facts:
         most_numbers: The most class numbers in one mask.
         forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
         problems: What is wrong with files that were opened.
+        empty: How many samples of which split have no objects.
         tally: What the source passed over.
         used: `path_hash` of each file that samples are made of, sorted.
         drawn: Path of each opened image, and whether it has few colours, as drawings and pictures of masks have.
@@ -91,6 +92,7 @@ class Facts:
     most_numbers: int = 0
     forms: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn: dict[str, bool] = field(default_factory=dict)
@@ -159,6 +161,7 @@ class Facts:
             len(self.problems) > _PROBLEMS
         )
         problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
+        problems += self.empty
         if self.most_numbers > _MOST_COLOURS:
             problems.append(
                 f"one mask holds {self.most_numbers} numbers: are these classes, or objects, depths, soft edges?"
@@ -175,7 +178,7 @@ def look(source: Source, root: Path) -> Facts:
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}
     counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
-    objects, empty = Counter[int](), Counter[str]()
+    objects, empty, without = Counter[int](), Counter[str](), Counter[str]()
     chosen: list[tuple[int, int, Entry]] = []
     used = array("q")
     for number, entry in enumerate(listing.entries):
@@ -191,6 +194,7 @@ def look(source: Source, root: Path) -> Facts:
         if "objects" in places:
             found = entry.values[places["objects"]]["objects"]
             objects.update(one["label"] for one in found if one.get("label") is not None)
+            without[entry.split] += not found
         ranked = (-sample_hash(0, entry.key), number, entry)
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
     for name, count in counts.items():
@@ -198,6 +202,9 @@ def look(source: Source, root: Path) -> Facts:
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
     _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
+    for split, none in without.items() if objects else ():
+        where = f"{split}: {'all' if none == facts.splits[split] else none} samples have no objects"
+        facts.empty += [f"{where}: is this so, or are their annotations missing?"] * (none > 0)
     facts.tally = dict(listing.tally) | {reason: count for reason, count in empty.items() if count}
     facts.used = np.unique(np.array(used, np.int64))
     return facts
@@ -314,6 +321,9 @@ _OTHER_FILES = {
     "numpy.savez('data.npz', x=f['X'].transpose(3, 0, 1, 2), y=f['y'])\", for an array X [H, W, C, N] as in SVHN",
     r".*\.(?:pkl|pickle)": "pickles, which run code when they are read: write an image file for each sample with Pillow",
     r".*\.arrow": "Arrow of Hugging Face: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet') writes Parquet",
+    r".*\.csv": "tables without images; for a class and 28 x 28 pixels in the columns of each row, "
+    f"{_TO_ARRAYS}\"import numpy; t = numpy.loadtxt('FILE', int, delimiter=',', skiprows=1); "
+    "numpy.savez('data.npz', x=t[:, 1:].reshape(-1, 28, 28).astype('uint8'), y=t[:, 0])\"",
     r".*\.mdb": "LMDB: write an image file for each sample with Pillow",
 }
 """Other content of a folder without images, and the way out."""
@@ -471,7 +481,7 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
             said = " and ".join(sorted(words))
             yield f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)"
     lists = [path for path in tree.files(*_LISTS) if split_words(path) or _OF_SPLITS.search(path)]
-    if lists := [path for path in lists if not any(pattern.match_path(path) for pattern in read)]:
+    if lists := [path for path in lists if all(pattern.match_path(path) is None for pattern in read)]:
         few = ", ".join(lists[:3]) + ", …" * (len(lists) > 3)
         yield f"{few} may say which images are for training, and this recipe draws new splits (splits=)"
 

@@ -181,7 +181,7 @@ class Inventory:
 
 def _called_like(name: str, stems: Set[str]) -> bool:
     """Tell whether a file has the name of an image: `1.txt`, `gt_1.txt`, `1.jpg.cat`."""
-    stem = os.path.splitext(name)[0].removeprefix("gt_")
+    stem = re.sub("^gt_", "", os.path.splitext(name)[0], flags=re.IGNORECASE)
     return stem in stems or bool(image_suffix(stem) and os.path.splitext(stem)[0] in stems)
 
 

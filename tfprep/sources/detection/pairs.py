@@ -21,10 +21,11 @@ from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, literal, plain
 
 SPLIT_WORD = re.compile(
-    r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval|holdout|(?-i:TR|TE))(?![A-Za-z])",
+    r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval|holdout|(?-i:TR|TE))"
+    r"(?=(?:data(?:set)?|set)?(?![A-Za-z]))",
     re.IGNORECASE,
 )
-"""The name of a split; `TR` and `TE` as in DUTS."""
+"""The name of a split, also in `traindata`; `TR` and `TE` as in DUTS."""
 _MASK_WORDS = (
     r"(?:(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)"
     r"(?:_?(?:dir|ids?|png))?"
@@ -39,6 +40,8 @@ IMAGE_WORD = re.compile(
 )
 """A folder of images by its name, which is no class."""
 _IMAGE_FILE = re.compile(r"(?:images?|img|photo|raw|rgb|input)\b", re.IGNORECASE)
+_BEGINNING = re.compile(rf"(?P<beginning>{_MASK_WORDS}[ _.-])(?P<rest>\w*\d)", re.IGNORECASE)
+_TESTS = {"test", "testing"}
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
 _NAMELESS = re.compile(r"\*|\{(?:part\d+|folder)\}")
@@ -299,6 +302,25 @@ def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
             yield (_parents(folders) + literal(image), _parents(folders) + literal(mask)), len(folders)
 
 
+def _by_beginnings(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
+    """Masks told by the beginning of their name, beside their images or in a folder near them: `image_1.png`, `mask_1.png`."""
+    for folder, files in names.items():
+        found = list(filter(None, (_BEGINNING.fullmatch(os.path.splitext(name)[0]) for name in files)))
+        start = found[0]["beginning"] if found else ""
+        rests = {match["rest"] for match in found if match["beginning"] == start}
+        for of_images in (one for one in names if rests and _near(one, folder)):
+            stems = [os.path.splitext(name)[0] for name in names[of_images]]
+            others = Counter(stem.removesuffix(rest) for rest in rests for stem in stems if stem.endswith(rest))
+            others = Counter({begin: often for begin, often in others.items() if begin and not MASK_WORD.match(begin)})
+            for begin, often in others.most_common(1):
+                image, mask = (
+                    f"{literal(below(one, first))}{_star(name for name in names[one] if name.startswith(first))}"
+                    for one, first in ((of_images, begin), (folder, start))
+                )
+                if 2 * often > len(rests):
+                    yield (image, mask), often
+
+
 def _parents(folders: Sequence[str]) -> str:
     """A pattern for folders of images with their masks beside them."""
     if folders == [""]:
@@ -332,10 +354,13 @@ def _suffixes(names: Iterable[str]) -> set[str]:
 def pairs(tree: Inventory) -> Found:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
     names = tree.names
-    by_names = Counter(dict((*_parallel(names), *_side_by_side(names), *_same_names(names))))
+    by_names = dict((*_parallel(names), *_side_by_side(names), *_same_names(names), *_by_beginnings(names)))
+    ranked = sorted(
+        by_names, key=lambda patterns: (not _TESTS.isdisjoint(split_words(patterns[0])), -by_names[patterns])
+    )
     tried = set[tuple[str, str]]()
     # `_elsewhere` compares each folder of masks with every other folder: only if nothing else fits.
-    for image, mask in chain((patterns for patterns, _ in by_names.most_common()), _elsewhere(names)):
+    for image, mask in chain(ranked, _elsewhere(names)):
         if (image, mask) in tried:
             continue
         tried.add((image, mask))
@@ -360,9 +385,9 @@ def pairs(tree: Inventory) -> Found:
                 way_out = "splits=sources.Fractions(...) with that name in the patterns draws others"
                 doubts.append(f"all samples are in {both[0]!r}; {way_out}")
         for place, part in enumerate(image.split("/")[:-1]):
-            folders = (
-                {folder.split("/")[place] for folder in _of_pattern(names, image)} if _NAMELESS.fullmatch(part) else ()
-            )
+            fits = compile_pattern(image, "detect").match_path
+            files = (below(folder, name) for folder, few in names.items() for name in few if _NAMELESS.fullmatch(part))
+            folders = {path.split("/")[place] for path in files if fits(path) is not None}
             if len(folders) > 1:
                 few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
                 doubts.append(
@@ -373,15 +398,15 @@ def pairs(tree: Inventory) -> Found:
         called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
         if called and _suffixes(names[mask]) <= _LOSSY and _mask_ending(names, image, mask) is not None:
             rule = f"{tree.root}: {mask}/ holds JPEG files beside {image}/; JPEG does not keep class numbers"
-            yield Refusal(
-                "masks", SourceError(f"{rule}, so they are no masks. Write the masks as PNG from where they come")
-            )
+            way_out = f'those of black and white become PNG by: python -c "{_TO_PNG.format(mask)}"'
+            yield Refusal("masks", SourceError(f"{rule}, so they are no masks. Write the masks as PNG; {way_out}"))
 
 
-def _of_pattern(names: Names, image: str) -> Iterator[str]:
-    """Yield the folders whose images fit a pattern."""
-    pattern = compile_pattern(image, "detect")
-    return (folder for folder, files in names.items() if any(pattern.match_path(below(folder, file)) for file in files))
+_TO_PNG = (
+    "import os, pathlib; from PIL import Image; os.makedirs('{0}_png'); "
+    "[Image.open(p).convert('L').point(lambda v: 255 * (v > 127)).save('{0}_png/' + p.stem + '.png') "
+    "for p in pathlib.Path('{0}').iterdir()]"
+)
 
 
 def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
@@ -578,7 +603,7 @@ def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: se
         images = sorted(
             name for name in of_kind if any(map(IMAGE_WORD.fullmatch, (_last_word(name), re.split("[ _-]", name)[0])))
         )
-        masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)))
+        masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)) and not _WITH.match(name))
         alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
         several = len(images) > 1 and of_kind is names  # image_2 and image_3
         if (images and masks) or several or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
@@ -635,6 +660,8 @@ NO_IMAGE = re.compile(
     re.IGNORECASE,
 )
 """Folders of what belongs to images, pixel by pixel: also those of super-resolution (HR, LR)."""
+_WITH = re.compile(r"(?:with|without|has|no|non|not)[ _-]", re.IGNORECASE)
+"""`with_mask` and `without_mask` are classes of faces."""
 _OF_SPLIT = re.compile(r"(?:train|test|val|valid)[ _-]?(?:\d+|(?-i:[A-Z]))|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
 """Folders such as trainA, test_1 and fold3."""
 

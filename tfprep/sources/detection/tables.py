@@ -74,6 +74,7 @@ _OF_ONE = re.compile(
     re.IGNORECASE,
 )
 """Columns that say what several images show."""
+_TRAINING = {"train", "training", "trainval", "train_val"}
 _FITS = 0.9
 
 
@@ -255,7 +256,7 @@ class _Seen:
             return in_columns
         own, found = self.path.rpartition("/")[0], dict[str, str]()
         for folder in dict.fromkeys((own, *_folders(tree))):
-            for suffix in ("", *tree.images.get(folder, ())):
+            for suffix in ("", *(tree.images.get(folder) or tree.suffixes)):
                 if folder not in found and _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
                     found[folder] = f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
         if found:
@@ -306,6 +307,9 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[t
         if left := _columns_left(guess.source, seen):
             said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
             doubts.insert(0, f"this recipe does not read the columns {said} (label=, fields=)")
+        words = {word for path in taken for word in split_words(path)}
+        if words and words.isdisjoint(_TRAINING) and any(_TRAINING & {*split_words(folder)} for folder in tree.images):
+            return []  # labels of a test whose training has others, such as folders
         count = sum(len(looked[path].columns[column]) for path in taken)
         return [(count, guess._replace(layout=layout, doubts=(*guess.doubts, *doubts)))]
     for column in seen.columns:
@@ -484,8 +488,10 @@ def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
     known = {*CellPath.parse(image, True).columns, *seen.paths, seen.split()}
     others = [column for column in names if column not in known and column in seen.targets]
-    images = [seen.path_in(row, image) for row in range(len(next(iter(seen.columns.values()))))]
-    others = [c for c in others if not all(str(v) in path for v, path in zip(seen.columns[c], images, strict=True))]
+    parts = [
+        set(re.split(r"[/_.-]", seen.path_in(row, image))) for row in range(len(next(iter(seen.columns.values()))))
+    ]
+    others = [c for c in others if not all(str(v) in of_row for v, of_row in zip(seen.columns[c], parts, strict=True))]
     values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
