@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, isfinite
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeAlias, TypeGuard
 
 from tfprep.errors import RecipeError
@@ -41,9 +41,13 @@ def require_number(
 def require_whole(
     name: str, value: object, low: int, high: float = inf, *, what: str = "a whole number", example: int = 1
 ) -> None:
+    """An int from `low` to `high`. One of NumPy would give a recipe another fingerprint."""
     whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     ends = f", at least {low}" if high == inf else f" from {low} to {high}"
-    require(whole, f"{name} is {what}{ends}", value, f"for example {example}")
+    of_numpy = isinstance(value, Integral) and not isinstance(value, int)
+    require(
+        whole, f"{name} is {what}{ends}", value, "write int(...) around it" if of_numpy else f"for example {example}"
+    )
 
 
 def require_classes(op: object, *options: str) -> None:

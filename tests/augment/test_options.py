@@ -52,6 +52,7 @@ WRONG = [
     (lambda: augment.Hue(0.6), "Hue.amount"),
     (lambda: augment.Noise((5, 300)), "Noise.sigma is a range"),
     (lambda: augment.Cutout(level=256), "Cutout.level is a whole number from 0 to 255, got 256"),
+    (lambda: augment.Cutout(level=np.int64(9)), r"from 0 to 255, got np.int64\(9\); write int\(...\) around it"),
     (lambda: augment.Posterize((2.5, 4)), "Posterize.bits are whole numbers"),
     (lambda: augment.Flip(1.5), r"Flip.p is a probability from 0 to 1, got 1.5"),
     (lambda: augment.Flip(direction="both"), r"Flip.direction is 'horizontal' or 'vertical', got 'both'"),
