@@ -9,11 +9,22 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tfprep.augment.aligned import Border
-from tfprep.augment.colour import ToneOp, apply_curve
 from tfprep.augment.transform import ColourOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Kind, Sample, Size, raster_size
+from tfprep.opencv import cv2
+
+
+class ToneOp:
+    """A colour op that is one table for any image."""
+
+    def curve(self, generator: np.random.Generator) -> Array:
+        """The table: uint8 [256], or one a channel [256, 3]."""
+        raise NotImplementedError
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        return apply_curve(image, self.curve(generator))
 
 
 def is_tone(op: object) -> TypeGuard[ToneOp]:
@@ -48,6 +59,11 @@ def apply_colours(image: ImageArray, steps: Iterable[tuple[ColourOp, np.random.G
         image = op(image if curve is None else apply_curve(image, curve), generator)
         curve = None
     return image if curve is None else apply_curve(image, curve)
+
+
+def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
+    """A tone curve uint8 [256], or one a channel [256, 3], applied to uint8 [H, W, 3]."""
+    return np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8)
 
 
 def follow(first: Array, then: Array) -> Array:

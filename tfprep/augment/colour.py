@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfprep.augment.chain import ToneOp, apply_curve
 from tfprep.checks import Range, around, require, require_number, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
 from tfprep.opencv import cv2
@@ -25,17 +26,6 @@ _MOST_FACTOR = 10.0
 all levels from 26 of 255 on to white. Larger numbers are percentages or levels by mistake, such as `Brightness(20)`."""
 _LUMA = np.array([19595, 38470, 7471], np.float32)
 """Pillow's weights of red, green and blue (ITU-R 601-2) in units of 1/65536; they sum to 65536."""
-
-
-class ToneOp:
-    """A colour op that is one table for any image."""
-
-    def curve(self, generator: np.random.Generator) -> Array:
-        """The table: uint8 [256], or one a channel [256, 3]."""
-        raise NotImplementedError
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return apply_curve(image, self.curve(generator))
 
 
 @dataclass(frozen=True)
@@ -170,11 +160,6 @@ def blend(plain: Array | np.uint8, values: Array, factor: float) -> Array:
     mixed *= np.float32(factor)
     mixed += low
     return np.asarray(np.clip(mixed, 0, 255, out=mixed).astype(np.uint8))
-
-
-def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
-    """A tone curve uint8 [256], or one a channel [256, 3], applied to uint8 [H, W, 3]."""
-    return np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8)
 
 
 def turn_hue(image: ImageArray, share: float) -> ImageArray:

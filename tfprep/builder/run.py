@@ -341,7 +341,8 @@ def _importing_the_rest() -> Iterator[None]:
 
     def prepare() -> None:
         with suppress(Exception):  # The caller will meet it again, and say so.
-            of_others = "importlib.metadata", "numpy.ma", "pyarrow.compute"  # which they import when they are used
+            # The first four are imported by what uses them, when it does.
+            of_others = "importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"
             for name in (*of_others, "tfprep.builder.publish", "tfprep.builder.report"):
                 importlib.import_module(name)
             from tfprep.inspect.pages.report import prepare_report

@@ -12,18 +12,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tfprep import derive
 from tfprep.augment import Custom, Flip
 from tfprep.codecs import Jpeg, Original
 from tfprep.dataset.names import check_name
-from tfprep.derive import (
-    Heatmaps,
-    InstanceBoxes,
-    InstanceCenters,
-    InstanceClasses,
-    InstanceOffsets,
-    OneInstance,
-    UNetWeights,
-)
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
 
@@ -39,10 +31,6 @@ _INPUTS: Mapping[str, frozenset[str]] = {
 
 A user's function that gives no kind derives a map, whatever it returns.
 """
-
-
-_OBJECTS = InstanceBoxes, InstanceCenters, InstanceClasses, InstanceOffsets, OneInstance, UNetWeights
-"""Derived inputs for which each number of a mask but the background is an object."""
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -201,9 +189,15 @@ def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: M
     mask = getattr(derived, "mask", None)
     own = getattr(options["source"], "void", None) if mask not in options["derive"] else None
     void = options["fill"].get(mask, own)
-    if isinstance(derived, _OBJECTS) and void and void not in (derived.void, getattr(derived, "background", 0)):
+    if void and isinstance(derived, _of_objects()) and void not in (derived.void, getattr(derived, "background", 0)):
         rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
         wrong(("derive", name), f"derive['{name}']: {rule}; write void={void}")
+
+
+def _of_objects() -> tuple[type[Any], ...]:
+    """Return the derived inputs for which each number of a mask but the background is an object."""
+    of_instances = derive.InstanceBoxes, derive.InstanceCenters, derive.InstanceClasses, derive.InstanceOffsets
+    return (*of_instances, derive.OneInstance, derive.UNetWeights)
 
 
 def _check_stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> None:
@@ -245,7 +239,7 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
     mirror = next((op for op in options["geometry"] if _may_mirror(op)), None)
     for name in points if mirror is not None else ():
         ordered = any(  # as a channel for each point, or by a function of the user
-            (isinstance(derived, Heatmaps) and derived.points == name and derived.channels != 1)
+            (isinstance(derived, derive.Heatmaps) and derived.points == name and derived.channels != 1)
             or not type(derived).__module__.startswith("tfprep.derive.")
             for derived in options["derive"].values()
         )

@@ -16,6 +16,7 @@ import inspect
 import json
 import math
 import random
+import sys
 import types
 import weakref
 from collections import OrderedDict
@@ -33,7 +34,6 @@ from tfprep.recipe.code import assignments, code_digest, code_uses, is_users, pu
 
 _LONG = 400
 """Characters of JSON from which on a constant is described by its digest: `tfprep.json` holds a description of every recipe."""
-_GENERATORS = random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator
 _NOT_CODE = types.MemberDescriptorType, types.GetSetDescriptorType
 _BUILT_IN = types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType, np.ufunc
 _CACHES = weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet
@@ -185,7 +185,7 @@ class Description:
     def _instance(self, value: Any) -> Any:
         """An object, by its class and by what pickling it would save."""
         kind = type(value)
-        if isinstance(value, _GENERATORS):  # their state differs from process to process
+        if isinstance(value, _generators()):  # their state differs from process to process
             return self._opaque(value)
         if isinstance(value, _CACHES):
             return {"opaque": public_name(kind)}
@@ -433,6 +433,13 @@ def _(value: np.generic) -> Any:
 @_plain.register
 def _(value: PurePath) -> Any:
     return {"path": str(value)}
+
+
+def _generators() -> tuple[type, ...]:
+    """Return the classes of generators of random numbers; `numpy.random`, which a worker may never need, is not imported."""
+    if "numpy.random" not in sys.modules:
+        return (random.Random,)
+    return random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator
 
 
 def _is_reduced(value: Any) -> bool:

@@ -288,7 +288,7 @@ def pictures_of(data: Dataset, places: Iterable[Place], side_px: int) -> dict[Pl
 def small_jpeg(picture: Image.Image, side_px: int) -> str:
     """Return a picture as a JPEG of at most `side_px` a side, in base 64."""
     file = io.BytesIO()
-    picture.thumbnail((side_px, side_px))
+    picture.thumbnail((side_px, side_px), Image.Resampling.HAMMING)  # two thirds of the time of the default
     picture.save(file, "JPEG", quality=80)
     return base64.b64encode(file.getvalue()).decode()
 

@@ -26,7 +26,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tfprep import augment
-from tfprep.augment.colour import apply_curve, blend_curve
+from tfprep.augment.chain import apply_curve
+from tfprep.augment.colour import blend_curve
 from tfprep.augment.transform import Transform, scaling, translation
 from tfprep.checks import (
     Range,
