@@ -788,6 +788,7 @@ FILES = {
     "cifar-10-batches-py/data_batch_1": "CIFAR's batches",
     "cifar-100-python/meta": "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100",
     "mnist_train.csv": r"tables without images; .* init reads .* numpy.loadtxt\('FILE'",
+    "imagesTr/liver_0.nii.gz": r"NIfTI; init reads .*nibabel.load\('FILE'",
     "images.h5": r"HDF5; init reads .* h5py.File\('FILE'\)",
 }
 
@@ -1061,6 +1062,11 @@ def masks_told_by_the_beginning_of_their_names(root):
     return masks(root, [f"data/image_{n:03}.png" for n in range(4)], lambda p: p.replace("image", "mask"), None, 0, 1)
 
 
+def masks_of_splits_told_by_the_beginning_of_their_names(root):
+    paths = [f"{split}/images/{n}.jpg" for split in ("train", "val") for n in range(9, 13)]
+    return masks(root, paths, lambda p: f"{p.split('/')[0]}/masks/mask_{stem(p)}.png", 0, 0, 1)
+
+
 def masks_below_folders_of_data(root):
     """As CRACK500."""
     paths = [f"{split}data/{split}data/{split}{n}.jpg" for split in ("train", "test") for n in range(4)]
@@ -1277,6 +1283,18 @@ def masks_named_by_a_table_of_colours(root):
     return {path: (path.split("/")[0], (0, 2)) for path in paths}
 
 
+def masks_named_by_a_map_of_cvat(root):
+    truth = masks(root, numbered("JPEGImages"), lambda path: f"SegmentationClass/{stem(path)}.png", None, 0)
+    for path in (root / "SegmentationClass").iterdir():
+        Image.fromarray(np.repeat([[(0, 0, 0), (51, 221, 255)]], HEIGHT, 0).astype(np.uint8)).resize(
+            (WIDTH, HEIGHT), 0
+        ).save(path)
+    write(
+        root, "labelmap.txt", "# label:color_rgb:parts:actions\nbackground:0,0,0::\ndog:128,0,0::\ncat:51,221,255::\n"
+    )
+    return dict.fromkeys(truth, (ANY, (0, 2)))
+
+
 def masks_of_floodnet(root):
     paths = [f"{split}/{split}-org-img/{n}.jpg" for split in ("train", "val") for n in range(4)]
     return masks(root, paths, lambda path: path.replace("org", "label").replace(".jpg", "_lab.png"), 0, 0, 1)
@@ -1427,6 +1445,7 @@ SAID = {
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
     masks_of_splits_in_the_names_of_files: "called test and train, and this recipe draws new splits from all of them",
     masks_named_by_a_table_of_colours: "the classes of the colours are those of class_dict.csv",
+    masks_named_by_a_map_of_cvat: "the classes of the colours are those of labelmap.txt",
     masks_of_a_drone: "RGB_color_image_masks/ holds 4 .png files that this recipe does not read",
     table_of_kaggle_with_numbers_of_classes: "Meta/ holds 2 .png files that this recipe does not read",
     table_whose_test_lacks_the_target: "this recipe does not read test.csv",

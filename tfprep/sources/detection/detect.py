@@ -157,9 +157,8 @@ class Facts:
             lines.append(f"{name}: class numbers {said} in the masks opened")
         lines += [f"{reason}: {count}" for reason, count in self.tally.items() if not reason.startswith(_UNPAIRED)]
         problems = [f"{one} (a reject)" for one in self.problems[:_PROBLEMS]]
-        problems += [f"{len(self.problems) - _PROBLEMS} more of the files opened are rejects"] * (
-            len(self.problems) > _PROBLEMS
-        )
+        if (more := len(self.problems) - _PROBLEMS) > 0:
+            problems.append(f"{more} more of the files opened are rejects")
         problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
         problems += self.empty
         if self.most_numbers > _MOST_COLOURS:
@@ -302,9 +301,9 @@ _SAME_BITS = 6
 _LISTS = (".txt", ".csv", ".tsv", ".lst", ".json", "")
 _OF_SPLITS = re.compile(r"(?<![A-Za-z])(?:splits?|partitions?|folds?)(?![A-Za-z])", re.IGNORECASE)
 _NAMED_COLOUR = re.compile(
-    r"(?:(?P<before>[^,\d][^,]*), *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?:[\s,]+(?P<after>\S.*?))?\s*"
+    r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
 )
-"""A line of `class_dict.csv` (name,r,g,b) or of CamVid's `label_colors.txt` (r g b name)."""
+"""A line of `class_dict.csv` (name,r,g,b), CVAT's `labelmap.txt` (name:r,g,b::) or CamVid's `label_colors.txt` (r g b name)."""
 _TO_ARRAYS = "init reads the .npz that this line writes: python -c "
 _OF_KERAS = (
     '"import keras, numpy; (a, b), (c, d) = keras.datasets.{0}.load_data(); '
@@ -321,6 +320,8 @@ _OTHER_FILES = {
     "numpy.savez('data.npz', x=f['X'].transpose(3, 0, 1, 2), y=f['y'])\", for an array X [H, W, C, N] as in SVHN",
     r".*\.(?:pkl|pickle)": "pickles, which run code when they are read: write an image file for each sample with Pillow",
     r".*\.arrow": "Arrow of Hugging Face: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet') writes Parquet",
+    r".*\.nii(?:\.gz)?": f'NIfTI; {_TO_ARRAYS}"import nibabel, numpy; '
+    "numpy.savez('data.npz', x=nibabel.load('FILE').get_fdata(dtype='float32').transpose(2, 0, 1))\", for one volume of slices",
     r".*\.csv": "tables without images; for a class and 28 x 28 pixels in the columns of each row, "
     f"{_TO_ARRAYS}\"import numpy; t = numpy.loadtxt('FILE', int, delimiter=',', skiprows=1); "
     "numpy.savez('data.npz', x=t[:, 1:].reshape(-1, 28, 28).astype('uint8'), y=t[:, 0])\"",
@@ -470,7 +471,7 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
     """Yield what is doubtful about the splits: one split alone, or new ones where folders or lists name others."""
     splits = getattr(source, "splits", None)
     if len(facts.splits) == 1 and not isinstance(splits, Fractions | str):
-        yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another"
+        yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)"
     if not isinstance(splits, Fractions):
         return
     if isinstance(source, Folder | Paired):
@@ -505,7 +506,9 @@ def _copies(facts: Facts, tree: Inventory) -> str:
         for other in (one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()):
             with suppress(SampleError, MissingDependencyError):  # pictures are compared where OpenCV is there
                 one, two = (perceptual_hash(read_raw(tree.root, file)) for file in (path, other))
-                found += [(path, other)] if (one ^ two).bit_count() <= _SAME_BITS else []
+                if (one ^ two).bit_count() <= _SAME_BITS:
+                    found.append((path, other))
+                    break
     if len(found) < 2:
         return ""
     return f"{found[0][0]} and {found[0][1]} seem to be one picture, and {len(found) - 1} more of those opened have a copy too"

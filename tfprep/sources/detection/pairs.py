@@ -311,10 +311,10 @@ def _by_beginnings(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         for of_images in (one for one in names if rests and _near(one, folder)):
             stems = [os.path.splitext(name)[0] for name in names[of_images]]
             others = Counter(stem.removesuffix(rest) for rest in rests for stem in stems if stem.endswith(rest))
-            others = Counter({begin: often for begin, often in others.items() if begin and not MASK_WORD.match(begin)})
+            others = Counter({begin: often for begin, often in others.items() if not MASK_WORD.match(begin)})
             for begin, often in others.most_common(1):
                 image, mask = (
-                    f"{literal(below(one, first))}{_star(name for name in names[one] if name.startswith(first))}"
+                    f"{split_pattern(below(one, first))}{_star(name for name in names[one] if name.startswith(first))}"
                     for one, first in ((of_images, begin), (folder, start))
                 )
                 if 2 * often > len(rests):
@@ -381,9 +381,6 @@ def pairs(tree: Inventory) -> Found:
             both, without = sorted(splits & with_masks), sorted(splits - with_masks)
             source = replace(source, splits=tuple(both) if without else None)
             doubts += [f"{', '.join(without)} has no masks, and is left out"] if without else []
-            if without and len(both) == 1:
-                way_out = "splits=sources.Fractions(...) with that name in the patterns draws others"
-                doubts.append(f"all samples are in {both[0]!r}; {way_out}")
         for place, part in enumerate(image.split("/")[:-1]):
             fits = compile_pattern(image, "detect").match_path
             files = (below(folder, name) for folder, few in names.items() for name in few if _NAMELESS.fullmatch(part))
@@ -481,7 +478,7 @@ def _not_alone(tree: Inventory) -> Found:
             rule = f"{tree.root}: files such as {below(folder, masks[0])} are called like masks"
             yield Refusal("masks", SourceError(f"{rule}, and nothing says which images they belong to"))
             return
-        if 2 * sum(count > 1 for count in stems.values()) > len(stems):
+        if 2 * sum(count > 1 for count in stems.values()) > len(stems) > 1:
             one, other = [name for name in names if os.path.splitext(name)[0] == stems.most_common(1)[0][0]][:2]
             rule = f"{tree.root}: files such as {below(folder, one)} and {other} have one name"
             yield Refusal("masks", SourceError(f"{rule}, and nothing says how they belong together"))
