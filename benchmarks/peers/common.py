@@ -1,16 +1,17 @@
-"""Preparation of the photos and measurement, which are the same for all peers.
+"""Preparation of the photos and measurement, which are the same for all peers; run.py runs this script for each of them.
 
-A peer's script calls `main(build, load)`:
+The module of a peer, `peer_NAME.py`, says how that is used:
 
 - `build(items, out, form)` writes every prepared item to the folder `out`; `form` is "jpeg" or "raw";
 - `load(out, form, batch_size, workers)` returns an endless iterable of shuffled batches (images uint8 [B, 224, 224, 3], labels).
 
-Each call runs in a new process, so that the threads, memory and imports of one library do not affect the figures of another.
+Each of them runs in a new process, so that the threads, memory and imports of one library do not affect the figures of another.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import time
@@ -89,15 +90,17 @@ def forever(epoch: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         yield from epoch()
 
 
-def main(build: Build, load: Load) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("peer")
     parser.add_argument("what", choices=["build", "load"])
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--form", choices=["jpeg", "raw"], required=True)
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
-    print(json.dumps(_built(build, options) if options.what == "build" else _loaded(load, options)))
+    peer = importlib.import_module(f"peer_{options.peer}")
+    print(json.dumps(_built(peer.build, options) if options.what == "build" else _loaded(peer.load, options)))
 
 
 def _built(build: Build, options: argparse.Namespace) -> dict[str, float]:
@@ -132,3 +135,7 @@ def _loaded(load: Load, options: argparse.Namespace) -> dict[str, float]:
         "others": measurement.used.others or 0.0,
         "wall_s": time.perf_counter() - started,
     }
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, Item, encoded, in_shards, main
+from common import CROP, Item, encoded, in_shards
 
 from tfprep import records
 
@@ -62,7 +62,3 @@ def _batches(pipeline: Any) -> Iterator[Any]:
     """Arrays over DALI's own memory, which are valid until the next batch."""
     while True:
         yield tuple(np.asarray(part.as_tensor()) for part in pipeline.run())
-
-
-if __name__ == "__main__":
-    main(build, load)

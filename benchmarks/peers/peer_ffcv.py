@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import QUALITY, Item, forever, main, prepared
+from common import QUALITY, Item, forever, prepared
 
 EPOCHS = 50
 """Epochs of the few photos that one epoch of the loader consists of, so that its start is as rare as with a large dataset: 3,000
@@ -69,7 +69,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
         pipelines={"image": [SimpleRGBImageDecoder()], "label": [IntDecoder()]},
     )
     return forever(lambda: ((images, np.asarray(labels)[:, 0]) for images, labels in loader))
-
-
-if __name__ == "__main__":
-    main(build, load)

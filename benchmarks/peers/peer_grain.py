@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, Item, decode_into, encoded, in_shards, main
+from common import CROP, Item, decode_into, encoded, in_shards
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -45,7 +45,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     data = grain.MapDataset.source(source).shuffle(seed=0).repeat()
     batches = data.batch(batch_size, drop_remainder=True, batch_fn=list).map(decode_batch)
     return batches.to_iter_dataset(grain.ReadOptions(num_threads=8 * workers, prefetch_buffer_size=8 * workers))
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import CROP, forever, main
-from peer_keras_directory import build
+from common import CROP, forever
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
@@ -43,7 +42,3 @@ def _epoch(batches: Any, batch_size: int, workers: int) -> Iterator[Any]:
     finally:
         queue.stop()
     batches.on_epoch_end()
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import CROP, Item, encoded, in_class_folders, main
+from common import CROP, Item, encoded, in_class_folders
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -35,7 +35,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
         str(out), image_size=(CROP, CROP), interpolation="nearest", batch_size=None, shuffle=True, verbose=False
     )
     return data.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
-
-
-if __name__ == "__main__":
-    main(build, load)

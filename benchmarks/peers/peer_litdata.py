@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import Item, encoded, forever, main
+from common import Item, encoded, forever
 
 PREFETCH = 4
 
@@ -58,7 +58,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
         prefetch_factor=PREFETCH,
     )
     return forever(lambda: loader)
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from common import Item, encoded, main
+from common import Item, encoded
 
 PREFETCH = 4
 
@@ -70,7 +70,3 @@ def stand_in_for_torchvision() -> None:
         sys.modules |= {name: importlib.util.module_from_spec(ModuleSpec(name, None)) for name in names}
         sys.modules["torchvision.datasets"].VisionDataset = object  # type: ignore[attr-defined]
         sys.modules["torchvision.transforms.functional"].to_tensor = None  # type: ignore[attr-defined]
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import CROP, SHARDS, Item, encoded, main
+from common import CROP, SHARDS, Item, encoded
 
 READ_BYTES = 4 << 20
 
@@ -58,7 +58,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     if form == "raw":
         return shuffled.batch(batch_size).map(decode_batch, num_parallel_calls=auto).prefetch(auto)
     return shuffled.map(decode_record, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import CROP, SHARDS, Item, encoded, main, prepared
+from common import CROP, SHARDS, Item, encoded, prepared
 
 READ_BYTES = 4 << 20
 
@@ -90,7 +90,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     if form == "raw":
         return shuffled.batch(batch_size).map(decode_batch, num_parallel_calls=auto).prefetch(auto)
     return shuffled.map(decode_record, num_parallel_calls=auto).batch(batch_size).prefetch(auto)
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from common import CROP, QUALITY, SIDE, Item, main
+from common import CROP, QUALITY, SIDE, Item
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
@@ -34,7 +34,3 @@ def batches(out: Path, batch_size: int, threads: int, workers: Literal["threads"
         "train", batch_size, inputs="image", targets="label", threads=threads, workers=workers, cache=False
     )
     return iter(loader.repeat())
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -6,13 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from common import main
-from peer_tfprep import batches, build
+from peer_tfprep import batches
 
 
 def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     return batches(out, batch_size, workers, "processes")
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Item, decode_into, encoded, in_class_folders, main
+from common import Item, decode_into, encoded, in_class_folders
 
 
 def build(items: Sequence[Item], out: Path, form: str) -> None:
@@ -68,6 +68,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
 
 
 PREFETCH = 8
-
-if __name__ == "__main__":
-    main(build, load)

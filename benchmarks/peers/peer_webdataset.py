@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Item, encoded, in_shards, main
+from common import Item, encoded, in_shards
 
 PREFETCH = 4
 
@@ -39,7 +39,3 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
     data = wds.WebDataset(shards, shardshuffle=len(shards), nodesplitter=None).repeat().shuffle(1000)
     data = data.batched(batch_size, collation_fn=collate, partial=False)
     return wds.WebLoader(data, batch_size=None, num_workers=workers, prefetch_factor=PREFETCH)
-
-
-if __name__ == "__main__":
-    main(build, load)

@@ -81,7 +81,9 @@ def of_form(options: argparse.Namespace, form: str, names: list[str], photos: Pa
         if form == "raw" and name in NOT_RAW:
             continue
         if dataset.name not in built:
-            built[dataset.name] = run(options, name, "build", form, ["--photos", str(photos), "--out", str(dataset)])
+            built[dataset.name] = run(
+                options, dataset.name, "build", form, ["--photos", str(photos), "--out", str(dataset)]
+            )
         if built[dataset.name]:
             turns[name] = partial(loaded, options, name, form, dataset)
     rounds = harness.in_turns(turns, options.rounds)
@@ -101,7 +103,7 @@ def run(options: argparse.Namespace, name: str, what: str, form: str, more: list
     """Runs one peer in a new process. Prints an error and returns {} if it fails."""
     others = dict(pair.split("=", 1) for pair in options.python)
     python = others.get(name) or (options.python_torch if name in TORCH else sys.executable)
-    command = [str(python), str(HERE / f"peer_{name}.py"), what, "--form", form, *more]
+    command = [str(python), str(HERE / "common.py"), name, what, "--form", form, *more]
     here = {"PYTHONPATH": f"{HERE}:{HERE.parent.parent}", "TF_CPP_MIN_LOG_LEVEL": "2", "RAY_USAGE_STATS_ENABLED": "0"}
     ran = subprocess.run(command, env={**os.environ, **here}, capture_output=True, text=True, timeout=600, check=False)
     lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
