@@ -1118,6 +1118,19 @@ def images_of_two_resolutions(root):
     return "train_HR/ and train_LR/ are called like folders of images and masks"
 
 
+def images_of_two_resolutions_in_splits(root):
+    pictures(
+        root,
+        *(
+            f"D_{split}_{kind}/{split}{n}.png"
+            for split in ("train", "valid")
+            for kind in ("HR", "LR_x2")
+            for n in (1, 2)
+        ),
+    )
+    return "D_train_HR/ is called like a part of the data, not like a class"
+
+
 def classes_with_folders_in_them(root):
     truth = class_folders(root, "animals/cat", "animals/dog", "plants/rose")
     return {path: (ANY, path.split("/")[0]) for path in truth}

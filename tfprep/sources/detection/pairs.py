@@ -459,10 +459,11 @@ def _split_folders(heads: set[str], folders: Sequence[str]) -> tuple[str, dict[s
     splits |= {head: head for head in heads if splits and _OF_SPLIT.fullmatch(head) and head[:1] in "tTvV"}
     forms: dict[str, dict[str, str]] = {}  # train_images and val_images
     for head in () if splits else sorted(heads):
-        if len(words := SPLIT_WORD.findall(head)) == 1 and not NO_IMAGE.fullmatch(_last_word(head)):
+        if len(words := SPLIT_WORD.findall(head)) == 1:
             forms.setdefault(split_pattern(head), {})[head] = words[0]
-    if len(forms) == 1 and len(next(iter(forms.values()))) > 1:
-        form, splits = forms.popitem()
+    for one, of_form in forms.items() if len(forms) == 1 else ():
+        if len(of_form) > 1 and not NO_IMAGE.fullmatch(_last_word(one)):
+            form, splits = one, of_form
     within = [folder.split("/") for folder in folders if folder.split("/")[0] in splits]
     if within and all(len(parts) > 1 and parts[1] == parts[0] for parts in within):  # as zip files of Kaggle unpack
         form = f"{form}/{form}"
