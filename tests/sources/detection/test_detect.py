@@ -1,6 +1,9 @@
 """Which source is chosen for which layout, and its description."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import cv2
@@ -153,6 +156,18 @@ def test_a_table_per_split(tmp_path) -> None:
     (root / "train.csv").write_text("file,label\npics/0.jpg,a\n")
     (root / "val.csv").write_text("file,label\npics/1.jpg,b\n")
     assert detect(root).source == Table("{split}.csv", "file", "label")
+
+
+def test_what_is_said_does_not_depend_on_the_order_of_sets(tmp_path):
+    pictures(tmp_path, *(f"{split}/{label}/1.jpg" for split in ("valid", "train", "test") for label in ("cat", "dog")))
+    code = "import sys; from tfprep.sources.detection.detect import *; print(detect(Path(sys.argv[1])).doubts)"
+    said = {
+        subprocess.run([sys.executable, "-c", code, tmp_path], env={**os.environ, "PYTHONHASHSEED": seed},
+                       capture_output=True, text=True, check=True).stdout
+        for seed in "01234"
+    }  # fmt: skip
+    assert said == {"('test/cat/ and test/dog/ hold files of the same names: are these classes, or images and what "
+                    "belongs to them?',)\n"}  # fmt: skip
 
 
 def test_one_image_of_ten_may_be_missing(tmp_path):

@@ -431,7 +431,7 @@ def folders(tree: Inventory) -> Found:
     form, splits = _split_folders(heads, inner_folders)
     of_all = re.escape(form.partition("{split}")[0])  # `seg_` of seg_train is no word for masks
     for folder in (
-        head for head in heads - splits.keys() if splits and _is_mask_folder(re.sub(f"^{of_all}", "", head))
+        head for head in sorted(heads - splits.keys()) if splits and _is_mask_folder(re.sub(f"^{of_all}", "", head))
     ):
         rule = (
             f"{tree.root}: {plain(prefix)}{folder}/ is called like masks, and nothing says which images they belong to"
@@ -455,8 +455,8 @@ def folders(tree: Inventory) -> Found:
 
 def _split_folders(heads: set[str], folders: Sequence[str]) -> tuple[str, dict[str, str]]:
     """Return the pattern of the folders of splits (`seg_{split}/seg_{split}`), and the split of each ({"seg_train": "train"})."""
-    form, splits = "{split}", {head: head for head in heads if is_split(head)}
-    splits |= {head: head for head in heads if splits and _OF_SPLIT.fullmatch(head) and head[:1] in "tTvV"}
+    form, splits = "{split}", {head: head for head in sorted(heads) if is_split(head)}
+    splits |= {head: head for head in sorted(heads) if splits and _OF_SPLIT.fullmatch(head) and head[:1] in "tTvV"}
     forms: dict[str, dict[str, str]] = {}  # train_images and val_images
     for head in () if splits else sorted(heads):
         if len(words := SPLIT_WORD.findall(head)) == 1:
@@ -570,7 +570,8 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
     if refusal is not None:
         return refusal
     doubts = list(guess.doubts)
-    one, other = [plain(f"{prefixes[0]}{name}") for name in sorted(names)] if len(names) == 2 else ("", "")
+    pairs = [[plain(f"{prefix}{name}") for name in sorted(names)] for prefix in prefixes if len(names) == 2]
+    one, other = next((pair for pair in pairs if tree.names.keys() >= set(pair)), ("", ""))
     stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
     fewer, many = sorted((stems, others), key=len)
     longer = sum(
