@@ -13,8 +13,9 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
+from tfprep.sources.detection.class_folders import folders
 from tfprep.sources.detection.inventory import Inventory, may_annotate, suffix_of
-from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, files_by_split, folders, is_split, split_pattern
+from tfprep.sources.detection.pairs import IMAGE_WORD, MASK_WORD, files_by_split, is_split, split_pattern
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, compile_pattern, literal, walk
 from tfprep.sources.rows import column_names, declared_classes, file_columns

@@ -6,292 +6,41 @@ unless other annotations fit; what the source does not read of the folder stands
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
-from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
-from tfprep.fields import Array, Kind, Size
-from tfprep.images import (
-    decode_image,
-    decode_mask,
-    decode_pixels,
-    image_size,
-    is_dicom,
-    is_jpeg,
-    perceptual_hash,
-    pixels_size,
-)
-from tfprep.seeding import sample_hash
+from tfprep.images import decode_image, perceptual_hash
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
 from tfprep.sources.archives import Archives
 from tfprep.sources.arrays import Arrays
 from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
-from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below, path_hash, suffix_of
-from tfprep.sources.detection.pairs import folders, pairs, split_words
+from tfprep.sources.detection.class_folders import folders
+from tfprep.sources.detection.facts import MOST_COLOURS, PAGES, SAMPLES, Facts, image_form, look
+from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
+from tfprep.sources.detection.pairs import pairs, split_words
 from tfprep.sources.detection.tables import about_tables, tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Pattern, compile_pattern, literal
 from tfprep.sources.pixels import Pixels
-from tfprep.sources.raw import parse_reference, read_raw
-from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
+from tfprep.sources.raw import read_raw
+from tfprep.sources.source import Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
 
-PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
-"""The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
-TRANSPARENT, PAGES = ", transparent", ", several pages"
-_MISSING = re.compile(r"nan|none|null|n/?a|nil|missing|\?|-|", re.IGNORECASE)
-_UNPAIRED = "image without its "
-_PROBLEMS = 4
-SAMPLES = 24
-"""Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
-
-
-@dataclass
-class Facts:
-    """Facts about the samples of a source, as `look` collects them.
-
-    Attributes:
-        kinds: Kind of each field.
-        splits: Number of samples by split.
-        labels: Number of samples by label field and class name.
-        suffixes: Number of image files by suffix.
-        sizes: (height, width) of the images that were opened.
-        objects: Number of annotated objects by class.
-        mask_numbers: Class numbers in the masks that were opened, by field.
-        most_numbers: The most class numbers in one mask.
-        forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
-        problems: What is wrong with files that were opened.
-        empty: How many samples of which split have no objects.
-        tally: What the source passed over.
-        used: `path_hash` of each file that samples are made of, sorted.
-        drawn: Path of each opened image, and whether it has few colours, as drawings and pictures of masks have.
-    """
-
-    kinds: Mapping[str, Kind]
-    splits: Counter[str] = field(default_factory=Counter)
-    labels: dict[str, dict[str, int]] = field(default_factory=dict)
-    suffixes: Counter[str] = field(default_factory=Counter)
-    sizes: list[Size] = field(default_factory=list)
-    objects: dict[str, int] = field(default_factory=dict)
-    mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    most_numbers: int = 0
-    forms: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
-    tally: dict[str, int] = field(default_factory=dict)
-    used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    drawn: dict[str, bool] = field(default_factory=dict)
-
-    def reads(self, path: str) -> bool:
-        """Tell if samples are made of this file."""
-        place = int(np.searchsorted(self.used, path_hash(path)))
-        return place < len(self.used) and self.used[place] == path_hash(path)
-
-    @property
-    def deep(self) -> bool:
-        """Tells if 8-bit RGB would lose something of most images that were opened."""
-        return sum(self.not_plain.values()) * 2 > sum(self.forms.values())
-
-    @property
-    def not_plain(self) -> Mapping[str, int]:
-        """The forms of which 8-bit RGB would lose something."""
-        return {form: count for form, count in self.forms.items() if form.removesuffix(TRANSPARENT) not in PLAIN}
-
-    @property
-    def transparent(self) -> bool:
-        """Tells if images that were opened have transparent pixels."""
-        return any(form.endswith(TRANSPARENT) for form in self.forms)
-
-    @property
-    def usual_side(self) -> int:
-        """The shorter side in pixels that at least 19 of 20 images have, as far as they were opened."""
-        shorter = sorted(min(size) for size in self.sizes)
-        return shorter[len(shorter) // 20]
-
-    @property
-    def small(self) -> str:
-        """Names those of the images that were opened are much smaller than the others; "" if none is."""
-        usual = self.usual_side if self.sizes else 0
-        few = [min(size) for size in self.sizes if min(size) < usual / 2]
-        if not few:
-            return ""
-        share = f"{len(few)} of {len(self.sizes)} images opened"
-        return f"{share} are smaller than half of the usual {usual} pixels; they are enlarged"
-
-    def lines(self) -> list[str]:
-        """Return the facts in words, one line for each."""
-        lines = [f"{sum(self.splits.values())} samples: {_counts(self.splits)}"]
-        for name, counts in self.labels.items():
-            lines.append(f"{name}: {len(counts)} classes: {_counts(counts)}")
-        if self.objects:
-            lines.append(
-                f"{sum(self.objects.values())} objects in {len(self.objects)} classes: {_counts(self.objects)}"
-            )
-        lines.append(f"image files: {_counts(self.suffixes)}")
-        if self.sizes:
-            by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
-            smallest, largest = (f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
-            said = f"all {smallest}" if len(set(self.sizes)) == 1 else f"{smallest} to {largest}"
-            lines.append(f"image sizes, {len(self.sizes)} opened: {said}")
-        if self.not_plain:
-            lines.append(f"image dtype and channels: {_counts(self.forms)}")
-        for name, numbers in self.mask_numbers.items():
-            # (0, 1, 2, 255) as "0-2, 255"
-            runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-            said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
-            lines.append(f"{name}: class numbers {said} in the masks opened")
-        lines += [f"{reason}: {count}" for reason, count in self.tally.items() if not reason.startswith(_UNPAIRED)]
-        problems = [f"{one} (a reject)" for one in self.problems[:_PROBLEMS]]
-        if (more := len(self.problems) - _PROBLEMS) > 0:
-            problems.append(f"{more} more of the files opened are rejects")
-        problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
-        problems += self.empty
-        if self.most_numbers > _MOST_COLOURS:
-            problems.append(
-                f"one mask holds {self.most_numbers} numbers: are these classes, or objects, depths, soft edges?"
-            )
-        for name, counts in self.labels.items():
-            if missing := [repr(one) for one in counts if _MISSING.fullmatch(one)]:
-                problems.append(f"the classes {', '.join(missing)} of {name} may stand for a value that is missing")
-        return [*lines, *(f"unsure: {one}" for one in problems)]
-
-
-def look(source: Source, root: Path) -> Facts:
-    """List all samples and open `SAMPLES` of them. Raises SourceError if the source does not fit the folder."""
-    listing = source.scan(root)
-    facts = Facts(listing.kinds)
-    places = {name: place for place, name in enumerate(listing.values)}
-    counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
-    objects, empty, without = Counter[int](), Counter[str](), Counter[str]()
-    chosen: list[tuple[int, int, Entry]] = []
-    used = array("q")
-    for number, entry in enumerate(listing.entries):
-        used.extend(path_hash(parse_reference(file).file) for file in entry.files)
-        facts.splits[entry.split] += 1
-        reference = parse_reference(entry.files[0])
-        of_member = suffix_of(reference.member)
-        facts.suffixes[of_member if of_member in IMAGE_SUFFIXES else suffix_of(reference.file)] += 1
-        for name, count in counts.items():
-            value = entry.values[places[name]]
-            count.update(value if isinstance(value, list) else [] if value is None else [value])
-            empty[f"{name}: the cell is empty, which is a reject"] += value is None
-        if "objects" in places:
-            found = entry.values[places["objects"]]["objects"]
-            objects.update(one["label"] for one in found if one.get("label") is not None)
-            without[entry.split] += not found
-        ranked = (-sample_hash(0, entry.key), number, entry)
-        (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
-    for name, count in counts.items():
-        facts.labels[name] = {label: count[n] for n, label in enumerate(listing.classes[name])}
-    names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
-    facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
-    _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
-    for split, none in without.items() if objects else ():
-        where = f"{split}: {'all' if none == facts.splits[split] else none} samples have no objects"
-        facts.empty += [f"{where}: is this so, or are their annotations missing?"] * (none > 0)
-    facts.tally = dict(listing.tally) | {reason: count for reason, count in empty.items() if count}
-    facts.used = np.unique(np.array(used, np.int64))
-    return facts
-
-
-def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: list[Entry]) -> None:
-    """Add what is found in the files of some samples."""
-    decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
-    numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
-    for entry in entries:
-        try:
-            raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
-            raw |= zip(listing.values, entry.values, strict=True)
-            size = decoders["image"].size(raw) if "image" in decoders else None
-            if "image" in raw:
-                form, size, facts.drawn[entry.files[0]] = _form(raw["image"])
-                facts.forms[form] += 1
-            facts.sizes += [] if size is None else [size]
-            made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
-            if "image" not in raw:
-                facts.forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
-            for name, found in numbers.items():
-                of_one = np.unique(made[name] if name in made else decode_mask(raw[name])).tolist()
-                found.update(of_one)
-                facts.most_numbers = max(facts.most_numbers, len(of_one) if name == "mask" else 0)
-        except SampleError as error:
-            facts.problems.append(f"{entry.key}: {error}")
-    facts.mask_numbers = {name: tuple(sorted(found)) for name, found in numbers.items()}
-
-
-def _form(data: bytes) -> tuple[str, Size, bool]:
-    """Dtype and channels of an image as its file holds them, its size, and whether it has few colours."""
-    if is_jpeg(data):
-        return PLAIN[0], image_size(data), False
-    try:
-        pixels = decode_pixels(data, page=0, nodata=0)
-    except MissingDependencyError:
-        if is_dicom(data):
-            raise
-        return (
-            PLAIN[0],
-            image_size(data),
-            False,
-        )  # one of more than 8 bits is a reject of the build, which says what to do
-    alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
-    height, width, channels = pixels.shape
-    few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
-    drawn = len(np.unique(few, axis=0)) <= min(_MOST_COLOURS, len(few) // _PIXELS_A_COLOUR)
-    kind = ", DICOM" if is_dicom(data) else ""
-    try:
-        pixels_size(data)
-    except SampleError:
-        kind += PAGES
-    return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width), drawn
-
-
-def _drawn_apart(facts: Facts) -> str:
-    """Say which images have few colours, where their suffix, folder or the end of their name divides them from all others.
-
-    So masks are told from photos: in a data set of drawings and photos both have the same kinds of names.
-    """
-    features: dict[tuple[int, str], list[str]] = {}
-    for path in facts.drawn:
-        *folders, name = path.split("/")
-        stem, suffix = os.path.splitext(name)
-        named = (suffix.lower(), re.split(r"[ _.-]", stem)[-1], *folders)
-        for feature in enumerate(named):
-            features.setdefault(feature, []).append(path)
-    apart = {
-        path for paths in features.values() if len(paths) > 1 and all(map(facts.drawn.get, paths)) for path in paths
-    }
-    drawn, others = ([path for path, few in facts.drawn.items() if few is one] for one in (True, False))
-    if len(drawn) < _FEW or len(others) < _FEW or set(drawn) - apart:
-        return ""
-    return f"files such as {drawn[0]} have few colours, as masks have, and files such as {others[0]} are pictures"
-
-
-def _counts(counts: Mapping[str, int], most: int = 12) -> str:
-    said = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:most])
-    return said + (f", … ({len(counts) - most} more)" if len(counts) > most else "")
-
-
 _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe | ObjectTable
 """The sources with the option `pixels`."""
-_MOST_COLOURS = 64
-"""A mask of colours has one colour for each class; a picture has thousands."""
-_SIDE_SEEN, _PIXELS_A_COLOUR = 256, 8
-"""Colours are counted in at most so many rows and columns of an image; few colours are few for the number of pixels too."""
 _FEW = 3
 _MASKS_OPENED = 300
 _DARKEST = 64
@@ -461,7 +210,7 @@ def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[st
         left = (below(folder, name) for name in names if not facts.reads(below(folder, name)))
         if len(folders) < _FEW and (path := next(left, None)) is not None:
             with suppress(SampleError):
-                folders += [folder] if _form(read_raw(tree.root, path))[2] else []
+                folders += [folder] if image_form(read_raw(tree.root, path))[2] else []
     if folders:
         said = ", ".join(f"{folder}/" for folder in folders)
         yield f"{said} may hold masks too: are those of {source.mask} the ones to learn (mask=)?"
@@ -485,6 +234,27 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
     if lists := [path for path in lists if all(pattern.match_path(path) is None for pattern in read)]:
         few = ", ".join(lists[:3]) + ", …" * (len(lists) > 3)
         yield f"{few} may say which images are for training, and this recipe draws new splits (splits=)"
+
+
+def _drawn_apart(facts: Facts) -> str:
+    """Say which images have few colours, where their suffix, folder or the end of their name divides them from all others.
+
+    So masks are told from photos: in a data set of drawings and photos both have the same kinds of names.
+    """
+    features: dict[tuple[int, str], list[str]] = {}
+    for path in facts.drawn:
+        *folders, name = path.split("/")
+        stem, suffix = os.path.splitext(name)
+        named = (suffix.lower(), re.split(r"[ _.-]", stem)[-1], *folders)
+        for feature in enumerate(named):
+            features.setdefault(feature, []).append(path)
+    apart = {
+        path for paths in features.values() if len(paths) > 1 and all(map(facts.drawn.get, paths)) for path in paths
+    }
+    drawn, others = ([path for path, few in facts.drawn.items() if few is one] for one in (True, False))
+    if len(drawn) < _FEW or len(others) < _FEW or set(drawn) - apart:
+        return ""
+    return f"files such as {drawn[0]} have few colours, as masks have, and files such as {others[0]} are pictures"
 
 
 def _copies(facts: Facts, tree: Inventory) -> str:
@@ -571,7 +341,7 @@ def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
             pixels = decode_image(read_files(folder, listing.files, entry)["mask"])
             seen.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
             opened += 1
-        if len(seen) > _MOST_COLOURS:
+        if len(seen) > MOST_COLOURS:
             raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
     colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(seen)]
     doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
