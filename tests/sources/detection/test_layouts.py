@@ -783,7 +783,7 @@ def list_of_classes(root):
 
 
 FILES = {
-    "train.tfrecord-00000-of-00001": "tfprep index",
+    "train.tfrecord-00000-of-00001": "tfprep index 'PATTERN' --split SPLIT",
     "train-images-idx3-ubyte.gz": r"MNIST's idx files; init reads .* keras.datasets.mnist.load_data.*numpy.savez\('mnist.npz'",
     "cifar-10-batches-py/data_batch_1": "CIFAR's batches",
     "cifar-100-python/meta": "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100",
