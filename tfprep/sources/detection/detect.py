@@ -59,7 +59,7 @@ _OF_KERAS = (
     "numpy.savez('{0}.npz', x_train=a, y_train=b, x_test=c, y_test=d)\""
 )
 _OTHER_FILES = {
-    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record": "TFRecords: `tfprep index 'PATTERN' --split SPLIT` reads them where they are",
+    r".*tfrecords?(?:[.-].*)?|.*\.tfrec|.*\.record": "TFRecords: `tfprep index 'PATTERN' --split SPLIT` reads them in place",
     r".*[.-]idx[1-4]-ubyte(?:\.gz)?": f"MNIST's idx files; {_TO_ARRAYS}{_OF_KERAS.format('mnist')}",
     r"data_batch_\d+(?:\.bin)?|test_batch(?:\.bin)?": f"CIFAR's batches; {_TO_ARRAYS}{_OF_KERAS.format('cifar10')}",
     r"meta|fine_label_names\.txt": f"CIFAR-100's files; {_TO_ARRAYS}{_OF_KERAS.format('cifar100')}",
