@@ -739,7 +739,7 @@ def table_with_names_of_what_is_missing(root):
 
 
 def table_of_lesions(root):
-    paths = pictures(root, *numbered("images"))
+    paths = pictures(root, *numbered("images", 6))
     csv_file(root, "meta.csv", "lesion_id,image_id,dx", [(n // 2, stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
     return a_and_b(paths)
 
@@ -1418,6 +1418,20 @@ def table_beside_an_archive(root):
     return "the archives hold images alone, and this recipe does not read labels.csv; unpack the archives"
 
 
+# --- what is ordinary, and gives no doubt -----------------------------------------------------------------------------
+
+
+def classes_in_files_called_like_masks(root):
+    paths = [f"{label}/{label}_{n}.jpg" for label in ("clutter", "target") for n in range(4)]
+    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
+
+
+def masks_in_a_folder_for_each_image(root):
+    """As in the Data Science Bowl of 2018."""
+    paths = [f"{n}/images/{n}.png" for n in range(4)]
+    return masks(root, paths, lambda path: path.replace("images", "mask"), None, 0, 1)
+
+
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
@@ -1485,6 +1499,11 @@ SAID = {
     table_in_each_class_folder: "this recipe does not read Images/00000/GT-00000.csv",
 }
 """What `init` says of a layout that it reads."""
+NOT_SAID = {
+    classes_in_files_called_like_masks: "unsure",
+    masks_in_a_folder_for_each_image: "unsure",
+}
+"""Doubts that `init` has not about a layout."""
 
 
 def found_in(found: Detected, root: Path) -> Truth:
@@ -1531,10 +1550,16 @@ def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
     }
     said = "\n".join(detected.lines())
     assert SAID.get(layout, "") in said
+    assert layout not in NOT_SAID or NOT_SAID[layout] not in said
     assert ("does not read" in said) == ("does not read" in SAID.get(layout, "")) or layout in PARTS
 
 
-PARTS = {masks_and_fields_of_view, masks_beside_lists_of_splits, table_with_empty_masks, table_of_lesions} | {
+PARTS = {
+    masks_and_fields_of_view,
+    masks_beside_lists_of_splits,
+    table_with_empty_masks,
+    table_of_lesions,
+} | {
     one_folder_below_each_split,
     masks_of_some_splits,
     yolo_of_label_studio,

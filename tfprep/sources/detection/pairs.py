@@ -311,7 +311,8 @@ def _by_beginnings(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         found = list(filter(None, (_BEGINNING.fullmatch(os.path.splitext(name)[0]) for name in files)))
         start = found[0]["beginning"] if found else ""
         rests = {match["rest"] for match in found if match["beginning"] == start}
-        for of_images in (one for one in names if rests and _near(one, folder)):
+        lossy = _suffixes(files) <= _LOSSY  # `target_1.jpg` in a class folder beside others
+        for of_images in (one for one in names if rests and _near(one, folder) and not (lossy and one != folder)):
             stems = [os.path.splitext(name)[0] for name in names[of_images]]
             others = Counter(stem.removesuffix(rest) for rest in rests for stem in stems if stem.endswith(rest))
             others = Counter({begin: often for begin, often in others.items() if not MASK_WORD.match(begin)})
@@ -387,8 +388,8 @@ def pairs(tree: Inventory) -> Found:
         for place, part in enumerate(image.split("/")[:-1]):
             fits = compile_pattern(image, "detect").match_path
             files = (below(folder, name) for folder, few in names.items() for name in few if _NAMELESS.fullmatch(part))
-            folders = {path.split("/")[place] for path in files if fits(path) is not None}
-            if len(folders) > 1:
+            folders = Counter(path.split("/")[place] for path in files if fits(path) is not None)
+            if 1 < len(folders) < folders.total():  # not a folder for each image
                 few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
                 doubts.append(
                     f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
