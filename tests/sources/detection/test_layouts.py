@@ -1432,6 +1432,47 @@ def masks_in_a_folder_for_each_image(root):
     return masks(root, paths, lambda path: path.replace("images", "mask"), None, 0, 1)
 
 
+def table_of_scenes(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(
+        root,
+        "meta.csv",
+        "image,scene,label",
+        [(name(p), ["in", "out"][n // 2], "ab"[n % 2]) for n, p in enumerate(paths)],
+    )
+    return a_and_b(paths)
+
+
+def table_with_patients_of_some(root):
+    paths = pictures(root, *numbered("images"))
+    csv_file(
+        root,
+        "meta.csv",
+        "image,patient,label",
+        [(name(p), ["", "", "p", "q"][n], "ab"[n % 2]) for n, p in enumerate(paths)],
+    )
+    return a_and_b(paths)
+
+
+def table_of_a_validation_of_all_images(root):
+    paths = pictures(root, *numbered("train"), *numbered("test"))
+    csv_file(root, "labels_validation.csv", "image,label", [(p, "ab"[n % 2]) for n, p in enumerate(paths)])
+    return a_and_b(paths)
+
+
+def table_of_the_test_alone(root):
+    pictures(root, *numbered("train"))
+    paths = pictures(root, *numbered("test"))
+    csv_file(root, "test.csv", "image,label", [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)])
+    return "test.csv has labels of a part of the images alone; write the recipe by hand"
+
+
+def table_with_an_index_beside_names_of_other_images(root):
+    pictures(root, *(f"images/{n:04}.jpg" for n in range(4)))
+    csv_file(root, "meta.csv", ",image,label", [(n, f"{n}x.jpg", "ab"[n % 2]) for n in range(4)])
+    return "no folder holds the images that 'image' names, such as 0x.jpg"
+
+
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 """A layout returns what is read, or, where it is refused, what is said."""
 SAID = {
@@ -1455,6 +1496,8 @@ SAID = {
     table_of_the_training_alone: "this recipe does not read test.csv",
     table_with_empty_masks: "unsure: 'mask' is empty in 3 rows, and is not read",
     table_with_names_of_what_is_missing: "unsure: the classes 'NaN' of label may stand for a value that is missing",
+    table_of_scenes: "this recipe does not read the columns scene",
+    table_with_patients_of_some: "this recipe does not read the columns patient",
     table_of_lesions: "unsure: images share 'lesion_id', and may be in two splits",
     classes_with_folders_in_them: "the classes are animals, plants, and the folders in them (cat, dog, rose) are not",
     one_folder_below_each_split: "the only folder below the splits is image_2, which is no class",
@@ -1502,6 +1545,8 @@ SAID = {
 NOT_SAID = {
     classes_in_files_called_like_masks: "unsure",
     masks_in_a_folder_for_each_image: "unsure",
+    table_of_scenes: "may be in two splits",
+    table_with_patients_of_some: "may be in two splits",
 }
 """Doubts that `init` has not about a layout."""
 

@@ -117,11 +117,16 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
 
 
 def about_tables(tree: Inventory) -> str:
-    """Say which table names the images in one of several columns, and how to read it; "" if there is none."""
+    """Say which table names images and is not read, and how to read it; "" if there is none."""
     for path in tree.files(*TABLE_SUFFIXES):
         with suppress(SourceError):
             seen = _Seen(tree, path)
             column, image = seen.image() if seen.paths else ("", "")
+            if column and (label := seen.label()) is not None:
+                return (
+                    f"{seen.where} has labels of a part of the images alone; write the recipe by hand, with a table of all, or "
+                    f"for this part: sources.Table({path!r}, {image!r}, label={label!r})"
+                )
             if others := [name for name in seen.columns if name not in seen.paths and name] if column else []:
                 said = ", ".join(others[:8]) + ", …" * (len(others) > 8)
                 return (
@@ -176,7 +181,8 @@ class _Seen:
                 said = ", ".join(map(str, few[:3]))
                 rule = f"{self.where}: no folder holds the images that {name!r} names, such as {said}"
                 raise SourceError(rule + self._without_first_folders([str(value) for value in few]))
-            self._check_zeros(name, few)
+        for name in self.columns if not self.paths and self.label() is not None else ():
+            self._check_zeros(name, self.few(name))
         if not self.paths and (runs := self.runs()) is not None:
             rule = f"{self.where}: {runs!r} holds masks as run lengths, and no column names images as they are called"
             raise SourceError(f"{rule}; write a column with the name of each image (ImageId)")
@@ -237,10 +243,10 @@ class _Seen:
 
     def _check_zeros(self, column: str, few: Sequence[Any]) -> None:
         """SourceError for numbers of images whose names are these numbers with zeros in front."""
+        if not few or not all(str(value).isdecimal() for value in few):
+            return
         stems = [os.path.splitext(name)[0] for names in self.tree.names.values() for name in names]
         numbers = {int(stem): stem for stem in stems if stem.isdecimal()}
-        if self.label() is None or not few or not all(str(value).isdecimal() for value in few):
-            return
         if 2 * len(set(few)) >= min(NAMES_KEPT, len(stems)) and all(int(value) in numbers for value in few):
             rule = f"{self.where}: {column!r} numbers the images, and {few[0]} stands for {numbers[int(few[0])]}"
             raise SourceError(f"{rule}; write the names of the images as they are")
@@ -307,8 +313,7 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[t
         if left := _columns_left(guess.source, seen):
             said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
             doubts.insert(0, f"this recipe does not read the columns {said} (label=, fields=)")
-        words = {word for path in taken for word in split_words(path)}
-        if words and words.isdisjoint(_TRAINING) and any(_TRAINING & {*split_words(folder)} for folder in tree.images):
+        if _is_of_a_test(tree, looked, taken, column, image):
             return []  # labels of a test whose training has others, such as folders
         count = sum(len(looked[path].columns[column]) for path in taken)
         return [(count, guess._replace(layout=layout, doubts=(*guess.doubts, *doubts)))]
@@ -318,6 +323,16 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[t
             rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
     return []
+
+
+def _is_of_a_test(tree: Inventory, looked: Mapping[str, _Seen], taken: Sequence[str], column: str, image: str) -> bool:
+    """Tell whether tables are called like other splits than the training, whose folders hold none of their images."""
+    words = {word for path in taken for word in split_words(path)}
+    training = [folder for folder in tree.images if _TRAINING & {*split_words(folder)}]
+    if not words or not training or words & _TRAINING:
+        return False
+    rows = ((looked[path], row) for path in taken for row in range(len(looked[path].few(column))))
+    return not any(seen.path_in(row, image).rpartition("/")[0] in training for seen, row in rows)
 
 
 def _plain(column: str) -> str:
@@ -432,7 +447,10 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     if "{split}" not in pattern and splits is None:
         splits = BY_CLASS if one_class else FRACTIONS
     of_one = next((c for c in filter(_OF_ONE.fullmatch, seen.columns) if c != label and c not in seen.paths), None)
-    if of_one and isinstance(splits, Fractions) and len(set(seen.columns[of_one])) < len(seen.columns[of_one]):
+    ones = [value for value in seen.columns[of_one] if value not in (None, "")] if of_one else []
+    if isinstance(splits, Fractions) and 2 < len(set(ones)) < len(
+        ones
+    ):  # two are classes, as of a scene: indoor, outdoor
         doubts.append(
             f"images share {of_one!r}, and may be in two splits: Fractions(..., group_by={of_one!r}) keeps them together"
         )
