@@ -1421,6 +1421,11 @@ def table_beside_an_archive(root):
 # --- what is ordinary, and gives no doubt -----------------------------------------------------------------------------
 
 
+def classes_without_anything(root):
+    """As in data of defects."""
+    return class_folders(root, "missing", "none", "scratch")
+
+
 def classes_in_files_called_like_masks(root):
     paths = [f"{label}/{label}_{n}.jpg" for label in ("clutter", "target") for n in range(4)]
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
@@ -1430,6 +1435,13 @@ def masks_in_a_folder_for_each_image(root):
     """As in the Data Science Bowl of 2018."""
     paths = [f"{n}/images/{n}.png" for n in range(4)]
     return masks(root, paths, lambda path: path.replace("images", "mask"), None, 0, 1)
+
+
+def coco_with_a_few_images_without_objects(root):
+    paths = pictures(root, *numbered("images", 20))
+    content = coco_json([*map(name, paths)])
+    write(root, "labels.json", content | {"annotations": content["annotations"][1:]})
+    return objects(paths) | {paths[0]: (ANY, [])}
 
 
 def table_of_scenes(root):
@@ -1543,8 +1555,10 @@ SAID = {
 }
 """What `init` says of a layout that it reads."""
 NOT_SAID = {
+    classes_without_anything: "unsure",
     classes_in_files_called_like_masks: "unsure",
     masks_in_a_folder_for_each_image: "unsure",
+    coco_with_a_few_images_without_objects: "unsure",
     table_of_scenes: "may be in two splits",
     table_with_patients_of_some: "may be in two splits",
 }

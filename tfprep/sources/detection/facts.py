@@ -19,6 +19,7 @@ from tfprep.fields import Array, Kind, Size
 from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
 from tfprep.sources.detection.inventory import path_hash, suffix_of
+from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
@@ -27,6 +28,8 @@ PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 
 """The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
 TRANSPARENT, PAGES = ", transparent", ", several pages"
 _MISSING = re.compile(r"nan|none|null|n/?a|nil|missing|\?|-|", re.IGNORECASE)
+_MOST_WITHOUT_OBJECTS = 0.1
+"""Of COCO's images 1 % have no objects, and Ultralytics advise up to 10 % of background for YOLO."""
 _UNPAIRED = "image without its "
 _PROBLEMS = 4
 MOST_COLOURS = 64
@@ -52,7 +55,7 @@ class Facts:
         most_numbers: The most class numbers in one mask.
         forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
         problems: What is wrong with files that were opened.
-        empty: How many samples of which split have no objects.
+        missing: What samples may lack: how many of a split have no objects, and which classes may stand for none.
         tally: What the source passed over.
         used: `path_hash` of each file that samples are made of, sorted.
         drawn: Path of each opened image, and whether it has few colours, as drawings and pictures of masks have.
@@ -68,7 +71,7 @@ class Facts:
     most_numbers: int = 0
     forms: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    empty: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     drawn: dict[str, bool] = field(default_factory=dict)
@@ -136,14 +139,11 @@ class Facts:
         if (more := len(self.problems) - _PROBLEMS) > 0:
             problems.append(f"{more} more of the files opened are rejects")
         problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
-        problems += self.empty
+        problems += self.missing
         if self.most_numbers > MOST_COLOURS:
             problems.append(
                 f"one mask holds {self.most_numbers} numbers: are these classes, or objects, depths, soft edges?"
             )
-        for name, counts in self.labels.items():
-            if missing := [repr(one) for one in counts if _MISSING.fullmatch(one)]:
-                problems.append(f"the classes {', '.join(missing)} of {name} may stand for a value that is missing")
         return [*lines, *(f"unsure: {one}" for one in problems)]
 
 
@@ -178,8 +178,13 @@ def look(source: Source, root: Path) -> Facts:
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
     _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
     for split, none in without.items() if objects else ():
-        where = f"{split}: {'all' if none == facts.splits[split] else none} samples have no objects"
-        facts.empty += [f"{where}: is this so, or are their annotations missing?"] * (none > 0)
+        if none > _MOST_WITHOUT_OBJECTS * (of_split := facts.splits[split]):
+            where = f"{split}: {'all' if none == of_split else f'{none} of {of_split}'} samples have no objects"
+            facts.missing.append(f"{where}: is this so, or are their annotations missing?")
+    for name, of_label in facts.labels.items():  # nobody calls a folder by a value that is missing
+        classes = [] if isinstance(source, Folder) else [repr(one) for one in of_label if _MISSING.fullmatch(one)]
+        if classes:
+            facts.missing.append(f"the classes {', '.join(classes)} of {name} may stand for a value that is missing")
     facts.tally = dict(listing.tally) | {reason: count for reason, count in empty.items() if count}
     facts.used = np.unique(np.array(used, np.int64))
     return facts
