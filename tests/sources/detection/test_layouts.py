@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import shutil
+import sys
 import tarfile
 import unicodedata
 import zipfile
@@ -1421,6 +1422,10 @@ def table_beside_an_archive(root):
 # --- what is ordinary, and gives no doubt -----------------------------------------------------------------------------
 
 
+def classes_called_like_splits(root):
+    return class_folders(root, "test_negative", "test_positive", "valid_ticket")
+
+
 def classes_without_anything(root):
     """As in data of defects."""
     return class_folders(root, "missing", "none", "scratch")
@@ -1429,6 +1434,17 @@ def classes_without_anything(root):
 def classes_in_files_called_like_masks(root):
     paths = [f"{label}/{label}_{n}.jpg" for label in ("clutter", "target") for n in range(4)]
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
+
+
+def masks_without_an_image(root):
+    for n in (8, 9):
+        mask(root, f"masks/{n}.png", 0, 1)
+    return masks(root, [f"images/{n}.jpg" for n in range(4)], lambda path: f"masks/{stem(path)}.png", None, 0, 1)
+
+
+def masks_beside_a_drawing(root):
+    mask(root, "logo.png", 0, 1)
+    return masks(root, [f"images/{n}.jpg" for n in range(4)], lambda path: f"masks/{stem(path)}.png", None, 0, 1)
 
 
 def masks_in_a_folder_for_each_image(root):
@@ -1508,6 +1524,8 @@ SAID = {
     table_of_the_training_alone: "this recipe does not read test.csv",
     table_with_empty_masks: "unsure: 'mask' is empty in 3 rows, and is not read",
     table_with_names_of_what_is_missing: "unsure: the classes 'NaN' of label may stand for a value that is missing",
+    masks_without_an_image: "masks/ holds 2 .png files that this recipe does not read",
+    masks_beside_a_drawing: "unsure: ./ may hold masks too",
     table_of_scenes: "this recipe does not read the columns scene",
     table_with_patients_of_some: "this recipe does not read the columns patient",
     table_of_lesions: "unsure: images share 'lesion_id', and may be in two splits",
@@ -1555,8 +1573,10 @@ SAID = {
 }
 """What `init` says of a layout that it reads."""
 NOT_SAID = {
+    classes_called_like_splits: "unsure",
     classes_without_anything: "unsure",
     classes_in_files_called_like_masks: "unsure",
+    masks_without_an_image: "may hold masks too",
     masks_in_a_folder_for_each_image: "unsure",
     coco_with_a_few_images_without_objects: "unsure",
     table_of_scenes: "may be in two splits",
@@ -1614,6 +1634,7 @@ def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
 
 
 PARTS = {
+    masks_beside_a_drawing,
     masks_and_fields_of_view,
     masks_beside_lists_of_splits,
     table_with_empty_masks,
@@ -1626,6 +1647,13 @@ PARTS = {
     table_of_kaggle,
 }
 """Layouts with files that no recipe needs."""
+
+
+def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):
+    masks_without_an_image(tmp_path)
+    write(tmp_path, "scans/1.dcm", b"\0" * 128 + b"DICM" + b"\0" * 64)
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    assert "this recipe does not read scans/1.dcm" in "\n".join(detect(tmp_path).lines())
 
 
 @pytest.mark.parametrize("file", FILES)

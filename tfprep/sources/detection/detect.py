@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
@@ -205,14 +206,20 @@ def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[st
     """Yield the folders that may hold masks too, by one file of each that is not read."""
     if not isinstance(source, Paired) or source.mask is None:
         return
-    folders: list[str] = []
+    same = compile_pattern(
+        source.mask, "detect"
+    ).match_path  # as masks without an image, or of a split that is left out
+    first_left: dict[str, str] = {}
     for folder, names in tree.names.items():
-        left = (below(folder, name) for name in names if not facts.reads(below(folder, name)))
-        if len(folders) < _FEW and (path := next(left, None)) is not None:
-            with suppress(SampleError):
-                folders += [folder] if image_form(read_raw(tree.root, path))[2] else []
+        paths = (below(folder, name) for name in names)
+        left = next((path for path in paths if not facts.reads(path) and same(path) is None), None)
+        first_left |= {folder: left} if left is not None else {}
+    folders: list[str] = []
+    for folder, path in islice(first_left.items(), NAMES_KEPT):  # each opens a file
+        with suppress(SampleError, MissingDependencyError):  # a file that is not read needs no package
+            folders += [folder] if image_form(read_raw(tree.root, path))[2] else []
     if folders:
-        said = ", ".join(f"{folder}/" for folder in folders)
+        said = ", ".join(f"{folder or '.'}/" for folder in folders[:_FEW])
         yield f"{said} may hold masks too: are those of {source.mask} the ones to learn (mask=)?"
 
 
@@ -226,7 +233,11 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
     if isinstance(source, Folder | Paired):
         pattern = compile_pattern(source.image, "detect")
         paths = (below(folder, name) for folder, names in tree.names.items() for name in names)
-        words = {word for path in paths if pattern.match_path(path) for word in split_words(path)}
+        words = set[str]()
+        for path in paths:
+            if (holes := pattern.match_path(path)) is not None:
+                of_class = split_words(holes.get("label", ""))  # classes may be called `valid` or `test_positive`
+                words |= {word for word in split_words(path) if word not in of_class}
         if words - {"train", "training"}:
             said = " and ".join(sorted(words))
             yield f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)"
@@ -263,6 +274,10 @@ def _copies(facts: Facts, tree: Inventory) -> str:
     def stem(name: str) -> str:
         return os.path.splitext(name)[0]
 
+    @cache
+    def hash_of(path: str) -> int:
+        return perceptual_hash(read_raw(tree.root, path))
+
     alike: dict[str, list[str]] = {}  # copies of whole folders begin with the same name
     for folder, names in tree.names.items():
         alike.setdefault(stem(names[0]), []).append(folder)
@@ -275,8 +290,7 @@ def _copies(facts: Facts, tree: Inventory) -> str:
         )
         for other in (one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()):
             with suppress(SampleError, MissingDependencyError):  # pictures are compared where OpenCV is there
-                one, two = (perceptual_hash(read_raw(tree.root, file)) for file in (path, other))
-                if (one ^ two).bit_count() <= _SAME_BITS:
+                if (hash_of(path) ^ hash_of(other)).bit_count() <= _SAME_BITS:
                     found.append((path, other))
                     break
     if len(found) < 2:
