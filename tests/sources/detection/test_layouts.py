@@ -1436,6 +1436,16 @@ def classes_in_files_called_like_masks(root):
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
 
 
+def classes_in_png_files_called_like_masks(root):
+    paths = [f"{label}/{label}_{n}.png" for label in ("clutter", "target") for n in range(4)]
+    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
+
+
+def masks_in_jpeg_beside_their_images(root):
+    pictures(root, *(f"{kind}_{n}.jpg" for kind in ("img", "mask") for n in range(4)))
+    return r"mask_\*.jpg seem to be the masks of img_\*.jpg; JPEG does not keep class numbers"
+
+
 def masks_without_an_image(root):
     for n in (8, 9):
         mask(root, f"masks/{n}.png", 0, 1)
@@ -1576,6 +1586,7 @@ NOT_SAID = {
     classes_called_like_splits: "unsure",
     classes_without_anything: "unsure",
     classes_in_files_called_like_masks: "unsure",
+    classes_in_png_files_called_like_masks: "unsure",
     masks_without_an_image: "may hold masks too",
     masks_in_a_folder_for_each_image: "unsure",
     coco_with_a_few_images_without_objects: "unsure",

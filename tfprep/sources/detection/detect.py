@@ -206,9 +206,8 @@ def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[st
     """Yield the folders that may hold masks too, by one file of each that is not read."""
     if not isinstance(source, Paired) or source.mask is None:
         return
-    same = compile_pattern(
-        source.mask, "detect"
-    ).match_path  # as masks without an image, or of a split that is left out
+    # Masks without an image, or of a split that is left out, are no others.
+    same = compile_pattern(source.mask, "detect").match_path
     first_left: dict[str, str] = {}
     for folder, names in tree.names.items():
         paths = (below(folder, name) for name in names)

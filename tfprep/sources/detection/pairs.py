@@ -311,12 +311,17 @@ def _by_beginnings(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         found = list(filter(None, (_BEGINNING.fullmatch(os.path.splitext(name)[0]) for name in files)))
         start = found[0]["beginning"] if found else ""
         rests = {match["rest"] for match in found if match["beginning"] == start}
-        lossy = _suffixes(files) <= _LOSSY  # `target_1.jpg` in a class folder beside others
-        for of_images in (one for one in names if rests and _near(one, folder) and not (lossy and one != folder)):
+        for of_images in (one for one in names if rests and _near(one, folder)):
             stems = [os.path.splitext(name)[0] for name in names[of_images]]
             others = Counter(stem.removesuffix(rest) for rest in rests for stem in stems if stem.endswith(rest))
             others = Counter({begin: often for begin, often in others.items() if not MASK_WORD.match(begin)})
             for begin, often in others.most_common(1):
+                called = [(folder, start), (of_images, begin)]
+                by_class = all(one.rpartition("/")[2] == first.rstrip(" _.-") for one, first in called)
+                if folder != of_images and (
+                    _suffixes(files) <= _LOSSY or (by_class and not _IMAGE_FILE.match(begin.rstrip(" _.-")))
+                ):
+                    continue  # classes, such as target/target_1.png and clutter/clutter_1.png
                 image, mask = (
                     f"{split_pattern(below(one, first))}{_star(name for name in names[one] if name.startswith(first))}"
                     for one, first in ((of_images, begin), (folder, start))
@@ -368,6 +373,10 @@ def pairs(tree: Inventory) -> Found:
         if (image, mask) in tried:
             continue
         tried.add((image, mask))
+        if os.path.splitext(mask)[1] in _LOSSY:
+            rule = f"{tree.root}: {mask} seem to be the masks of {image}; JPEG does not keep class numbers"
+            yield Refusal("masks", SourceError(f"{rule}, so they are no masks. Write the masks as PNG"))
+            continue
         doubts = list[str]()
         try:
             source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
