@@ -1446,6 +1446,10 @@ def masks_in_jpeg_beside_their_images(root):
     return r"mask_\*.jpg seem to be the masks of img_\*.jpg; JPEG does not keep class numbers"
 
 
+def classes_that_begin_like_folders_of_images(root):
+    return class_folders(root, "raw_beef", "raw_chicken", "cooked_beef")
+
+
 def masks_without_an_image(root):
     for n in (8, 9):
         mask(root, f"masks/{n}.png", 0, 1)
@@ -1587,6 +1591,7 @@ NOT_SAID = {
     classes_without_anything: "unsure",
     classes_in_files_called_like_masks: "unsure",
     classes_in_png_files_called_like_masks: "unsure",
+    classes_that_begin_like_folders_of_images: "unsure",
     masks_without_an_image: "may hold masks too",
     masks_in_a_folder_for_each_image: "unsure",
     coco_with_a_few_images_without_objects: "unsure",

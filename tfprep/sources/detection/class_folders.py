@@ -222,13 +222,16 @@ def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: se
         )
         masks = sorted(name for name in of_kind if NO_IMAGE.fullmatch(_last_word(name)) and not _WITH.match(name))
         alone = of_kind is names or guess.layout == "class folders"  # tiny-imagenet has train/n01443537/images
-        several = len(images) > 1 and of_kind is names  # image_2 and image_3
+        alike = [name for name in images if IMAGE_WORD.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]
+        several = len(alike) > 1 and of_kind is names  # image_2 and image_3
         if (images and masks) or several or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
             said = " and ".join(f"{name}/" for name in (*images, *masks))
             rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
-    alike = Counter(pattern for name in names if "{split}" in (pattern := split_pattern(name)) and pattern != "{split}")
-    of_split = (name for name in sorted(names) if _OF_SPLIT.fullmatch(name) or alike[split_pattern(name)] > 1)
+    by_split = Counter(
+        pattern for name in names if "{split}" in (pattern := split_pattern(name)) and pattern != "{split}"
+    )
+    of_split = (name for name in sorted(names) if _OF_SPLIT.fullmatch(name) or by_split[split_pattern(name)] > 1)
     if split := next(of_split, None):
         rule = f"{tree.root}: {split}/ is called like a part of the data, not like a class"
         way_out = "write the recipe by hand, or rename the folders to train, val and the like"
