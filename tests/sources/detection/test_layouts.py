@@ -1450,6 +1450,13 @@ def classes_that_begin_like_folders_of_images(root):
     return class_folders(root, "raw_beef", "raw_chicken", "cooked_beef")
 
 
+def splits_beside_the_form_of_an_answer(root):
+    """As Dogs vs. Cats of Kaggle."""
+    paths = pictures(root, *numbered("train"), *numbered("test"))
+    csv_file(root, "sample_submission.csv", "id,label", [(name(p), 0) for p in paths[4:]])
+    return {path: (path.split("/")[0], None) for path in paths}
+
+
 def masks_without_an_image(root):
     for n in (8, 9):
         mask(root, f"masks/{n}.png", 0, 1)
@@ -1538,6 +1545,7 @@ SAID = {
     table_of_the_training_alone: "this recipe does not read test.csv",
     table_with_empty_masks: "unsure: 'mask' is empty in 3 rows, and is not read",
     table_with_names_of_what_is_missing: "unsure: the classes 'NaN' of label may stand for a value that is missing",
+    splits_beside_the_form_of_an_answer: "this recipe does not read sample_submission.csv",
     masks_without_an_image: "masks/ holds 2 .png files that this recipe does not read",
     masks_beside_a_drawing: "unsure: ./ may hold masks too",
     table_of_scenes: "this recipe does not read the columns scene",

@@ -25,6 +25,8 @@ _NO_ANNOTATIONS = frozenset((
     *(".db", ".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp"),
 ))  # fmt: skip
 """The suffixes of text for people, of programs and of the files of file managers. All others may hold labels or samples."""
+NO_LABELS = re.compile(r"sample_?submission|submission", re.IGNORECASE)
+"""Tables of Kaggle that show the form of an answer: their labels are not those of the images."""
 _NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:\d+[ ._-]+)?(.*?[^\W\d_])[ ._-]*(?:\(?\d+\)?)?")
 """Names such as `cat.0.jpg`, `dog 1.jpg` and `7_frog.png`."""
@@ -105,7 +107,7 @@ class Inventory:
                 named = of_images if 2 * len(of_images) > len(names) else [
                     name
                     for name in names[: 0 if beside else _MOST_LINES]
-                    if suffix in _TEXTS and self._names_images(below(folder, name))
+                    if suffix in _TEXTS and not NO_LABELS.search(name) and self._names_images(below(folder, name))
                 ]  # fmt: skip
                 if named:
                     path = below(folder, named[0])

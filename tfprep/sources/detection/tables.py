@@ -21,7 +21,7 @@ from tfprep.sources.annotations.object_table import box_cells
 from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import CellPath, ColumnNames, flag_cell
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
+from tfprep.sources.detection.inventory import NAMES_KEPT, NO_LABELS, Inventory, below
 from tfprep.sources.detection.pairs import (
     MASK_WORD,
     NO_IMAGE,
@@ -44,8 +44,6 @@ _LABELS = (
 )  # fmt: skip
 _SPLITS = ("split", "subset", "fold", "partition", "set", "datasplit", "dataset")
 _TEXTS = ("text", "caption")
-_NO_LABELS = re.compile(r"sample_?submission|submission", re.IGNORECASE)
-"""Tables of Kaggle that show the form of an answer: their labels are not those of the images."""
 _PLURAL = re.compile(r".*(?:labels|classes|tags|ids|categories|attributes|genres?)", re.IGNORECASE)
 _SEPARATORS = ("|", ";", ",", " ")
 _RUNS_NAME = re.compile(r".*(?:rle|encod|pixels|segment|mask).*", re.IGNORECASE)
@@ -80,7 +78,7 @@ _FITS = 0.9
 
 def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     """Yield the tables whose rows name images, those of one split each together; those with objects first."""
-    paths = [path for path in tree.files(*TABLE_SUFFIXES) if not _NO_LABELS.search(path.rpartition("/")[2])]
+    paths = [path for path in tree.files(*TABLE_SUFFIXES) if not NO_LABELS.search(path.rpartition("/")[2])]
     own = [path for path in paths if (folder := path.rpartition("/")[0]) in tree.images and folder]
     own = [path for path in own if not SPLIT_WORD.search(path.split("/")[-2])]
     for path in own if len(own) > 1 else ():
@@ -118,7 +116,7 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
 
 def about_tables(tree: Inventory) -> str:
     """Say which table names images and is not read, and how to read it; "" if there is none."""
-    for path in tree.files(*TABLE_SUFFIXES):
+    for path in (one for one in tree.files(*TABLE_SUFFIXES) if not NO_LABELS.search(one.rpartition("/")[2])):
         with suppress(SourceError):
             seen = _Seen(tree, path)
             column, image = seen.image() if seen.paths else ("", "")
@@ -448,9 +446,8 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
         splits = BY_CLASS if one_class else FRACTIONS
     of_one = next((c for c in filter(_OF_ONE.fullmatch, seen.columns) if c != label and c not in seen.paths), None)
     ones = [value for value in seen.columns[of_one] if value not in (None, "")] if of_one else []
-    if isinstance(splits, Fractions) and 2 < len(set(ones)) < len(
-        ones
-    ):  # two are classes, as of a scene: indoor, outdoor
+    # Two values are classes, as of a scene: indoor, outdoor.
+    if isinstance(splits, Fractions) and 2 < len(set(ones)) < len(ones):
         doubts.append(
             f"images share {of_one!r}, and may be in two splits: Fractions(..., group_by={of_one!r}) keeps them together"
         )
