@@ -1709,3 +1709,11 @@ def test_classes_in_file_names_are_said(tmp_path):
 def test_names_that_say_no_classes(tmp_path, names):
     pictures(tmp_path, *(f"{name}.jpg" for name in names))
     assert "which may be classes" not in "\n".join(detect(tmp_path).lines())
+
+
+def test_a_few_pictures_that_are_alike_are_no_copies(tmp_path):
+    """As digits that have the same names in every class."""
+    pictures(tmp_path, *(f"{digit}/{n}.png" for digit in ("one", "two", "six") for n in range(8)))
+    for n in range(2):
+        shutil.copy(tmp_path / f"one/{n}.png", tmp_path / f"two/{n}.png")
+    assert "seem to be one picture" not in "\n".join(detect(tmp_path).lines())

@@ -268,7 +268,7 @@ def _drawn_apart(facts: Facts) -> str:
 
 
 def _copies(facts: Facts, tree: Inventory) -> str:
-    """Say which of the images that were opened are copies of others of their name, as thumbnails are; "" for fewer than two."""
+    """Say that most of the images opened that share their name are copies, as thumbnails are; "" where they are not."""
 
     def stem(name: str) -> str:
         return os.path.splitext(name)[0]
@@ -280,19 +280,21 @@ def _copies(facts: Facts, tree: Inventory) -> str:
     alike: dict[str, list[str]] = {}  # copies of whole folders begin with the same name
     for folder, names in tree.names.items():
         alike.setdefault(stem(names[0]), []).append(folder)
-    found = []
+    found, of_one_name = [], 0
     for path in facts.drawn:
         folder, _, name = path.rpartition("/")
         others = alike[stem(tree.names[folder][0])][:NAMES_KEPT] if folder in tree.names else []
         named = (
             below(o, stem(name) + end) for o in others for suffix in tree.images[o] for end in (suffix, suffix.upper())
         )
-        for other in (one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()):
+        paths = [one for one in named if one != path and facts.reads(one) and (tree.root / one).is_file()]
+        of_one_name += bool(paths)
+        for other in paths:
             with suppress(SampleError, MissingDependencyError):  # pictures are compared where OpenCV is there
                 if (hash_of(path) ^ hash_of(other)).bit_count() <= _SAME_BITS:
                     found.append((path, other))
                     break
-    if len(found) < 2:
+    if len(found) < 2 or 2 * len(found) < of_one_name:  # digits of two classes are alike now and then
         return ""
     return f"{found[0][0]} and {found[0][1]} seem to be one picture, and {len(found) - 1} more of those opened have a copy too"
 
