@@ -99,12 +99,12 @@ def tfprep() -> None:
 
 def run() -> None:
     """Run the console script, or `python -m tfprep`."""
-    for name in ("stdin", "stdout", "stderr"):
-        # Closed by whoever started this: files that are opened would take its descriptor.
-        if getattr(sys, name) is None:
-            nothing = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115
-            os.set_inheritable(nothing.fileno(), True)
-            setattr(sys, name, nothing)
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by whoever started this
+        from tfprep.child_process import open_standard_descriptors
+
+        open_standard_descriptors()
+        sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")
+        sys.stderr = sys.stderr or os.fdopen(2, "w")
     threshold = gc.get_threshold()
     gc.set_threshold(_COLLECT_AFTER)
     try:
