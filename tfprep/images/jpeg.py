@@ -99,6 +99,8 @@ def _without_scan_data(data: bytes) -> bytes | None:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if code not in _PLAIN_SEGMENTS | _COMMENTS or not at + 4 <= end <= len(data):
             return None
+        if code == _SCAN and _SCAN in codes:  # a second one: what follows a scan is searched once
+            return None
         if code not in _COMMENTS:
             kept.append(data[at:end])
             codes.append(code)
@@ -108,7 +110,7 @@ def _without_scan_data(data: bytes) -> bytes | None:
             marks = np.flatnonzero(scan[:-1] == 0xFF)  # a twentieth of the time of a regular expression
             marks = marks[~_IN_SCAN[scan[marks + 1]]]
             at = at + int(marks[0]) if marks.size else len(data)
-    plain = codes.count(_SCAN) == 1 and sum(code in _SEQUENTIAL for code in codes) == 1
+    plain = _SCAN in codes and sum(code in _SEQUENTIAL for code in codes) == 1
     return b"".join([*kept, data[at:]]) if plain and at + 2 == len(data) else None
 
 
