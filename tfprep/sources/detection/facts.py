@@ -78,8 +78,9 @@ class Facts:
 
     def reads(self, path: str) -> bool:
         """Tell if samples are made of this file."""
-        place = int(np.searchsorted(self.used, path_hash(path)))
-        return place < len(self.used) and self.used[place] == path_hash(path)
+        number = path_hash(path)
+        place = int(np.searchsorted(self.used, number))
+        return place < len(self.used) and bool(self.used[place] == number)
 
     @property
     def deep(self) -> bool:
