@@ -184,8 +184,8 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     driver.wait_for("shard", 2)
     driver.process.kill()
     driver.process.communicate()
-    receipts = {path.name for path in (site.out / ".tfprep/receipts").glob("train-?????.json")}
-    assert 2 <= len(receipts) < SHARDS
+    finished = {int(path.stem.split("-")[1]) for path in (site.out / ".tfprep/receipts").glob("train-?????.json")}
+    assert 2 <= len(finished) < SHARDS
 
     again = Driver(cluster, site)
     again.wait_for("shard", 1)
@@ -197,7 +197,9 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     summary = again.end()
     built = again.built()
     assert set(built.values()) == {1}, "no shard that was finished is built again"
-    assert len(built) + len(receipts) == SHARDS
+    assert not finished & built.keys()
+    # Ray ends the tasks of a dead driver some time after it: those that ran on two nodes may have finished a shard each.
+    assert SHARDS - 2 <= len(finished | built.keys()) <= SHARDS
     states = {node["node"].split("-")[0]: (node["state"], node["shards"]) for node in summary["nodes"]}
     assert states[first][0] == "lost"
     assert states[second][0] == states[late][0] == "joined"
