@@ -7,6 +7,7 @@ recipe and its files make the same bytes everywhere, and for itself, so that no 
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from tfprep.fields import Array, FieldSpec, Kind
 
 _PLAIN, _ROWS = 0, 1
 """The first byte of a field: the array itself, or the differences between each row and the one above it."""
-_HEADER_BYTES = 16
-"""Of a Blosc frame: its version, then at 4, 8 and 12 the bytes of the array, of a block and of the frame."""
+_HEADER = struct.Struct("<B4xI4xI")
+"""The form, then of the header of a Blosc frame, 16 bytes, those at 4 and 12: the bytes of the array and of the frame."""
 _BYTES, _BITS = 1, 2
 _FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))}
 _GAIN = 0.8
@@ -160,11 +161,11 @@ def _array_bytes(content: memoryview) -> int:
     """The bytes of the array in a field. SampleError where the field is none that `encode` made."""
     if len(content) == 1 and content[0] == _PLAIN:
         return 0
-    size, frame = (int.from_bytes(content[at : at + 4], "little") for at in (5, 13))
-    is_whole = len(content) > _HEADER_BYTES and content[0] in (_PLAIN, _ROWS) and frame == len(content) - 1
-    if not is_whole or size > _MOST_RATIO * frame:
-        raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
-    return size
+    if len(content) >= _HEADER.size:
+        form, size, frame = _HEADER.unpack_from(content)
+        if form in (_PLAIN, _ROWS) and frame == len(content) - 1 and size <= _MOST_RATIO * frame:
+            return int(size)
+    raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
 
 
 def _check_size(content: memoryview, spec: FieldSpec, shape: tuple[int, ...]) -> None:
