@@ -3,9 +3,9 @@
     python benchmarks/codecs.py --data data/camvid [--rounds 9] [--json FILE]
 
 The recipe's fields are built as `Raw`, with distance maps of the mask's class 1 as float16 and as uint16 beside them. Each form
-then stores the same arrays, and decodes each of them ten times in a turn, on one core; figures are medians over the rounds. Keys of
-the JSON, by field: `bytes_vs_raw`, `bytes_vs_png`, `speed_vs_png` and `mb_per_s` (of the decoded bytes) of Zstd, and those of the
-other forms below `forms`.
+then stores the same arrays, and decodes each of them ten times in a turn, on one core; figures are medians over the rounds. Keys
+of the JSON, by field: `bytes_vs_raw`, `bytes_vs_png`, `speed_vs_png` and `mb_per_s` (of the decoded bytes) of Zstd, and those of
+the other forms below `forms`.
 """
 
 from __future__ import annotations

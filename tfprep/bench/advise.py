@@ -45,15 +45,15 @@ class Goals:
     disk_bytes: float | None = None
     hours: float | None = None
 
-    def missed(self, found: Prediction) -> list[str]:
+    def missed(self, prediction: Prediction) -> list[str]:
         """The requirements that a prediction misses, in words."""
         missed = []
-        if self.images_per_s is not None and found.images_per_s < self.images_per_s:
-            missed.append(f"{found.images_per_s:,.0f} of {self.images_per_s:,.0f} images/s")
-        if self.disk_bytes is not None and found.disk_bytes > self.disk_bytes:
-            missed.append(f"{found.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB")
-        if self.hours is not None and found.build_s / 3600 > self.hours:
-            missed.append(f"{found.build_s / 3600:.2g} of {self.hours:.2g} hours")
+        if self.images_per_s is not None and prediction.images_per_s < self.images_per_s:
+            missed.append(f"{prediction.images_per_s:,.0f} of {self.images_per_s:,.0f} images/s")
+        if self.disk_bytes is not None and prediction.disk_bytes > self.disk_bytes:
+            missed.append(f"{prediction.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB")
+        if self.hours is not None and prediction.build_s / 3600 > self.hours:
+            missed.append(f"{prediction.build_s / 3600:.2g} of {self.hours:.2g} hours")
         return missed
 
 
@@ -152,12 +152,12 @@ def advise(
         there = f"available: {', '.join(sorted(counts))}" if counts else "the source finds no sample at all"
         raise SourceError(f"{root}: split {split!r} has no sample; {there} (option --split)")
     sampling = Sampling(root, scratch, min(samples, counts.total()), counts, workers)
-    found = strategies(recipe, {**listing.kinds, **recipe.derived_kinds()})
-    names = [strategy.name for strategy in found]
+    available = strategies(recipe, {**listing.kinds, **recipe.derived_kinds()})
+    names = [strategy.name for strategy in available]
     if unknown := [name for name in only if name not in names]:
         raise RecipeError(f"there is no strategy {unknown[0]!r} for this recipe; available: {', '.join(names)}")
-    wanted = [strategy for strategy in found if not only or strategy.name in only]
-    built, candidates, left_out = _tried(wanted, sampling, split, tell)
+    selected = [strategy for strategy in available if not only or strategy.name in only]
+    built, candidates, left_out = _tried(selected, sampling, split, tell)
     tell(f"loading {len(candidates)} samples in turns")
     rounds = compare(candidates, budget or Budget(3, 1.0, 0.5, 2))
     work = work_of(recipe, root, scratch / "whole")
@@ -171,14 +171,14 @@ def advise(
     )  # fmt: skip
 
 
-def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
+def choose(predictions: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
     """The smallest strategy that meets all goals or, without a goal for the rate, the fastest that meets the others.
 
     If none meets all goals, the one that misses the fewest, and the fastest of these.
     """
-    meeting = [one for one in found if not goals.missed(one)]
+    meeting = [one for one in predictions if not goals.missed(one)]
     if not meeting:
-        least = min(found, key=lambda one: (len(goals.missed(one)), -one.images_per_s))
+        least = min(predictions, key=lambda one: (len(goals.missed(one)), -one.images_per_s))
         return least, f"no strategy meets all requirements; this one comes closest ({', '.join(goals.missed(least))})"
     if goals.images_per_s is not None:
         return min(meeting, key=lambda one: one.disk_bytes), "the smallest strategy that is fast enough"
@@ -191,7 +191,7 @@ def choose(found: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
 
 
 def _tried(
-    wanted: Sequence[Strategy], sampling: Sampling, split: str, tell: Callable[[str], None]
+    selected: Sequence[Strategy], sampling: Sampling, split: str, tell: Callable[[str], None]
 ) -> tuple[list[Built], list[Candidate], dict[str, str]]:
     """Build a sample by each strategy and load a batch; return those that work, their loaders, and the errors of the others.
 
@@ -201,7 +201,7 @@ def _tried(
     readable: list[Built] = []
     candidates: list[Candidate] = []
     left_out: dict[str, str] = {}
-    for number, strategy in enumerate(wanted):
+    for number, strategy in enumerate(selected):
         tell(f"building a sample: {strategy.name}")
         try:
             built.append(sampling.build(strategy, f"strategy{number}"))
@@ -294,7 +294,7 @@ def losses(recipe: Recipe, root: Path, split: str) -> tuple[Loss, ...]:
     if not lossy:
         return ()
     raw = RawSamples.of(recipe, root, split)
-    found: dict[str, list[float]] = {name: [] for name in lossy}
+    psnr_db: dict[str, list[float]] = {name: [] for name in lossy}
     for number in range(min(LOSS_SAMPLES, len(raw))):
         try:
             sample = raw.made(number, 0)
@@ -304,9 +304,9 @@ def losses(recipe: Recipe, root: Path, split: str) -> tuple[Loss, ...]:
             codec = recipe.store[name]
             decoded = codec.decode(codec.encode(sample[name])[""], raw.spec(name, sample[name]))
             error = float(np.mean((np.asarray(sample[name], np.float64) - np.asarray(decoded, np.float64)) ** 2))
-            found[name].append(10 * float(np.log10(255**2 / error)) if error else float("inf"))
+            psnr_db[name].append(10 * float(np.log10(255**2 / error)) if error else float("inf"))
     return tuple(
         Loss(name, codec_name(recipe.store[name]), median(values), min(values), len(values))
-        for name, values in found.items()
+        for name, values in psnr_db.items()
         if values
     )

@@ -131,13 +131,13 @@ def explain(
     lost = lost_to_others(loader, starved, others * cores, cores)
     if others < OTHERS_COUNT or lost < OTHERS_COUNT:
         return own
-    taken = (
+    by_others = (
         f"other programs take {others * cores:.1f} of {cores} cores ({others:.0%}), and the loader gets {loader:.1f}"
     )
     if lost > OTHERS_FIRST:
-        words = f"processors: {taken}; end them, and measure again. Of the loader itself, {own.words}"
+        words = f"processors: {by_others}; end them, and measure again. Of the loader itself, {own.words}"
         return Bottleneck("processors", words, own.changes)
-    return replace(own, words=f"{own.words}. As well, {taken}")
+    return replace(own, words=f"{own.words}. As well, {by_others}")
 
 
 def _waits(stage: StageCost, cores: int, others: float) -> bool:
@@ -250,7 +250,7 @@ def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, s
     }
     now = {name: cost(dataset.codecs[name], dataset.fields[name].kind, of) for name, of in values.items()}
     side = _side_by_side(stages, sum(one.decode_ms for one in now.values()))
-    found = []
+    proposed = []
     for name, of_field in values.items():
         spec, codec = dataset.fields[name], dataset.codecs[name]
         forms: list[tuple[Codec, list[Array]]] = [(Raw(), of_field), (Zstd(), of_field)]
@@ -263,8 +263,8 @@ def changes_of(dataset: Dataset, split: str, stages: StageCosts, cores: float, s
                 then += f" at {width} x {height}"
             if then != codec_name(codec):
                 speed, disk = _gain(stages, now[name], cost(form, spec.kind, arrays), side, cores)
-                found.append(Change(name, codec_name(codec), then, speed, disk))
-    return found
+                proposed.append(Change(name, codec_name(codec), then, speed, disk))
+    return proposed
 
 
 def _halved(value: Array) -> Array:

@@ -102,8 +102,8 @@ def installed() -> dict[str, str]:
     """Return the versions of the packages that decide what tfprep does here, by name. Imports none of them."""
     versions = {"python": platform.python_version()}
     for name in ("tensorflow", *PACKAGES):
-        if found := _version(name):
-            versions[name] = found
+        if release := _version(name):
+            versions[name] = release
     for name in _opencv_flavours():
         versions[name] = version(name)
     return versions
@@ -142,13 +142,13 @@ def _opencv() -> Finding:
 
 
 def _tensorflow() -> Finding:
-    found = _version("tensorflow")
-    if found is None:
+    release = _version("tensorflow")
+    if release is None:
         advice = "All but loader(), tf_dataset() and some of train works without it: pip install 'tfprep[tensorflow]'"
         return Finding("TensorFlow", "not installed", "note", advice)
-    if _numbers(found) < LOWEST_TENSORFLOW:
-        return Finding("TensorFlow", found, "problem", "tfprep needs 2.18 or newer: pip install -U tensorflow")
-    return Finding("TensorFlow", found)
+    if _numbers(release) < LOWEST_TENSORFLOW:
+        return Finding("TensorFlow", release, "problem", "tfprep needs 2.18 or newer: pip install -U tensorflow")
+    return Finding("TensorFlow", release)
 
 
 def _processor_and_memory(folder: Path) -> Iterator[Finding]:

@@ -262,10 +262,10 @@ def settle(batches: Iterator[Any]) -> bool:
     while 0 < _cache_bytes(batches) != before:
         if time.perf_counter() > end:
             return False
-        before, until, taken = _cache_bytes(batches), time.perf_counter() + _UNCHANGED_S, 0
-        while taken < _UNCHANGED_BATCHES or time.perf_counter() < until:
+        before, until, count = _cache_bytes(batches), time.perf_counter() + _UNCHANGED_S, 0
+        while count < _UNCHANGED_BATCHES or time.perf_counter() < until:
             next(batches)
-            taken += 1
+            count += 1
     return True
 
 

@@ -233,9 +233,9 @@ class _RecordReader:
         file = int(self._spans.file[number])
         if file not in self._files:
             self._files[file] = os.open(self._spans.paths[file], os.O_RDONLY)
-        got = os.preadv(self._files[file], pieces, start)
-        if got != size:
-            reason = f"{got} of {size} bytes: the file is truncated; 'tfprep verify' lists all damage"
+        size_read = os.preadv(self._files[file], pieces, start)
+        if size_read != size:
+            reason = f"{size_read} of {size} bytes: the file is truncated; 'tfprep verify' lists all damage"
             raise RecordError(reason, path=str(self._spans.paths[file]), record=None, offset=start)
         for name, (codec, spec) in self._codecs.items():
             if name in self._direct or isinstance(codec, Scalar | Text):  # numbers and texts are a few bytes

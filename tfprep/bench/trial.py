@@ -56,10 +56,10 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
     dtypes = {name: codec.dtype for name, codec in recipe.store.items() if isinstance(codec, Zstd | Raw)}
     small: dict[str, Codec] = {name: Zstd(dtype=dtypes.get(name)) for name in others}
     large: dict[str, Codec] = {name: Raw(dtype=dtypes.get(name)) for name in others}
-    found = [Strategy("as the recipe says", recipe, recipe)]
+    result = [Strategy("as the recipe says", recipe, recipe)]
 
     def add(name: str, changed: Mapping[str, Codec]) -> None:
-        found.append(Strategy(name, replace(recipe, store={**recipe.store, **changed}), recipe))
+        result.append(Strategy(name, replace(recipe, store={**recipe.store, **changed}), recipe))
 
     for form in (Jpeg(95), Jpeg(85), Png(), Zstd(), Raw()) if images else ():
         add(f"images as {codec_name(form)}", dict.fromkeys(images, form))
@@ -70,17 +70,17 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
         add("images as JPEG 95, masks and maps as Zstd", {**dict.fromkeys(images, Jpeg(95)), **small})
         add("all as Zstd", {**dict.fromkeys(images, Zstd()), **small})
     if stored := [name for name in recipe.derive if name in recipe.store]:
-        for one in found[:2]:
+        for one in result[:2]:
             rest = {field: codec for field, codec in one.recipe.store.items() if field not in stored}
             name = f"{one.name}, {', '.join(stored)} computed during training"
-            found.append(Strategy(name, replace(one.recipe, store=rest), recipe, tuple(stored)))
+            result.append(Strategy(name, replace(one.recipe, store=rest), recipe, tuple(stored)))
     elif images and not others and not recipe.derive:
         # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
         files = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
         plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=files)
-        found.append(Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry)))
+        result.append(Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry)))
     distinct: dict[Any, Strategy] = {}  # one of each group that stores the same
-    for one in found:
+    for one in result:
         distinct.setdefault((one.recipe.fingerprint("train"), one.computed), one)
     return list(distinct.values())
 
@@ -148,10 +148,10 @@ class RawSamples:
 
     def stored(self, number: int, variant: int) -> dict[str, Any]:
         """The stored fields of one variant as a loader would deliver them, with the shape and dtype on disk."""
-        made = self.made(number, variant)
-        specs = {name: self.spec(name, made[name]) for name in self.recipe.store}
+        fields = self.made(number, variant)
+        specs = {name: self.spec(name, fields[name]) for name in self.recipe.store}
         return {
-            name: made[name] if spec.dtype == "string" else np.asarray(made[name], spec.dtype)
+            name: fields[name] if spec.dtype == "string" else np.asarray(fields[name], spec.dtype)
             for name, spec in specs.items()
         }
 
@@ -178,8 +178,10 @@ def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int
 
     def compute(count: Any, number: Any) -> list[Any]:
         index = int(number)
-        made = samples.stored(index, (int(count) // len(samples) + index) % variants)
-        return [made[name] if isinstance(made[name], str) else np.asarray(made[name], order="C") for name in specs]
+        fields = samples.stored(index, (int(count) // len(samples) + index) % variants)
+        return [
+            fields[name] if isinstance(fields[name], str) else np.asarray(fields[name], order="C") for name in specs
+        ]
 
     def map_one(count: Any, number: Any) -> dict[str, Any]:
         values = tf.py_function(compute, [count, number], dtypes)
@@ -197,9 +199,9 @@ def _specs(samples: RawSamples) -> Mapping[str, FieldSpec]:
     """The specs of the stored fields, from the first two samples."""
     specs: dict[str, FieldSpec] = {}
     for number in range(min(2, len(samples))):
-        made = samples.made(number, 0)
+        fields = samples.made(number, 0)
         for name in samples.recipe.store:
-            spec = samples.spec(name, made[name])
+            spec = samples.spec(name, fields[name])
             if specs.setdefault(name, spec).shape != spec.shape:
                 raise LoaderError(
                     f"'{name}' has shape {spec.shape} in one sample and {specs[name].shape} in another: they cannot "
@@ -292,12 +294,12 @@ class Sampling:
 
         recipe = dataclasses.replace(strategy.recipe, shards={split: self._shards(split) for split in self.counts})
         options = BuildOptions(self.workers, limit=self.samples)
-        made = build(recipe, self.scratch / folder, self.root, options=options, on_event=on_event)
+        summary = build(recipe, self.scratch / folder, self.root, options=options, on_event=on_event)
         workers = usable_cpus() if self.workers is None else self.workers
-        fixed_s = max(0.0, made.seconds - makespan([took for _, _, took in shards], workers))
+        fixed_s = max(0.0, summary.seconds - makespan([took for _, _, took in shards], workers))
         derive_s = _derive_s(strategy.whole, self.root) if strategy.computed else 0.0
-        data = open_data(made.out)
-        return Built(strategy, data, made.samples, made.bytes, workers, fixed_s, sample_seconds(shards), derive_s)
+        data = open_data(summary.out)
+        return Built(strategy, data, summary.samples, summary.bytes, workers, fixed_s, sample_seconds(shards), derive_s)
 
     def _shards(self, split: str) -> int:
         """The number of shards of a split, with at least 16 samples each."""

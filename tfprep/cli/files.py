@@ -234,14 +234,14 @@ def clean_command(place: str, remove: bool, as_json: bool) -> None:
 
 
 def _clean_lines(leftovers: Leftovers) -> Iterator[str]:
-    found = leftovers.unreferenced
-    yield from (f"  {info.name}  {text.size(info.bytes)}" for info in found[:_NAMED])
-    if len(found) > _NAMED:
-        yield f"  ... and {len(found) - _NAMED:,} more"
-    verb = "removed" if leftovers.removed else "found"
+    objects = leftovers.unreferenced
+    yield from (f"  {info.name}  {text.size(info.bytes)}" for info in objects[:_NAMED])
+    if len(objects) > _NAMED:
+        yield f"  ... and {len(objects) - _NAMED:,} more"
+    verb, size = "removed" if leftovers.removed else "found", text.size(sum(info.bytes for info in objects))
     yield (
-        f"{leftovers.url}: {verb} {text.number(len(found), 'unreferenced object')} of {text.size(sum(i.bytes for i in found))}"
-        + ("" if leftovers.removed or not found else "; --remove removes them")
+        f"{leftovers.url}: {verb} {text.number(len(objects), 'unreferenced object')} of {size}"
+        + ("" if leftovers.removed or not objects else "; --remove removes them")
     )
     if leftovers.unfinished:
         size = text.size(sum(info.bytes for info in leftovers.unfinished))

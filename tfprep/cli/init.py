@@ -26,10 +26,10 @@ def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) ->
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
-    found = recognised(folder, layout)
+    detected = recognised(folder, layout)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(recipe_text(found, folder, out), encoding="utf-8")
-    for line in found.lines():
+    out.write_text(recipe_text(detected, folder, out), encoding="utf-8")
+    for line in detected.lines():
         text.echo(f"  {line}")
     picture = out.with_name(f"{out.stem}-preview.png")
     text.echo(f"  {_draw_samples(out, folder, picture)}")

@@ -66,7 +66,7 @@ _NOT_AT_URL = {
 @option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
 @option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
 @option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
-def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **given: Any) -> int:
+def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
 
     At a URL: what an epoch fetches, what the link delivers, and whether the link limits.
@@ -75,51 +75,51 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **g
     """
     from tfprep.storage.urls import folder_at, is_remote
 
-    place, step_s = folder_at(folder), _step_s(given)
-    step = given["step_ms"] or given["images_per_second"] or given["model_name"]
+    place, step_s = folder_at(folder), _step_s(flags)
+    step = flags["step_ms"] or flags["images_per_second"] or flags["model_name"]
     if fail_if_waiting is not None and not step:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
-    if given["report"]:
-        given["report"].parent.mkdir(parents=True, exist_ok=True)
+    if flags["report"]:
+        flags["report"].parent.mkdir(parents=True, exist_ok=True)
     if is_remote(place):
-        return _at_url(place, as_json, given, step_s, fail_if_waiting)
-    if given["local"]:
+        return _at_url(place, as_json, flags, step_s, fail_if_waiting)
+    if flags["local"]:
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
     from tfprep.bench.run import BenchOptions, bench, lines, write_report
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
     start_tensorflow("tfprep bench")
-    function = named(given["map_name"]) if given["map_name"] else None
+    function = named(flags["map_name"]) if flags["map_name"] else None
     if function is not None and not callable(function):
-        raise LoaderError(f"{given['map_name']} is of type {type(function).__name__}, not a function")
+        raise LoaderError(f"{flags['map_name']} is of type {type(function).__name__}, not a function")
     options = BenchOptions(
-        split=given["split"],
-        batch_size=given["batch_size"],
-        loader=_loader_options(given),
+        split=flags["split"],
+        batch_size=flags["batch_size"],
+        loader=_loader_options(flags),
         map_function=function,
-        rounds=given["rounds"],
-        seconds=given["seconds"],
-        cold=given["cold"],
+        rounds=flags["rounds"],
+        seconds=flags["seconds"],
+        cold=flags["cold"],
         tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
     )
     model = None
-    if given["model_name"]:
+    if flags["model_name"]:
         inputs, targets = (
-            names.split(",") if names and "," in names else names for names in (given["inputs"], given["targets"])
+            names.split(",") if names and "," in names else names for names in (flags["inputs"], flags["targets"])
         )
         model_options = {**options.loader, "inputs": inputs, "targets": targets}
         data = open_data(place)
-        split, make = given["split"] or next(iter(data.splits)), named(given["model_name"])
-        model = ready_model(make, data, split, given["batch_size"], **model_options)
-    baselines = [_baseline(name, place, options, given) for name in given["against"]]
+        split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
+        model = ready_model(make, data, split, flags["batch_size"], **model_options)
+    baselines = [_baseline(name, place, options, flags) for name in flags["against"]]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
-    if given["report"]:
-        text.echo(f"wrote {', '.join(map(str, write_report(result, given['report'])))}", err=True)
+    if flags["report"]:
+        text.echo(f"wrote {', '.join(map(str, write_report(result, flags['report'])))}", err=True)
     document = {**result.as_json(), **({"model": asdict(trained)} if trained else {})}
     text.print_result(as_json, document, [*lines(result), *(trained.lines() if trained else [])])
     waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
@@ -127,39 +127,39 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **g
 
 
 def _at_url(
-    folder: Path, as_json: bool, given: dict[str, Any], step_s: float | None, fail_if_waiting: float | None
+    folder: Path, as_json: bool, flags: dict[str, Any], step_s: float | None, fail_if_waiting: float | None
 ) -> int:
     from tfprep.bench.link import bench_link
     from tfprep.load import open as open_data
 
-    unknown = [option for option, name in _NOT_AT_URL.items() if given[name]]
+    unknown = [option for option, name in _NOT_AT_URL.items() if flags[name]]
     unknown += ["--fail-if-waiting"] if fail_if_waiting is not None else []
     if unknown:
         raise click.UsageError(f"{unknown[0]} needs the dataset on a local disk; copy it to this machine first")
-    options = _loader_options(given) | {name: given[name] for name in ("local", "local_limit") if given[name]}
-    seconds = given["rounds"] * given["seconds"]
-    result = bench_link(open_data(folder), given["split"], given["batch_size"], seconds=seconds, **options)
-    rate = None if step_s is None else given["batch_size"] / step_s
+    options = _loader_options(flags) | {name: flags[name] for name in ("local", "local_limit") if flags[name]}
+    seconds = flags["rounds"] * flags["seconds"]
+    result = bench_link(open_data(folder), flags["split"], flags["batch_size"], seconds=seconds, **options)
+    rate = None if step_s is None else flags["batch_size"] / step_s
     text.print_result(as_json, result.as_json(), result.lines(rate))
     return 0
 
 
-def _step_s(given: dict[str, Any]) -> float | None:
+def _step_s(flags: dict[str, Any]) -> float | None:
     """The length of the step to compare with, in seconds; None without such an option."""
-    if given["step_ms"] is not None and given["images_per_second"] is not None:
+    if flags["step_ms"] is not None and flags["images_per_second"] is not None:
         raise click.UsageError("--step-ms and --images-per-second exclude each other")
-    if given["images_per_second"] is not None:
-        return float(given["batch_size"] / given["images_per_second"])
-    return None if given["step_ms"] is None else float(given["step_ms"] / 1000)
+    if flags["images_per_second"] is not None:
+        return float(flags["batch_size"] / flags["images_per_second"])
+    return None if flags["step_ms"] is None else float(flags["step_ms"] / 1000)
 
 
-def _loader_options(given: dict[str, Any]) -> dict[str, Any]:
+def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
     names = ("threads", "prefetch", "order", "cache", "memory_budget")
-    options = {name: given[name] for name in names if given[name] is not None}
+    options = {name: flags[name] for name in names if flags[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
 
 
-def _baseline(name: str, folder: Path, options: BenchOptions, given: dict[str, Any]) -> Candidate:
+def _baseline(name: str, folder: Path, options: BenchOptions, flags: dict[str, Any]) -> Candidate:
     """Return the pipeline that the loader is compared with."""
     from tfprep.bench.rounds import Candidate
     from tfprep.bench.trial import on_the_fly
@@ -169,9 +169,9 @@ def _baseline(name: str, folder: Path, options: BenchOptions, given: dict[str, A
     if name != "on-the-fly":
         make = named(name)
         return Candidate(name, lambda: _repeated(name, make))
-    if given["recipe"] is None:
+    if flags["recipe"] is None:
         raise click.UsageError("--against on-the-fly computes the recipe in every epoch: name its file with --recipe")
-    recipe, root = load_recipe(given["recipe"]), given["data"] or data_root(given["recipe"])
+    recipe, root = load_recipe(flags["recipe"]), flags["data"] or data_root(flags["recipe"])
     split = options.split or next(iter(open_data(folder).splits))
     return Candidate(name, lambda: iter(on_the_fly(recipe, root, split, options.batch_size)))
 
@@ -209,30 +209,30 @@ def advise_command(
     from tfprep.sources.raw import raw_root
 
     start_tensorflow("tfprep advise")
-    wanted = Goals(goals["images_per_second"], goals["disk"], goals["hours"])
+    required = Goals(goals["images_per_second"], goals["disk"], goals["hours"])
     root = raw_root(data or data_root(recipe))
     with tempfile.TemporaryDirectory(prefix="tfprep-advise-") as scratch:
         tell = None if as_json else lambda line: text.echo(line, err=True)
-        found = advise(
-            load_recipe(recipe), root, Path(scratch), wanted,
+        advice = advise(
+            load_recipe(recipe), root, Path(scratch), required,
             samples=samples, split=split, only=strategy, on_progress=tell,
         )  # fmt: skip
-    text.print_result(as_json, found.as_json(), _advice(found))
+    text.print_result(as_json, advice.as_json(), _advice(advice))
 
 
-def _advice(found: Advice) -> Iterator[str]:
-    yield f"{text.number(found.samples, 'sample')}, predicted from a sample of {found.measured_on:,}:"
-    yield text.table([("strategy", "images/s", "disk", "build"), *map(_row, found.predictions)])
-    yield f"Recommended: {found.chosen} ({found.reason})."
-    yield from (f"  {line}" for line in (*found.lines, *(loss.words for loss in found.lost)))
-    if found.variants:
+def _advice(advice: Advice) -> Iterator[str]:
+    yield f"{text.number(advice.samples, 'sample')}, predicted from a sample of {advice.measured_on:,}:"
+    yield text.table([("strategy", "images/s", "disk", "build"), *map(_row, advice.predictions)])
+    yield f"Recommended: {advice.chosen} ({advice.reason})."
+    yield from (f"  {line}" for line in (*advice.lines, *(loss.words for loss in advice.lost)))
+    if advice.variants:
         yield "With more variants:"
-        yield text.table([_row(one) for one in found.variants])
-    yield from (f"left out: {name}: {why}" for name, why in found.left_out.items())
-    if any(one.estimated for one in found.predictions):
+        yield text.table([_row(one) for one in advice.variants])
+    yield from (f"left out: {name}: {why}" for name, why in advice.left_out.items())
+    if any(one.estimated for one in advice.predictions):
         yield "* estimated from the CPU time of the inputs that would be computed during training"
-    if found.busy:
-        yield f"note: {found.busy}"
+    if advice.busy:
+        yield f"note: {advice.busy}"
 
 
 def _row(one: Prediction) -> tuple[object, ...]:

@@ -73,16 +73,16 @@ def suspected_groups(data: Dataset, prints: Fingerprints, raw: Path | None = Non
     keys = prints.keys.to_pylist()
     classes = {"", *(name for names in data.manifest.classes.values() for name in names)}
     read = _stored_header(data) if raw is None else partial(_raw_header, raw, raw.resolve())
-    named: dict[GroupKind, list[str | None]] = {"folder": [], "prefix": [], "camera and time": []}
+    names_by_kind: dict[GroupKind, list[str | None]] = {"folder": [], "prefix": [], "camera and time": []}
     for row, key in enumerate(keys):
         *folders, name = key.split("/")
         # The folder that is named after the sample's split does not count.
         plain = PurePosixPath(*(part for part in folders if part != prints.name_of_split(row)), name)
-        named["folder"].append(None if plain.parent.name in classes else str(plain.parent))
+        names_by_kind["folder"].append(None if plain.parent.name in classes else str(plain.parent))
         match = re.search(_PREFIX, str(plain))
-        named["prefix"].append(None if match is None or match[1] in classes else match[1])
-        named["camera and time"].append(_capture(read(prints, row)) if read else None)
-    found = [_suspicion(kind, names, keys, prints) for kind, names in named.items()]
+        names_by_kind["prefix"].append(None if match is None or match[1] in classes else match[1])
+        names_by_kind["camera and time"].append(_capture(read(prints, row)) if read else None)
+    found = [_suspicion(kind, names, keys, prints) for kind, names in names_by_kind.items()]
     return [one for one in found if one is not None]
 
 

@@ -287,19 +287,19 @@ class _LeakSearch:
         Of equal pictures, each is compared with the first.
         """
         labels, first = self._prints.labels, self._alike.first
-        found: dict[tuple[int, int], int | None] = {}
+        links: dict[tuple[int, int], int | None] = {}
         disputed: set[int] = set()
         for grouping in (self._exact, self._alike):
             other = grouping.first[grouping.of_row]
             rows = np.flatnonzero(_differ(labels[grouping.rows], labels[other]))
             disputed.update(grouping.rows[np.isin(grouping.of_row, grouping.of_row[rows])].tolist())
             for row in rows.tolist():
-                found.setdefault((int(other[row]), int(grouping.rows[row])), None)
+                links.setdefault((int(other[row]), int(grouping.rows[row])), None)
         a, b = first[self._links.first], first[self._links.second]
         for link in np.flatnonzero(_differ(labels[a], labels[b])).tolist():
-            found.setdefault((min(int(a[link]), int(b[link])), max(int(a[link]), int(b[link]))), link)
+            links.setdefault((min(int(a[link]), int(b[link])), max(int(a[link]), int(b[link]))), link)
             disputed |= {int(a[link]), int(b[link])}
-        return found, disputed
+        return links, disputed
 
     def _pairs(self, most: int, across: Array, within: Array) -> list[Pair]:
         """List pairs across splits by distance, then those within a split."""

@@ -57,11 +57,11 @@ def read_thumbnails(
         on_record: Called after each record.
     """
     field = next((name for name, spec in data.fields.items() if spec.kind == "image"), None)
-    wanted = sorted(rows)
+    ordered = sorted(rows)
     thumbnails: dict[int, Thumbnail] = {}
     if field is None:
         return thumbnails
-    for done, row in enumerate(wanted, 1):
+    for done, row in enumerate(ordered, 1):
         try:
             split, position = prints.name_of_split(row), int(prints.position[row])
             (sample,) = data.samples(split, positions=[position], fields=[field])
@@ -70,7 +70,7 @@ def read_thumbnails(
             continue
         finally:
             if on_record:
-                on_record(done, len(wanted))
+                on_record(done, len(ordered))
     return thumbnails
 
 

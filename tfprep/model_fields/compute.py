@@ -129,10 +129,10 @@ class Computer:
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
         """The keys of a batch, and what the model returns for it."""
         keys = [str(key) for key in values["key"]]
-        given = self._fields.batch_size if self._fields.pad_batches else len(keys)
+        batch_size = self._fields.batch_size if self._fields.pad_batches else len(keys)
         batch = {}
         for name in self._fields.inputs:  # with the last sample repeated
-            padding = np.repeat(values[name][-1:], given - len(keys), axis=0)
+            padding = np.repeat(values[name][-1:], batch_size - len(keys), axis=0)
             batch[name] = np.concatenate([values[name], padding]) if len(padding) else values[name]
         began = time.monotonic()
         try:
@@ -142,14 +142,16 @@ class Computer:
                 outputs = {name: np.asarray(value) for name, value in returned.items()}
         except (Exception, SystemExit) as error:
             arrays = {name: values[name] for name in self._fields.inputs}
-            got = ", ".join(f"{name} {array.dtype} {[given, *array.shape[1:]]}" for name, array in arrays.items())
-            raise BuildError(f"the model failed on {_named(task, keys)} ({got}): {summary_of(error)}") from error
+            shapes = ", ".join(
+                f"{name} {array.dtype} {[batch_size, *array.shape[1:]]}" for name, array in arrays.items()
+            )
+            raise BuildError(f"the model failed on {_named(task, keys)} ({shapes}): {summary_of(error)}") from error
         if outputs is None:
             names = ", ".join(f"{name!r}: array" for name in self._fields.store)
             raise BuildError(f"the function that model() returned gives {{{names}}}, not {type(returned).__name__}")
         self._timing.model_s += time.monotonic() - began
         self._timing.calls += 1
-        return keys, self._checked(outputs, given, task, keys)
+        return keys, self._checked(outputs, batch_size, task, keys)
 
     def _checked(
         self, outputs: Mapping[str, Array], returned: int, task: FieldsTask, keys: Sequence[str]
@@ -291,8 +293,8 @@ def open_work(job: tuple[str, Path | bytes, str, str, Path]) -> Callable[[Sequen
     `job` is the dataset, the file of the fields or their pickle, their name and fingerprint, and the folder for files of a store.
     """
     path, source, name, fingerprint, scratch = job
-    known = load_fields(source) if isinstance(source, Path) else [pickle.loads(source)]
-    fields: ModelFields = next(one for one in known if one.name == name)
+    defined = load_fields(source) if isinstance(source, Path) else [pickle.loads(source)]
+    fields: ModelFields = next(one for one in defined if one.name == name)
     plan = FieldsPlan(open_data(path), fields, fields.describe())
     if plan.fingerprint != fingerprint:
         raise RecipeError(f"{source if isinstance(source, Path) else 'the model'} changed meanwhile; run it again")

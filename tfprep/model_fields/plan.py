@@ -102,8 +102,8 @@ class FieldsPlan:
     @cached_property
     def variants(self) -> dict[str, int]:
         """The number of variants that get the fields, by split."""
-        wanted = self.data.splits if self.fields.splits is None else self.fields.splits
-        there = {split: self.data.split(split).variants for split in wanted}
+        splits = self.data.splits if self.fields.splits is None else self.fields.splits
+        there = {split: self.data.split(split).variants for split in splits}
         if self.fields.variants == "all":
             return there
         return {split: min(int(self.fields.variants), count) for split, count in there.items()}
@@ -234,9 +234,9 @@ class FieldsPlan:
                     )
 
 
-def join_specs(specs: dict[str, FieldSpec], found: Mapping[str, FieldSpec], where: object) -> None:
+def join_specs(specs: dict[str, FieldSpec], others: Mapping[str, FieldSpec], where: object) -> None:
     """Join what fields are in some samples to `specs`: a side that differs becomes None. BuildError where their types differ."""
-    for name, spec in found.items():
+    for name, spec in others.items():
         before = specs.get(name, spec)
         if (before.dtype, len(before.shape)) != (spec.dtype, len(spec.shape)):
             raise BuildError(

@@ -57,8 +57,8 @@ def _code(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
             )
             differing = [part for part in sorted({*before, *after}) if _differ(before.get(part), after.get(part))]
             part = differing[0] if len(differing) == 1 else "code"
-            told = part not in ("code", "uses", "bases") and part in before and part in after
-            yield _change(f"{name}: {part}", before[part], after[part]) if told else f"{name} changed"
+            has_values = part not in ("code", "uses", "bases") and part in before and part in after
+            yield _change(f"{name}: {part}", before[part], after[part]) if has_values else f"{name} changed"
 
 
 def _parts(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -219,13 +219,13 @@ def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     """Raise RecipeError if boxes may be dropped and a field with rows for each box would keep its rows."""
     rows: Mapping[str, Sequence[str]] = getattr(options["source"], "rows", dict)()
     for boxes, others in rows.items() if options["geometry"] and options["min_visible"] > 0 else ():
-        named = set(options["row_fields"].get(boxes, ()))
-        missing = [name for name in others if name in source_kinds and name not in named]
+        listed = set(options["row_fields"].get(boxes, ()))
+        missing = [name for name in others if name in source_kinds and name not in listed]
         if missing:
             wrong(
                 ("row_fields", boxes),
                 f"row_fields: min_visible drops boxes, and {', '.join(missing)} have rows for each of them; write "
-                f"row_fields={{{boxes!r}: {[*named, *missing]}}}",
+                f"row_fields={{{boxes!r}: {[*listed, *missing]}}}",
             )
 
 

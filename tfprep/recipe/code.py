@@ -70,13 +70,13 @@ def assignments(source: str, variable: str) -> list[ast.stmt]:
 
     Statements that hold others, such as `if` and `with`, count whole.
     """
-    found = []
+    statements = []
     for statement in _parsed(source).body:
         if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
             if any(node.id == variable and isinstance(node.ctx, ast.Store) for node in stored):
-                found.append(statement)
-    return found
+                statements.append(statement)
+    return statements
 
 
 def _canonical(code: CodeType) -> list[Any]:
@@ -156,6 +156,6 @@ def _is_installed(file: str) -> bool:
     path = os.path.realpath(file)
     if {"site-packages", "dist-packages"} & set(path.split(os.sep)):
         return True
-    named = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    named += [site.getusersitepackages(), os.path.dirname(os.path.dirname(__file__))]
-    return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in named if folder)
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [site.getusersitepackages(), os.path.dirname(os.path.dirname(__file__))]
+    return any(path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders if folder)

@@ -255,7 +255,7 @@ class Description:
                 cells.append(cell.cell_contents)
             except ValueError:  # a variable that is assigned later
                 cells.append(None)
-        held = {
+        parts = {
             "defaults": list(function.__defaults__ or ()),
             "keyword defaults": function.__kwdefaults__ or {},
             "captured": dict(zip(function.__code__.co_freevars, cells, strict=True)),
@@ -264,22 +264,22 @@ class Description:
         with self._lenient():
             return {
                 what: self._named(items) if isinstance(items, dict) else self.describe(items)
-                for what, items in held.items()
+                for what, items in parts.items()
                 if items
             }
 
     def _uses(self, function: types.FunctionType) -> dict[str, Any]:
         (chains, imports, stored), scope = code_uses(function.__code__), function.__globals__
         self._stored |= {(id(scope), name) for name in stored}
-        found = {}
+        uses = {}
         for chain in sorted(chains):
             if (
                 chain[0] in scope and chain[0] not in _OF_EVERY_MODULE
             ):  # `__file__` is the place of the code, no part of it
-                found[".".join(chain)] = self._global(scope, chain)
+                uses[".".join(chain)] = self._global(scope, chain)
         for level, module, names in sorted(imports):
-            found[f"import {'.' * level}{module}"] = self._imported(scope, level, module, names)
-        return found
+            uses[f"import {'.' * level}{module}"] = self._imported(scope, level, module, names)
+        return uses
 
     def _global(self, scope: Mapping[str, Any], chain: Sequence[str]) -> Any:
         """The value of a dotted name: attributes of the user's modules are followed, those of other values are not."""
@@ -337,9 +337,9 @@ class Description:
             return {"module": full, "error": type(error).__name__}
         if not names or "*" in names:
             return self._module(module)
-        known = vars(module)
-        asked = {one if one in known else "__getattr__" for one in names}
-        return {one: self._global(known, (one,)) for one in sorted(asked) if one in known}
+        members = vars(module)
+        attributes = {one if one in members else "__getattr__" for one in names}
+        return {one: self._global(members, (one,)) for one in sorted(attributes) if one in members}
 
     def _module(self, module: types.ModuleType) -> Any:
         if not is_users(module):
@@ -383,10 +383,10 @@ class Description:
                 members[name] = self.describe(value.value if isinstance(value, Enum) and type(value) is kind else value)
         return members
 
-    def _name(self, key: Any, wanted: str) -> str:
-        name, number = wanted, 2
+    def _name(self, key: Any, base: str) -> str:
+        name, number = base, 2
         while name in self._entries:
-            name, number = f"{wanted} ({number})", number + 1
+            name, number = f"{base} ({number})", number + 1
         self._names[key], self._entries[name] = name, None
         return name
 

@@ -52,13 +52,13 @@ def load_recipe(path: Path) -> Recipe:
     recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
         recipes = [name for name, value in vars(module).items() if isinstance(value, Recipe)]
-        found = f"found {', '.join(recipes)}; call the one to build RECIPE" if recipes else "found no RECIPE"
+        instead = f"found {', '.join(recipes)}; call the one to build RECIPE" if recipes else "found no RECIPE"
         if isinstance(recipe, list | tuple | Mapping):
             rule = f"found a {type(recipe).__name__} of {len(recipe)}"
-            found = f"{rule}; a file holds one recipe, put each into a file of its own"
+            instead = f"{rule}; a file holds one recipe, put each into a file of its own"
         elif hasattr(module, "RECIPE"):
-            found = f"found RECIPE = {recipe!r}"
-        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {found}")
+            instead = f"found RECIPE = {recipe!r}"
+        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {instead}")
     if callable(kinds := getattr(recipe.source, "kinds", None)):
         try:
             recipe.check_kinds(kinds())

@@ -165,10 +165,10 @@ def load_fields(path: Path) -> list[ModelFields]:
     except Exception as error:
         raise RecipeError(f"{path}: {summary_of(error)}") from error
     of_recipe = list(getattr(getattr(module, "RECIPE", None), "model_fields", None) or ())
-    found = getattr(module, "FIELDS", of_recipe)
-    fields = [found] if isinstance(found, ModelFields) else list(found or ())
+    defined = getattr(module, "FIELDS", of_recipe)
+    fields = [defined] if isinstance(defined, ModelFields) else list(defined or ())
     if not fields or not all(isinstance(one, ModelFields) for one in fields):
-        there = f"found {found!r}" if found else "and it defines none"
+        there = f"found {defined!r}" if defined else "and it defines none"
         raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, {there}")
     if of_recipe and not all(any(one is other for other in of_recipe) for one in fields):
         raise RecipeError(

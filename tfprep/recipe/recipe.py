@@ -117,8 +117,8 @@ class Recipe:
 
     def first_label(self, kinds: Mapping[str, Kind]) -> str | None:
         """Return the label that the index keeps, the first of `store`; `kinds` are those of the source."""
-        known = {**kinds, **self.derived_kinds()}
-        return next((name for name in self.store if known.get(name) == "label"), None)
+        all_kinds = {**kinds, **self.derived_kinds()}
+        return next((name for name in self.store if all_kinds.get(name) == "label"), None)
 
     def hashed_image(self, kinds: Mapping[str, Kind], files: Sequence[str]) -> str | None:
         """Return the image whose digest and hash the index keeps: the first of `store`, else the first of the source's files."""

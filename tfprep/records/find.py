@@ -82,15 +82,15 @@ def find_features(buffer: Array, start: Array, stop: Array) -> tuple[dict[bytes,
         The features by name, and by number of the record why its bytes are no Example that can be read by offset.
     """
     finder = _Finder(buffer, start, stop)
-    found = list(finder.run())
+    features = list(finder.run())
     odd, faults = np.flatnonzero(finder.odd), dict[int, str]()
     if len(odd):  # what was found of a record before it turned out to be odd is found again
-        for number, one in enumerate(found):
+        for number, one in enumerate(features):
             kept = ~finder.odd[one.record]
-            found[number] = Feature(one.name, *(column[kept] for column in one.columns))
-        found += _one_by_one(buffer, start, stop, odd, faults)
+            features[number] = Feature(one.name, *(column[kept] for column in one.columns))
+        features += _one_by_one(buffer, start, stop, odd, faults)
     by_name: dict[bytes, list[Feature]] = {}
-    for one in found:
+    for one in features:
         by_name.setdefault(one.name, []).append(one)
     return {name: _joined(name, parts) for name, parts in by_name.items()}, faults
 
@@ -293,7 +293,7 @@ def _joined(name: bytes, parts: list[Feature]) -> Feature:
 
 
 def _one_by_one(buffer: Array, start: Array, stop: Array, records: Array, faults: dict[int, str]) -> Iterator[Feature]:
-    found: dict[bytes, list[tuple[int, ...]]] = {}
+    columns: dict[bytes, list[tuple[int, ...]]] = {}
     for record in records.tolist():
         first = int(start[record])
         try:
@@ -302,8 +302,8 @@ def _one_by_one(buffer: Array, start: Array, stop: Array, records: Array, faults
             faults[record] = str(error)
             continue
         for name, span in spans.items():
-            found.setdefault(name, []).append((record, span.kind, first + span.offset, span.size, span.items))
-    for name, rows in found.items():
+            columns.setdefault(name, []).append((record, span.kind, first + span.offset, span.size, span.items))
+    for name, rows in columns.items():
         yield Feature(name, *np.array(rows, np.int64).T)
 
 

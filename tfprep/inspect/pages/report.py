@@ -65,7 +65,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         facts: What only its build knows.
     """
     examples = list(_examples(data, stats))
-    shown = [
+    places = [
         *(one for _, _, samples in examples for one in samples),
         *(Place(one.split, one.position) for of_one in stats.hardest.values() for one in of_one),
     ]
@@ -102,7 +102,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         classes=[_class_table(data, stats, name) for name in stats.class_counts],
         leaks=leaks,
         pairs=_with_pictures(data, leaks, [one for one in leaks.pairs if one.straddles][:_MOST_PAIRS]) if leaks else [],
-        pictures=pictures_of(data, shown, _PICTURE_PX),
+        pictures=pictures_of(data, places, _PICTURE_PX),
         most_inspected=MOST_INSPECTED,
         examples=examples,
         sheets=list(_sheets(data)),
