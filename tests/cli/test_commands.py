@@ -16,6 +16,7 @@ from PIL import Image
 
 import tfprep
 from tests.commands import status_of
+from tests.examples import detection, serialized, write
 from tests.photos import write_photos
 from tests.sources.test_pixels import gamma_profile
 from tests.waiting import wait_until
@@ -168,6 +169,15 @@ def test_show(run, built, tmp_path):
         assert picture.height > 3 * 100
     run("show", built)
     assert (built.parent / "out-sheet.png").exists()
+
+
+def test_the_picture_of_imported_records_lies_beside_their_folder(run, tmp_path):
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    write(tmp_path / "old/train.tfrecord", [serialized(detection(rng, number)) for number in range(4)])
+    run("index", tmp_path / "old/train.tfrecord", "--split", "train", "--workers", 0)
+    assert run("show", tmp_path / "old")[0] == 0
+    assert (tmp_path / "old-sheet.png").exists()
 
 
 def test_init_writes_a_recipe_that_builds_unchanged(run, photos, tmp_path, monkeypatch):

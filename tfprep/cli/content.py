@@ -123,7 +123,8 @@ def show_command(
     sheet = contact_sheet(data, split, samples=samples, variants=variants, panel_px=panel_px)
     if out is None and is_remote(data.path):
         out = Path(f"{data.path.name}-sheet.png")
-    path = out or data.path.resolve().parent / f"{data.path.resolve().name}-sheet.png"
+    here = Path(folder.removeprefix("file://")).resolve()  # not `data.path`: an index is a folder beside its shards
+    path = out or here.parent / f"{here.name}-sheet.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         sheet.save(path)

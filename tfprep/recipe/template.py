@@ -40,9 +40,14 @@ def recognised(folder: Path, layout: Layout | None = None) -> Detected:
         data = open_dataset(folder)
     except DatasetError as error:
         raise SourceError(f"{error}. To read the raw files beside it: --as LAYOUT") from error
-    kinds = {name: info.spec.kind for name, info in data.manifest.fields.items()}  # without those that a model added
-    what = "imported TFRecords" if data.manifest.imported else "a dataset that tfprep built"
-    return looked(LayoutGuess("dataset", Records(kinds), what), Inventory(folder, {}, {}, {}))
+    specs = {name: info.spec for name, info in data.manifest.fields.items()}  # without those that a model added
+    lists = [name for name, spec in specs.items() if spec.kind == "text" and spec.shape]
+    fours = [name for name, spec in specs.items() if spec.kind == "scalar" and spec.shape == (None, 4)]
+    doubts = [f"this recipe does not read {name}, which is a list of texts" for name in lists]
+    doubts += [f"{name} may hold boxes, which are numbers here: geometry= does not move them" for name in fours]
+    what = "imported TFRecords" if data.manifest.imported else "variant 0 of a dataset that tfprep built"
+    records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
+    return looked(LayoutGuess("dataset", records, what, tuple(doubts)), Inventory(folder, {}, {}, {}))
 
 
 def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
@@ -91,10 +96,14 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
 
 
 def dataset_name(folder: Path) -> str:
-    """Return the folder's name as the name of a dataset: a letter, then letters, digits and underscores."""
+    """Return the folder's name as the name of a dataset: a letter, then letters, digits and underscores.
+
+    A folder `out/NAME` gets another name: the dataset built from it does not fit into it.
+    """
     name = re.sub(r"\W+", "_", folder.resolve().name, flags=re.ASCII).strip("_").lower()
     name = name if re.match(r"[a-z]", name) else f"data_{name}".rstrip("_")
-    return re.sub(r"_v(\d+)$", r"_version\1", name)
+    name = re.sub(r"_v(\d+)$", r"_version\1", name)
+    return f"{name}_new" if Path("out", name).resolve() == folder.resolve() else name
 
 
 def _double_quoted(code: str) -> str:

@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.examples import detection, serialized
+from tests.examples import write as write_records
 from tests.sources.annotations.test_labelme import labelme, shape
 from tests.sources.annotations.test_voc import xml
 from tests.sources.building import rejects_of, write_picture
@@ -24,9 +26,10 @@ from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions
+from tfprep.dataset import index_tfrecords
 from tfprep.errors import SourceError
 from tfprep.recipe.file import data_root, load_recipe
-from tfprep.recipe.template import recipe_text, recognised
+from tfprep.recipe.template import dataset_name, recipe_text, recognised
 from tfprep.sources.detection.detect import detect
 
 NAMES = [f"{n:02}" for n in range(12)]
@@ -206,7 +209,16 @@ def built_dataset(root):
     (root / "out").rmdir()
 
 
+def imported_records(root):
+    """TFRecords of TensorFlow's Object Detection API: the image has another name, and some fields are lists."""
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    write_records(root / "train.tfrecord", [serialized(detection(rng, number)) for number in range(len(NAMES))])
+    index_tfrecords(root / "train.tfrecord", "train")
+
+
 LAYOUTS = {
+    imported_records: "Records(fields={'image_encoded': 'image', 'image_filename': 'text', ",
     hugging_face: "Table(table='**/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
     "box_format='xywh')",
@@ -262,6 +274,24 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     summary = tfprep.build(path, tmp_path / "out", data=data_root(path), options=BuildOptions(workers=0, limit=None))
     assert not rejects_of(tmp_path / "out")
     assert summary.samples == SAMPLES.get(layout, len(NAMES))
+
+
+def test_the_files_of_a_dataset_are_not_named_as_those_that_are_not_read(tmp_path, monkeypatch):
+    built_dataset(tmp_path)
+    assert "does not read" not in "\n".join(recognised(tmp_path).lines())
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert dataset_name(Path("out")) == "out"
+    assert dataset_name(Path("out/first")) == "first_new"  # a build into its own raw data is refused
+
+
+def test_lists_of_imported_records_are_named(tmp_path):
+    imported_records(tmp_path)
+    assert [line for line in recognised(tmp_path).lines() if "unsure" in line] == [
+        "unsure: this recipe does not read image_object_class_text, which is a list of texts",
+        "unsure: boxes may hold boxes, which are numbers here: geometry= does not move them",
+        "unsure: all samples are in the split 'train'; none is left for another (splits=)",
+    ]
 
 
 def test_a_damaged_dataset_is_not_taken_for_raw_files(tmp_path):

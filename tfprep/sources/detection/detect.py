@@ -199,7 +199,9 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
         raise SourceError(f"{tree.root}: none of the samples that were opened can be read, such as {facts.problems[0]}")
     read = [*_annotation_files(source), *([compile_pattern(literal(names), "detect")] if names else [])]
     doubts = (*doubts, *_about_splits(source, facts, tree, read), *_further_masks(source, facts, tree))
-    return Detected(source, candidate.layout, facts, (*doubts, *tree.unread(facts.used, read)))
+    # A dataset has files of its own beside its records.
+    unread = [] if candidate.kind == "dataset" else tree.unread(facts.used, read)
+    return Detected(source, candidate.layout, facts, (*doubts, *unread))
 
 
 def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[str]:

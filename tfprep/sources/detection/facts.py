@@ -195,18 +195,21 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
     """Add what is found in the files of some samples."""
     decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
     numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
+    image = next(
+        (name for name, kind in listing.kinds.items() if kind == "image"), ""
+    )  # a dataset names it as it likes
     for entry in entries:
         try:
             raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
             raw |= zip(listing.values, entry.values, strict=True)
-            size = decoders["image"].size(raw) if "image" in decoders else None
+            size = decoders[image].size(raw) if image in decoders else None
             if "image" in raw:
                 form, size, facts.drawn[entry.files[0]] = image_form(raw["image"])
                 facts.forms[form] += 1
             facts.sizes += [] if size is None else [size]
             made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
-            if "image" not in raw:
-                facts.forms[f"{made['image'].dtype} [H, W, {made['image'].shape[2]}]"] += 1
+            if "image" not in raw and image:
+                facts.forms[f"{made[image].dtype} [H, W, {made[image].shape[2]}]"] += 1
             for name, found in numbers.items():
                 of_one = np.unique(made[name] if name in made else decode_mask(raw[name])).tolist()
                 found.update(of_one)
