@@ -12,6 +12,7 @@ import gzip
 import importlib
 import json
 import lzma
+import re
 import struct
 import tarfile
 import zipfile
@@ -28,7 +29,7 @@ from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, Kind
 from tfprep.sources.cells import FILE_KINDS, path_cell, sorted_classes, value_cell
 from tfprep.sources.folder import Splits, check_common, split_files
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, compile_pattern
+from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, Holes, compile_pattern
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
@@ -48,8 +49,8 @@ class Archives:
     is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`). A tar in a tar is a
     folder of its name, as in ImageNet's training images.
 
-    A sample without the member of a field is a reject. A sample without an image, and members that no field names, are counted
-    in the tally.
+    A sample without the member of a field is a reject. A sample without an image, members that no field names, and hidden
+    members, such as those that a Mac adds, are counted in the tally.
 
     Attributes:
         archives: The pattern of the archives: `{split}/*.tar`, `shards/*.zip`.
@@ -273,6 +274,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
 and extra field."""
 _ENCRYPTED = 1
+_HIDDEN_NAME = re.compile(r"(?:^|/)\.[^./]")
 
 
 class Member(NamedTuple):
@@ -290,7 +292,11 @@ def members(path: Path, tally: Counter[str]) -> Iterator[Member]:
     try:
         with open_raw(path) as file:
             is_zip = zipfile.is_zipfile(file)
-            yield from _zip_members(file, tally) if is_zip else _tar_members(file, tally)
+            for member in _zip_members(file, tally) if is_zip else _tar_members(file, tally):
+                if _HIDDEN_NAME.search(member.name):  # a Mac adds ._1.jpg to 1.jpg, also in __MACOSX
+                    tally[HIDDEN] += 1
+                else:
+                    yield member
     except (tarfile.TarError, zipfile.BadZipFile, struct.error, EOFError, NotImplementedError) as error:
         raise SourceError(f"{path} is not a whole archive: {error}") from error
     except OSError as error:

@@ -790,6 +790,8 @@ FILES = {
     "cifar-100-python/meta": "meta belongs to CIFAR-100's files; .*keras.datasets.cifar100",
     "mnist_train.csv": r"tables without images; .* init reads .* numpy.loadtxt\('FILE'",
     "imagesTr/liver_0.nii.gz": r"NIfTI; init reads .*nibabel.load\('FILE'",
+    "data.7z": "data.7z belongs to archives that tfprep does not read: unpack them",
+    "2024/IMG_1.HEIC": "photos as phones and cameras keep them: export them as JPEG",
     "images.h5": r"HDF5; init reads .* h5py.File\('FILE'\)",
 }
 
@@ -818,6 +820,43 @@ def zipped(root: Path, prefix: str, *folders: str) -> Truth:
             archive.write(root / "picture.jpg", name)
     (root / "picture.jpg").unlink()
     return {f"all.zip/{name}": (ANY, name.split("/")[-2]) for name in names}
+
+
+def zip_of_a_mac(root):
+    """With a file of attributes beside each image."""
+    truth = class_folders_in_a_zip(root)
+    with zipfile.ZipFile(root / "all.zip", "a") as archive:
+        for path in truth:
+            archive.writestr(f"__MACOSX/{path.split('/')[1]}/._{name(path)}", b"\0\5\x16\7")
+    return truth
+
+
+def tar_of_a_mac(root):
+    """In WebDataset's convention, with a file of attributes before each member."""
+    paths = pictures(root, *(f"{n}.jpg" for n in range(4)))
+    with tarfile.open(root / "train.tar", "w") as archive:
+        for n, path in enumerate(paths):
+            for member, data in ((path, (root / path).read_bytes()), (f"{n}.cls", b"%d" % (n % 2))):
+                for file, content in ((f"._{member}", b"\0\5\x16\7"), (member, data)):
+                    info = tarfile.TarInfo(file)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+            (root / path).unlink()
+    return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
+
+
+def images_in_a_compressed_tar(root):
+    """As the flowers of Oxford."""
+    paths = pictures(root, *numbered("jpg"))
+    with tarfile.open(root / "flowers.tgz", "w:gz") as archive:
+        archive.add(root / "jpg", "jpg")
+    shutil.rmtree(root / "jpg")
+    return {f"flowers.tgz/{path}": (ANY, None) for path in paths}
+
+
+def masks_in_a_zip(root):
+    zipped(root, "", "images", "masks")
+    return "nothing says how they belong together; unpack the archive, and run init on the folder"
 
 
 def zips_of_splits(root):
@@ -1640,13 +1679,15 @@ def found_in(found: Detected, root: Path) -> Truth:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 def test_a_layout_is_read_as_it_was_meant_or_refused_by_name(tmp_path, layout):
-    truth = layout(tmp_path)
+    root = tmp_path / "data"  # not where copies of archives lie
+    root.mkdir()
+    truth = layout(root)
     if isinstance(truth, str):
         with pytest.raises(SourceError, match=truth):
-            detect(tmp_path)
+            detect(root)
         return
-    detected = detect(tmp_path)
-    found = found_in(detected, tmp_path)
+    detected = detect(root)
+    found = found_in(detected, root)
     assert {path: value for path, (_, value) in found.items()} == {path: value for path, (_, value) in truth.items()}
     assert {path: split for path, (split, _) in found.items() if truth[path][0]} == {
         path: split for path, (split, _) in truth.items() if split

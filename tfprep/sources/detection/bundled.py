@@ -96,7 +96,7 @@ def _with_folders(guess: LayoutGuess, source: Archives, archive: Path, names: li
     tree = Inventory(archive, {one: Counter(map(suffix_of, files)) for one, files in inside.items()}, inside, {})
     found = next(folders(tree))
     if isinstance(found, Refusal):
-        raise found.error
+        raise SourceError(f"{found.error}; unpack the archive, and run init on the folder")
     assert isinstance(found.source, Folder)
     if found.source.image == "**":
         return guess

@@ -21,7 +21,7 @@ import numpy as np
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
 from tfprep.images import decode_image, perceptual_hash
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
-from tfprep.sources.archives import Archives
+from tfprep.sources.archives import COMPRESSED_SUFFIXES, Archives
 from tfprep.sources.arrays import Arrays
 from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, Refusal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
@@ -39,6 +39,7 @@ from tfprep.sources.raw import read_raw
 from tfprep.sources.source import Source, read_files
 from tfprep.sources.splits import Fractions
 from tfprep.sources.table import Table
+from tfprep.sources.video import Video
 
 _OfPixels: TypeAlias = Folder | Paired | Table | Archives | Coco | CocoPanoptic | Voc | Yolo | LabelMe | ObjectTable
 """The sources with the option `pixels`."""
@@ -75,6 +76,8 @@ _OTHER_FILES = {
     r".*\.csv": "tables without images; for a class and 28 x 28 pixels in the columns of each row, "
     f"{_TO_ARRAYS}\"import numpy; t = numpy.loadtxt('FILE', int, delimiter=',', skiprows=1); "
     "numpy.savez('data.npz', x=t[:, 1:].reshape(-1, 28, 28).astype('uint8'), y=t[:, 0])\"",
+    r".*\.(?:rar|7z)": "archives that tfprep does not read: unpack them",
+    r".*\.(?:heic|heif|cr2|cr3|nef|arw|dng)": "photos as phones and cameras keep them: export them as JPEG or TIFF",
     r".*\.mdb": "LMDB: write an image file for each sample with Pillow",
 }
 """Other content of a folder without images, and the way out."""
@@ -312,6 +315,10 @@ def _annotation_files(source: Source) -> list[Pattern]:
         texts = [text.partition(":")[0] for text in (source.image, source.label or "") if text]
     if isinstance(source, Folder):
         texts += map(literal, source.labels.values())
+    if isinstance(source, Video):  # their samples lie in copies
+        texts.append(source.videos)
+    if isinstance(source, Archives) and source.archives.endswith(COMPRESSED_SUFFIXES):
+        texts.append(source.archives)
     return [compile_pattern(text, "detect") for text in texts if isinstance(text, str)]
 
 
