@@ -1019,6 +1019,29 @@ def several_hazy_pictures_of_a_clear_one(root):
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
 
 
+def hazy_and_clear_pictures_by_the_ends_of_their_names(root):
+    """As O-HAZE."""
+    paths = [f"{kind}/{n}_outdoor_{kind}.jpg" for kind in ("GT", "hazy") for n in range(4)]
+    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
+
+
+def folders_of_days(root):
+    return class_folders(root, "2024-05-03", "2024-05-04 Rome", "2025")
+
+
+def folders_of_a_camera(root):
+    return class_folders(root, "DCIM/100CANON", "DCIM/101CANON")
+
+
+def folders_of_patients(root):
+    return class_folders(root, "patient001", "patient002", "patient_3")
+
+
+def classes_below_a_folder_in_each_split(root):
+    truth = class_folders(root, "train/images/cat", "train/images/dog", "val/images/cat", split_at=0)
+    return {path: (split, None) for path, (split, _) in truth.items()}
+
+
 def stereo_of_kitti(root):
     pictures(root, *numbered("training/image_2"), *numbered("training/image_3"), *numbered("training/disp_occ_0"))
     pictures(root, *numbered("testing/image_2"), *numbered("testing/image_3"))
@@ -1470,6 +1493,10 @@ def classes_without_anything(root):
     return class_folders(root, "missing", "none", "scratch")
 
 
+def classes_of_numbers(root):
+    return class_folders(root, "0", "10", "1001", "2001")
+
+
 def classes_in_files_called_like_masks(root):
     paths = [f"{label}/{label}_{n}.jpg" for label in ("clutter", "target") for n in range(4)]
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
@@ -1570,6 +1597,13 @@ SAID = {
     a_class_called_test: "unsure: test/ is called like a part of the data: is it a class?",
     thumbnails_below_classes: "seem to be one picture, and 15 more of those opened have a copy too",
     several_hazy_pictures_of_a_clear_one: "unsure: clear/ and hazy/ hold files of the same names",
+    hazy_and_clear_pictures_by_the_ends_of_their_names: "unsure: GT/ and hazy/ hold files of the same names",
+    folders_of_days: "unsure: the folders 2024-05-03, 2024-05-04 Rome, 2025 are called like dates",
+    folders_of_a_camera: "unsure: the folders 100CANON, 101CANON are called like dates, folders of cameras",
+    folders_of_patients: "--as images reads them without",
+    classes_below_a_folder_in_each_split: "which is no class; if those in it (cat, dog) are classes: "
+    "sources.Folder('{split}/images/{label}/**')",
+    masks_of_sequences: "makes them classes, and group_by= keeps each in one split",
     masks_of_kitti: "training/instance/ holds 4 .png files that this recipe does not read",
     masks_and_fields_of_view: "unsure: training/1st_manual/ may hold masks too",
     masks_of_training_and_more_of_tests: "TestDataset/CVC/masks/ holds 4 .png files that this recipe does not read",
@@ -1636,6 +1670,7 @@ SAID = {
 NOT_SAID = {
     classes_called_like_splits: "unsure",
     classes_without_anything: "unsure",
+    classes_of_numbers: "unsure",
     classes_in_files_called_like_masks: "unsure",
     classes_in_png_files_called_like_masks: "unsure",
     classes_that_begin_like_folders_of_images: "unsure",

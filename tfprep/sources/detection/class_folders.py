@@ -15,6 +15,7 @@ from tfprep.sources.detection.pairs import (
     IMAGE_WORD,
     MASK_WORD,
     NO_IMAGE,
+    OF_ONE,
     SPLIT_WORD,
     is_mask_folder,
     is_split,
@@ -155,11 +156,13 @@ def _of_splits(
             yield Refusal("folders", SourceError(f"{rule}; {way_out}"))
         guess = LayoutGuess("folders", source, "class folders below split folders", tuple(doubts))
         yield _checked(tree, guess, of_classes, [f"{one}/" for one in where.values()])
-    alone_there = (
-        (f"the only folder below the splits is {next(iter(found))}, which is no class",) if len(found) == 1 else ()
+    doubts = [f"the only folder below the splits is {name}, which is no class" for name in found if len(found) == 1]
+    if doubts and (deeper := sorted({folder.split("/")[depth + 1] for folder in folders if folder.count("/") > depth})):
+        by_hand = f"sources.Folder({f'{prefix}{form}/{literal(min(found))}/{{label}}/**'!r})"
+        doubts[0] += f"; if those in it ({', '.join(deeper[:3])}) are classes: {by_hand}"
+    yield LayoutGuess(
+        "images", Folder(image=f"{prefix}{form}/**", splits=taken), "split folders", (*doubts, *_classes_in_names(tree))
     )
-    said = (*alone_there, *_classes_in_names(tree))
-    yield LayoutGuess("images", Folder(image=f"{prefix}{form}/**", splits=taken), "split folders", said)
 
 
 def _list_of_labels(tree: Inventory, prefix: str, split: str, classes: set[str]) -> str | None:
@@ -190,7 +193,11 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
     doubts = list(guess.doubts)
     pairs = [[plain(f"{prefix}{name}") for name in sorted(names)] for prefix in prefixes if len(names) == 2]
     one, other = next((pair for pair in pairs if tree.names.keys() >= set(pair)), ("", ""))
-    stems, others = ({os.path.splitext(file)[0] for file in tree.names.get(folder, ())} for folder in (one, other))
+    # Without the folder's name at the end: 1_GT and 1_hazy, as in O-HAZE.
+    stems, others = (
+        {re.sub(rf"[ _.-]{re.escape(name.rpartition('/')[2])}$", "", os.path.splitext(file)[0]) for file in files}
+        for name, files in ((folder, tree.names.get(folder, ())) for folder in (one, other))
+    )
     fewer, many = sorted((stems, others), key=len)
     longer = sum(
         any(name[: cut.start()] in fewer for cut in re.finditer("[ _.-]", name)) for name in many
@@ -198,6 +205,11 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
     if one and (2 * len(stems & others) > len(many) or 2 * longer > len(many)):
         said = f"{one}/ and {other}/ hold files of the same names"
         doubts.append(f"{said}: are these classes, or images and what belongs to them?")
+    if all(map(_NO_CLASS.fullmatch, names)):
+        said = (
+            f"the folders {', '.join(sorted(names)[:3])} are called like dates, folders of cameras, patients or videos"
+        )
+        doubts.append(f"{said}: are these classes? --as images reads them without")
     if inside:
         few = ", ".join(sorted(inside)[:3])
         doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
@@ -278,6 +290,12 @@ _MASK_FILE = re.compile(rf".+[_-](?:{MASK_WORD.pattern}|(?:gt|ground[_ ]?truth)[
 """Masks or targets by their names: `1_mask.png`, `0001_GT_SRGB_010.png`."""
 _WITH = re.compile(r"(?:with|without|has|no|non|not)[ _-]", re.IGNORECASE)
 """`with_mask` and `without_mask` are classes of faces."""
+_NO_CLASS = re.compile(
+    rf"{OF_ONE}[ _-]?\d+|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?"
+    r"|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})",
+    re.IGNORECASE,
+)
+"""`patient001`, `2024`, `2024-05-03 holiday`, and the folders of cameras by the standard DCF: `100CANON`."""
 _OF_SPLIT = re.compile(r"(?:train|test|val|valid)[ _-]?(?:\d+|(?-i:[A-Z]))|(?:fold|split|part)[ _-]?\d+", re.IGNORECASE)
 """Folders such as trainA, test_1 and fold3."""
 

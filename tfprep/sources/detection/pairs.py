@@ -53,6 +53,8 @@ NO_IMAGE = re.compile(
     re.IGNORECASE,
 )
 """Folders of what belongs to images, pixel by pixel: also those of super-resolution (HR, LR)."""
+OF_ONE = r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|sequence|group)"
+"""Words for what several images show."""
 _LOSSY = frozenset((".jpg", ".jpeg"))
 """No masks: JPEG does not keep class numbers."""
 
@@ -400,9 +402,8 @@ def pairs(tree: Inventory) -> Found:
             folders = Counter(path.split("/")[place] for path in files if fits(path) is not None)
             if 1 < len(folders) < folders.total():  # not a folder for each image
                 few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
-                doubts.append(
-                    f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
-                )
+                said = f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
+                doubts.append(said + ", and group_by= keeps each in one split" * ("{split}" not in image))
         yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
     for image, mask, place in _one_name_apart(names):
         called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])

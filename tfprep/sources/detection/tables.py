@@ -25,6 +25,7 @@ from tfprep.sources.detection.inventory import NAMES_KEPT, NO_LABELS, Inventory,
 from tfprep.sources.detection.pairs import (
     MASK_WORD,
     NO_IMAGE,
+    OF_ONE,
     SPLIT_WORD,
     pairs,
     split_pattern,
@@ -67,10 +68,7 @@ _BOX_COLUMNS: Mapping[BoxFormat, tuple[str, ...]] = {
     ),
 }
 """Names of the four columns of a box, in lower case and without other characters than letters and digits."""
-_OF_ONE = re.compile(
-    r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|sequence|group)[ _-]?(?:id|no|number|name)?",
-    re.IGNORECASE,
-)
+_OF_ONE = re.compile(rf"{OF_ONE}[ _-]?(?:id|no|number|name)?", re.IGNORECASE)
 """Columns that say what several images show."""
 _TRAINING = {"train", "training", "trainval", "train_val"}
 _FITS = 0.9
