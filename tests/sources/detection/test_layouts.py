@@ -648,6 +648,18 @@ def table_of_lists_as_text(root):
     return "the cells of 'annotations' are lists as text"
 
 
+def table_of_lists_of_classes_as_text(root):
+    rows = [(name(p), f'"{["a", "b"] if n % 2 else ["a"]}"') for n, p in enumerate(pictures(root, *numbered("images")))]
+    csv_file(root, "train.csv", "image,labels", rows)
+    return r"the cells of 'labels' are lists as text, such as \['a'\]; write .* JSON lines"
+
+
+def table_of_points(root):
+    rows = [(name(p), *range(10)) for p in pictures(root, *numbered("images"))]
+    csv_file(root, "landmarks.csv", "image,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5", rows)
+    return "are points or corners, which tfprep reads from COCO alone; write them as COCO's keypoints or polygons"
+
+
 def table_of_several_columns(root):
     rows = [
         (1000 + n, "Men", "Shirts") for n, _ in enumerate(pictures(root, *(f"images/{1000 + n}.jpg" for n in range(4))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -301,6 +301,8 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[t
         pattern = literal(seen.path)
         rows = range(min(BATCH_ROWS, len(next(iter(seen.columns.values())))))
         splits = seen.split() or splits_of_paths(seen.path_in(row, image) for row in rows)
+    if (label := seen.label()) is not None and all(isinstance(value, str) for value in seen.few(label)):
+        _refuse_lists(seen, [label], r"\[")
     guess = _objects(pattern, seen, image, splits) or _samples(pattern, seen, image, splits)
     if guess is not None:
         layout = (
@@ -313,12 +315,17 @@ def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[t
             return []  # labels of a test whose training has others, such as folders
         count = sum(len(looked[path].columns[column]) for path in taken)
         return [(count, guess._replace(layout=layout, doubts=(*guess.doubts, *doubts)))]
-    for column in seen.columns:
+    _refuse_lists(seen, seen.columns, r"\[\s*[{\[]|\{")
+    return []
+
+
+def _refuse_lists(seen: _Seen, columns: Iterable[str], form: str) -> None:
+    """Raise SourceError if all cells of a column begin like this list."""
+    for column in columns:
         few = [str(value).strip() for value in seen.few(column)]
-        if few and all(re.match(r"\[\s*[{\[]|\{", value) for value in few):
+        if few and all(re.match(form, value) for value in few):
             rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
-    return []
 
 
 def _is_of_a_test(tree: Inventory, looked: Mapping[str, _Seen], taken: Sequence[str], column: str, image: str) -> bool:
@@ -575,7 +582,8 @@ def _box_columns(seen: _Seen) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
             if not plain.keys() >= set(names):
                 continue
             if {"x3", "y3"} <= set(plain):
-                raise SourceError(f"{seen.path}: the columns are corners of quadrangles, which tfprep does not read")
+                rule = "the columns x1, y1, x2, y2, x3, y3 are points or corners, which tfprep reads from COCO alone"
+                raise SourceError(f"{seen.where}: {rule}; write them as COCO's keypoints or polygons")
             columns = tuple(plain[name] for name in names)
             if _box_rows(seen, columns):
                 return columns, (form,) if form != "xywh" else ("xywh", "center_xywh")
