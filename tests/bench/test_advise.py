@@ -87,6 +87,8 @@ FOUND = [prediction("raw", 9000, 9e9, 3600), prediction("jpeg", 3000, 1e9, 1800)
         (Goals(hours=0.75), "jpeg", "the fastest strategy within the limits"),
         (Goals(images_per_s=5000, disk_bytes=2e9), "raw", "9 of 2 GB"),
         (Goals(images_per_s=99_000), "raw", "9,000 of 99,000 images/s"),
+        (Goals(disk_bytes=5e8), "jpeg", "this one comes closest (1 of 0.5 GB)"),
+        (Goals(hours=0.1), "jpeg", "this one comes closest (0.5 of 0.1 hours)"),
     ],
 )
 def test_the_recommendation_and_its_reason(goals, chosen, reason):

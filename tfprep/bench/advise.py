@@ -45,15 +45,17 @@ class Goals:
     disk_bytes: float | None = None
     hours: float | None = None
 
-    def missed(self, prediction: Prediction) -> list[str]:
-        """The requirements that a prediction misses, in words."""
-        missed = []
+    def missed(self, prediction: Prediction) -> dict[str, float]:
+        """The requirements that a prediction misses, in words, and by what factor."""
+        missed = {}
         if self.images_per_s is not None and prediction.images_per_s < self.images_per_s:
-            missed.append(f"{prediction.images_per_s:,.0f} of {self.images_per_s:,.0f} images/s")
+            words = f"{prediction.images_per_s:,.0f} of {self.images_per_s:,.0f} images/s"
+            missed[words] = self.images_per_s / prediction.images_per_s
         if self.disk_bytes is not None and prediction.disk_bytes > self.disk_bytes:
-            missed.append(f"{prediction.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB")
+            words = f"{prediction.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB"
+            missed[words] = prediction.disk_bytes / self.disk_bytes
         if self.hours is not None and prediction.build_s / 3600 > self.hours:
-            missed.append(f"{prediction.build_s / 3600:.2g} of {self.hours:.2g} hours")
+            missed[f"{prediction.build_s / 3600:.2g} of {self.hours:.2g} hours"] = prediction.build_s / 3600 / self.hours
         return missed
 
 
@@ -174,11 +176,16 @@ def advise(
 def choose(predictions: Sequence[Prediction], goals: Goals) -> tuple[Prediction, str]:
     """The smallest strategy that meets all goals or, without a goal for the rate, the fastest that meets the others.
 
-    If none meets all goals, the one that misses the fewest, and the fastest of these.
+    If none meets all goals, the one that misses the fewest; of these one that is fast enough, and the one that comes closest.
     """
     meeting = [one for one in predictions if not goals.missed(one)]
     if not meeting:
-        least = min(predictions, key=lambda one: (len(goals.missed(one)), -one.images_per_s))
+
+        def distance(one: Prediction) -> tuple[int, bool, float]:
+            factors = goals.missed(one).values()
+            return len(factors), one.images_per_s < (goals.images_per_s or 0), max(factors)
+
+        least = min(predictions, key=distance)
         return least, f"no strategy meets all requirements; this one comes closest ({', '.join(goals.missed(least))})"
     if goals.images_per_s is not None:
         return min(meeting, key=lambda one: one.disk_bytes), "the smallest strategy that is fast enough"
