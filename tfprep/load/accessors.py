@@ -21,6 +21,7 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
+from tfprep.units import number as counted
 
 
 class PipelineAccessors:
@@ -53,7 +54,7 @@ class PipelineAccessors:
         if not pipeline.training:
             return (
                 f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
-                f"{pipeline.passes.steps(1):,} steps of {size}{lost}>"
+                f"{counted(pipeline.passes.steps(1) or 0, 'step')} of {size}{lost}>"
             )
         which = "the same ones" if order == "sequential" else "other ones"
         left = f"; {pipeline.left_out:,} samples are left out, {which} each time" if pipeline.left_out else ""
@@ -62,7 +63,7 @@ class PipelineAccessors:
         )
         return (
             f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
-            f"{pipeline.steps_per_epoch:,} steps of {size}{left}{lost}>"
+            f"{counted(pipeline.steps_per_epoch or 0, 'step')} of {size}{left}{lost}>"
         )
 
     def repeat(self, count: int | None = None) -> Self:
@@ -300,7 +301,7 @@ def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
     ]
     height, width = rasters[0].shape[:2] if rasters else (None, None)
     if height is not None and width is not None:
-        return [(height, width)] * PICTURES
+        return [(height, width)] * (PICTURES if rows is None else min(len(rows), PICTURES))
     part = plan.table.parts[0]
     if not rasters or (plan.is_remote and plan.options.bucket is None):
         return []

@@ -159,6 +159,15 @@ def test_print_of_a_loader_whose_index_is_gone_is_no_error(make_dataset):
     assert "cut off" not in repr(loader)
 
 
+def test_print_says_nothing_of_the_pictures_of_an_empty_bucket(make_dataset):
+    loader = tfprep.load.open(make_dataset(samples={"train": 4}, fields=("image",)).path).numpy_loader(
+        "train", 4, bucket=Buckets([(8, 8), (8, 80)])
+    )
+    text = repr(loader)
+    assert ", 1 step of 4" in text
+    assert "; 8 x 80 of 0>" in text
+
+
 def test_print_says_what_each_kind_of_views_cuts_off(data):
     ops = {"global": [CenterCrop(20, 40)], "local": [RandomFlip(), CenterCrop(20, 20)]}
     text = repr(data.numpy_loader("train", 4, **VIEWS, at_load=ops, fields=["image"], where="width == 40"))

@@ -1782,7 +1782,7 @@ def test_a_layout_that_is_named_is_taken(tmp_path):
     found = detect(tmp_path, "images")
     assert sum(found.facts.splits.values()) == 4
     assert "unsure: this recipe does not read labels.json" in found.lines()
-    with pytest.raises(SourceError, match="is not laid out as --as yolo says"):
+    with pytest.raises(SourceError, match="is not laid out as --as yolo says; leave it out"):
         detect(tmp_path, "yolo")
 
 

@@ -286,9 +286,10 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             raise DatasetError(f"{shard.path}, record {bad.number} at byte {bad.offset:,}: {bad.reason}. {advice}")
         if found.fault:
             rest = shard.bytes - found.end
+            other = "" if found.end else "If it is no TFRecord file, give a pattern that leaves it out. "
             raise DatasetError(
                 f"{shard.path}, byte {found.end:,}, behind {found.records:,} whole records: {found.fault} ({rest:,} bytes "
-                f"follow). {advice}"
+                f"follow). {other}{advice}"
             )
         if lengths is not None and found.records != lengths[number]:
             raise DatasetError(

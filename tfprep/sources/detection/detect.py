@@ -139,7 +139,9 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
             break
         return replace(detected, doubts=(*(str(one.error) for one in refused), *detected.doubts))
     if not refused:
-        raise SourceError(f"{folder}: this folder is not laid out as --as {layout} says")
+        raise SourceError(
+            f"{folder}: this folder is not laid out as --as {layout} says; leave it out to see what is found"
+        )
     kinds = [one.kind for one in folders(tree) if isinstance(one, LayoutGuess)] + ["images"]
     left = [kind for kind in kinds if kind not in {one.kind for one in refused}]
     if layout is None and left:
