@@ -132,6 +132,17 @@ def test_values_of_the_environment_are_no_part_of_messages(monkeypatch):
     assert connection.summary_of(error) == f"node 10.0.0.1: export {key}=${key} failed"
 
 
+def test_a_cluster_that_was_killed_is_named_at_once(monkeypatch, tmp_path):
+    """It leaves its address in a file, which Ray would try for minutes."""
+    monkeypatch.setattr(ray, "init", lambda *arguments, **options: pytest.fail("Ray would try to connect"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:1\n")
+    with pytest.raises(BuildError, match=r"no Ray cluster at 'auto': .*Connection refused.*ray start --head"):
+        Connection(Ray())
+
+
 def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
     task = ShardTask("train", 7, 12, "fingerprint", "signature", "", [])
     plan: Any = SimpleNamespace(task=lambda split, shard: task)

@@ -15,7 +15,7 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -337,6 +337,10 @@ class Connection:
         if not self._is_own:
             return
         address = os.environ.get("RAY_ADDRESS", options.address) if options.address == "auto" else options.address
+        if address == "auto":  # what Ray then reads, which a cluster that was killed leaves behind
+            place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+            with suppress(OSError):
+                address = Path(place, "ray/ray_current_cluster").read_text().strip()
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
             if host and port.isdecimal() and "/" not in host:  # where nothing answers, Ray itself would try for minutes
