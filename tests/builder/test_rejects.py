@@ -159,6 +159,8 @@ def test_on_bad_fail_stops_at_the_first_by_name(full):
             full.build(on_bad="fail", workers=workers)
     assert not (full.out / "tfprep.json").exists()
     assert full.build().rejects == 1
+    with pytest.raises(TooManyRejectsError, match="1 of 31 samples were rejected, at most 0% may be"):
+        full.build(on_bad="fail")  # of shards that are up to date
 
 
 def test_more_rejects_than_allowed_publish_nothing(full):
