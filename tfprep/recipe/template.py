@@ -13,7 +13,7 @@ from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
 from tfprep.sources.detection import Layout, LayoutGuess
-from tfprep.sources.detection.detect import Detected, detect, looked
+from tfprep.sources.detection.detect import Detected, detect, examine
 from tfprep.sources.detection.inventory import Inventory
 
 _STORE: Mapping[Kind, str] = {
@@ -47,7 +47,7 @@ def recognised(folder: Path, layout: Layout | None = None) -> Detected:
     doubts += [f"{name} may hold boxes, which are numbers here: geometry= does not move them" for name in fours]
     what = "imported TFRecords" if data.manifest.imported else "variant 0 of a dataset that tfprep built"
     records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
-    return looked(LayoutGuess("dataset", records, what, tuple(doubts)), Inventory(folder, {}, {}, {}))
+    return examine(LayoutGuess("dataset", records, what, tuple(doubts)), Inventory(folder, {}, {}, {}))
 
 
 def recipe_text(detected: Detected, folder: Path, path: Path) -> str:

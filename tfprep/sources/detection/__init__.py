@@ -43,5 +43,5 @@ class Refusal(NamedTuple):
     error: SourceError
 
 
-Found: TypeAlias = Iterator[LayoutGuess | Refusal]
+Answers: TypeAlias = Iterator[LayoutGuess | Refusal]
 """The answers of one detector, those that say the most first."""

@@ -17,7 +17,7 @@ from tfprep.optional import require_package
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml
-from tfprep.sources.detection import FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection import FRACTIONS, Answers, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import SPLIT_WORD, annotation_patterns, is_split, split_pattern, splits_of_paths
 from tfprep.sources.paired import ade20k, camvid, cityscapes
@@ -37,7 +37,7 @@ _OTHER_TOOLS = (
 """Suffix, tool, what the first 64 KiB of its files hold, and the way out."""
 
 
-def presets(tree: Inventory) -> Found:
+def presets(tree: Inventory) -> Answers:
     """Yield the sources of public data sets that the names of the folders suggest."""
 
     def there(*folders: str) -> bool:
@@ -67,7 +67,7 @@ def presets(tree: Inventory) -> Found:
             yield LayoutGuess("masks", source, f"masks of Pascal VOC: {masks}", (doubt,))
 
 
-def other_tools(tree: Inventory) -> Found:
+def other_tools(tree: Inventory) -> Answers:
     """Refuse files of tools that are not read."""
     for suffix, tool, words, way_out in _OTHER_TOOLS:
         for path in tree.files(suffix):
@@ -97,7 +97,7 @@ def _ends(path: Path) -> tuple[bytes, bytes]:
 # --- COCO -----------------------------------------------------------------------------------------------------------
 
 
-def coco(tree: Inventory) -> Found:
+def coco(tree: Inventory) -> Answers:
     """Yield the sources of COCO's files, those of instances first."""
     grouped: dict[str, dict[str, CocoFile]] = {}  # annotations/instances_{split}2017.json: its files
     for path in tree.files(".json"):
@@ -121,7 +121,7 @@ def _is_coco(head: bytes, tail: bytes) -> bool:
 
 def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> LayoutGuess:
     path, file = next(iter(files.items()))
-    first = next((found[0] for _, found in file.images() if found), None)
+    first = next((annotations[0] for _, annotations in file.images() if annotations), None)
     if not isinstance(first, dict):
         raise SourceError(f"{file.path}: no image has an annotation")
     template = _image_template(tree, pattern, path, file)
@@ -147,8 +147,8 @@ def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> Layou
         folder = next((one for one in tree.images if one.rpartition("/")[2] == stem), None)
         if folder is None:
             raise SourceError(f"{file.path}: no folder holds the PNG files of its segments")
-        found, said = SPLIT_WORD.findall(stem), literal(folder)
-        segments = f"{said.replace(found[-1], '{split}') if found else said}/{{file_name}}"
+        words, path_of_segments = SPLIT_WORD.findall(stem), literal(folder)
+        segments = f"{path_of_segments.replace(words[-1], '{split}') if words else path_of_segments}/{{file_name}}"
         source = CocoPanoptic(pattern, template, segments, **options)
     else:
         placed = "bbox" in first or bool(first.get("segmentation"))
@@ -183,7 +183,7 @@ _NAMES = re.compile(r"classes\.txt|classes\.names|obj\.names|.*\.names|predefine
 _LABEL_LINE = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
-def yolo(tree: Inventory) -> Found:
+def yolo(tree: Inventory) -> Answers:
     """Yield the sources of YOLO's labels: those of a YAML file, else text files of labels with a list of class names."""
     yamls = [
         path
@@ -236,11 +236,11 @@ def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
 
 
-def voc(tree: Inventory) -> Found:
+def voc(tree: Inventory) -> Answers:
     """Yield the sources of XML files for single images."""
     for images, files in annotation_patterns(tree, ".xml"):
-        seen = [b"<annotation" in data and b"<annotations" not in data for data in _contents(tree, files, ".xml")]
-        if not any(seen) or sum(seen) < 0.5 * len(seen):
+        are_voc = [b"<annotation" in data and b"<annotations" not in data for data in _contents(tree, files, ".xml")]
+        if not any(are_voc) or sum(are_voc) < 0.5 * len(are_voc):
             continue
         source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
         doubts: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ def voc(tree: Inventory) -> Found:
         yield LayoutGuess("voc", source, f"Pascal VOC: {images} with {files}", doubts)
 
 
-def labelme(tree: Inventory) -> Found:
+def labelme(tree: Inventory) -> Answers:
     """Yield the sources of LabelMe's JSON files."""
     for images, files in annotation_patterns(tree, ".json"):
         count = fitting = 0

@@ -78,8 +78,8 @@ def _of_members(archive: Path, pattern: str, names: list[str]) -> Archives | Non
     notes = [one for one in sorted(endings) if may_annotate(f"x.{one}") and one not in (*images, "key.txt")]
     notes = [one for one in notes if 2 * endings[one] < sum(endings[ending] for ending in images)]
     if notes and label is None and not fields:
-        said = f"{archive}: the archive holds images and files of annotations ({', '.join(notes)})"
-        raise SourceError(f"{said}; unpack it, and run init on the folder")
+        rule = f"{archive}: the archive holds images and files of annotations ({', '.join(notes)})"
+        raise SourceError(f"{rule}; unpack it, and run init on the folder")
     splits = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     return Archives(pattern, tuple(images), label, fields=fields, splits=splits)
 
@@ -94,18 +94,18 @@ def _with_folders(guess: LayoutGuess, source: Archives, archive: Path, names: li
     if source.label is not None or source.fields or set(inside) == {""}:
         return guess
     tree = Inventory(archive, {one: Counter(map(suffix_of, files)) for one, files in inside.items()}, inside, {})
-    found = next(folders(tree))
-    if isinstance(found, Refusal):
-        raise SourceError(f"{found.error}; unpack the archive, and run init on the folder")
-    assert isinstance(found.source, Folder)
-    if found.source.image == "**":
+    inner_guess = next(folders(tree))
+    if isinstance(inner_guess, Refusal):
+        raise SourceError(f"{inner_guess.error}; unpack the archive, and run init on the folder")
+    assert isinstance(inner_guess.source, Folder)
+    if inner_guess.source.image == "**":
         return guess
-    if "{split}" in found.source.image:  # train.zip may hold the folder train
+    if "{split}" in inner_guess.source.image:  # train.zip may hold the folder train
         source = replace(source, archives=f"**/*{''.join(Path(source.archives).suffixes[-2:])}".replace("{split}", "*"))
-    splits = source.splits if "{split}" in source.archives else found.source.splits
-    with_folders = replace(source, members=found.source.image, splits=splits)
-    layout = f"{guess.layout.partition(' in ')[0]}: {found.layout}"
-    return guess._replace(source=with_folders, layout=layout, doubts=(*guess.doubts, *found.doubts))
+    splits = source.splits if "{split}" in source.archives else inner_guess.source.splits
+    with_folders = replace(source, members=inner_guess.source.image, splits=splits)
+    layout = f"{guess.layout.partition(' in ')[0]}: {inner_guess.layout}"
+    return guess._replace(source=with_folders, layout=layout, doubts=(*guess.doubts, *inner_guess.doubts))
 
 
 def parquet_images(folder: Path) -> LayoutGuess | None:
@@ -140,7 +140,7 @@ def parquet_images(folder: Path) -> LayoutGuess | None:
     pattern = files_by_split(paths, ".parquet") or "**/*.parquet"
     for by_split in ("**/{split}.parquet", "**/{split}/*.parquet", "**/{split}-*-of-*.parquet"):  # the last that fits
         holes = [compile_pattern(by_split, "detect").match_path(path) for path in paths]
-        if all(found is not None and is_split(found["split"]) for found in holes):
+        if all(hole is not None and is_split(hole["split"]) for hole in holes):
             pattern = by_split
     options["splits"] = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     layout = f"{len(paths)} Parquet files with images, as Hugging Face writes them"
@@ -170,20 +170,20 @@ def arrays(folder: Path) -> LayoutGuess | None:
         texts += inside or [literal(path)]
     if not texts:
         return None
-    found = {text: stored_arrays(folder, text)[0] for text in texts}
-    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in list(found.values())[:6])
-    images = [text for text, one in found.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
+    stored = {text: stored_arrays(folder, text)[0] for text in texts}
+    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in list(stored.values())[:6])
+    images = [text for text, one in stored.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
     by_name = {split_pattern(text) for text in images}
     if len(by_name) != 1 or (len(images) > 1 and "{split}" not in next(iter(by_name))):
         rule = f"{folder}: nothing says which array holds the images: {shapes}"
         raise SourceError(f"{rule}; write the recipe with sources.Arrays")
-    shape = found[images[0]].shape
+    shape = stored[images[0]].shape
     if len(shape) == 3 and shape[2] in (1, 3, 4):
         rule = f"{folder}: {shapes}: this is one image, or N of one height"
         raise SourceError(f"{rule}; expected [N, H, W] or [N, H, W, C]")
     image = images[0] if len(images) == 1 else by_name.pop()
-    of_rows = [text for text, one in found.items() if text not in images and len(one.shape) in (1, 2)]
-    fitting = [text for text in of_rows if any(found[text].shape[0] == found[i].shape[0] for i in images)]
+    of_rows = [text for text, one in stored.items() if text not in images and len(one.shape) in (1, 2)]
+    fitting = [text for text in of_rows if any(stored[text].shape[0] == stored[i].shape[0] for i in images)]
     labels = {split_pattern(text) if "{split}" in image else text for text in fitting}
     label = labels.pop() if len(labels) == 1 else None
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tfprep.errors import SourceError
-from tfprep.sources.detection import BY_CLASS, FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection import BY_CLASS, FRACTIONS, Answers, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory, below
 from tfprep.sources.detection.pairs import (
     IMAGE_WORD,
@@ -37,7 +37,7 @@ def _classes_in_names(tree: Inventory) -> tuple[str, ...]:
     return ()
 
 
-def folders(tree: Inventory) -> Found:
+def folders(tree: Inventory) -> Answers:
     """Yield class folders or images alone; refuse folders whose names say that they are no classes."""
     prefix, inner_folders = "", sorted(tree.images)
     heads = {folder.split("/")[0] for folder in inner_folders}
@@ -61,8 +61,8 @@ def folders(tree: Inventory) -> Found:
     if splits and "" not in inner_folders and (splits.keys() == heads or len(splits) > 1):
         yield from _of_splits(tree, prefix, form, inner_folders, splits, splits.keys() == heads)
     elif len(heads) > 1 and all(map(is_split, inner)):
-        source, said = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
-        checked = _checked(tree, LayoutGuess("folders", source, said), heads, [prefix])
+        source, layout = Folder(image=f"{prefix}{{label}}/{{split}}/**"), "split folders below class folders"
+        checked = _checked(tree, LayoutGuess("folders", source, layout), heads, [prefix])
         yield checked if isinstance(checked, Refusal) else checked._replace(doubts=())
     elif len(heads) > 1:
         source = Folder(image=f"{prefix}{{label}}/**", splits=BY_CLASS)
@@ -89,7 +89,7 @@ def _split_folders(heads: set[str], folders: Sequence[str]) -> tuple[str, dict[s
     return form, splits
 
 
-def _not_alone(tree: Inventory) -> Found:
+def _not_alone(tree: Inventory) -> Answers:
     """Refuse folders in which a third of the images are called like masks, or half have the name of another."""
     for folder, names in tree.names.items():
         stems = Counter(os.path.splitext(name)[0] for name in names)
@@ -107,7 +107,7 @@ def _not_alone(tree: Inventory) -> Found:
 
 def _of_splits(
     tree: Inventory, prefix: str, form: str, folders: Sequence[str], splits: Mapping[str, str], whole: bool
-) -> Found:
+) -> Answers:
     """Yield class folders below the folders of splits, or images alone.
 
     Args:
@@ -124,12 +124,12 @@ def _of_splits(
     for parts in (folder.split("/") for folder in folders):
         below_split = set(parts[depth : depth + 1])
         classes.get(splits.get(parts[0], ""), elsewhere).update(below_split)
-    taken = None if whole else tuple(sorted(classes))
-    found = set().union(*classes.values())
+    splits_read = None if whole else tuple(sorted(classes))
+    below_splits = set().union(*classes.values())
     where = {split: f"{prefix}{'/'.join([literal(head)] * depth)}" for head, split in splits.items()}
-    if len(found) > 1:
+    if len(below_splits) > 1:
         training = next((split for split in sorted(classes) if split.lower().startswith("train")), None)
-        known = found if training is None else classes[training]
+        known = below_splits if training is None else classes[training]
         strange = {split: names - known for split, names in classes.items() if names - known}
         listed, doubts = dict[str, str](), list[str]()
         for split, names in sorted(classes.items()) if training is not None else ():
@@ -143,25 +143,34 @@ def _of_splits(
                 left_out = min(strange.pop(split))
                 elsewhere.add(left_out)
                 doubts.append(f"the folder {left_out} in {split}/ is no class; the split is left out")
-                taken = tuple(one for one in taken or sorted(classes) if one != split)
+                splits_read = tuple(one for one in splits_read or sorted(classes) if one != split)
         read = {
-            split: names for split, names in classes.items() if split not in listed and (not taken or split in taken)
+            split: names
+            for split, names in classes.items()
+            if split not in listed and (not splits_read or split in splits_read)
         }
         of_classes = set().union(*read.values())
-        others = tuple(sorted(of_classes)) if taken and elsewhere - of_classes else None
-        source = Folder(image=f"{prefix}{form}/{{label}}/**", splits=taken, classes=others, labels=listed)
+        others = tuple(sorted(of_classes)) if splits_read and elsewhere - of_classes else None
+        source = Folder(image=f"{prefix}{form}/{{label}}/**", splits=splits_read, classes=others, labels=listed)
         for split, names in strange.items():
             rule = f"{tree.root}: {split}/ has the folders {', '.join(sorted(names)[:3])}, which are no classes of {training}/"
             way_out = "give every split the same class folders, or write the recipe by hand"
             yield Refusal("folders", SourceError(f"{rule}; {way_out}"))
         guess = LayoutGuess("folders", source, "class folders below split folders", tuple(doubts))
         yield _checked(tree, guess, of_classes, [f"{one}/" for one in where.values()])
-    doubts = [f"the only folder below the splits is {name}, which is no class" for name in found if len(found) == 1]
+    doubts = [
+        f"the only folder below the splits is {name}, which is no class"
+        for name in below_splits
+        if len(below_splits) == 1
+    ]
     if doubts and (deeper := sorted({folder.split("/")[depth + 1] for folder in folders if folder.count("/") > depth})):
-        by_hand = f"sources.Folder({f'{prefix}{form}/{literal(min(found))}/{{label}}/**'!r})"
+        by_hand = f"sources.Folder({f'{prefix}{form}/{literal(min(below_splits))}/{{label}}/**'!r})"
         doubts[0] += f"; if those in it ({', '.join(deeper[:3])}) are classes: {by_hand}"
     yield LayoutGuess(
-        "images", Folder(image=f"{prefix}{form}/**", splits=taken), "split folders", (*doubts, *_classes_in_names(tree))
+        "images",
+        Folder(image=f"{prefix}{form}/**", splits=splits_read),
+        "split folders",
+        (*doubts, *_classes_in_names(tree)),
     )
 
 
@@ -203,13 +212,13 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
         any(name[: cut.start()] in fewer for cut in re.finditer("[ _.-]", name)) for name in many
     )  # 1_0.9 of 1
     if one and (2 * len(stems & others) > len(many) or 2 * longer > len(many)):
-        said = f"{one}/ and {other}/ hold files of the same names"
-        doubts.append(f"{said}: are these classes, or images and what belongs to them?")
+        rule = f"{one}/ and {other}/ hold files of the same names"
+        doubts.append(f"{rule}: are these classes, or images and what belongs to them?")
     if all(map(_NO_CLASS.fullmatch, names)):
-        said = (
+        rule = (
             f"the folders {', '.join(sorted(names)[:3])} are called like dates, folders of cameras, patients or videos"
         )
-        doubts.append(f"{said}: are these classes? --as images reads them without")
+        doubts.append(f"{rule}: are these classes? --as images reads them without")
     if inside:
         few = ", ".join(sorted(inside)[:3])
         doubts.append(f"the classes are {', '.join(sorted(names)[:3])}, and the folders in them ({few}) are not")
@@ -218,12 +227,12 @@ def _checked(tree: Inventory, guess: LayoutGuess, names: set[str], prefixes: Seq
 
 def _below_each(folders: Iterable[str], starts: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the folders below each of the starts, relative to it."""
-    found: dict[str, list[str]] = {}
+    by_start: dict[str, list[str]] = {}
     for folder in folders:
         for slash in re.finditer("/", folder):
             if (start := folder[: slash.end()]) in starts:
-                found.setdefault(start, []).append(folder[slash.end() :])
-    return found
+                by_start.setdefault(start, []).append(folder[slash.end() :])
+    return by_start
 
 
 def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: set[str]) -> Refusal | None:
@@ -237,8 +246,8 @@ def _no_classes(tree: Inventory, guess: LayoutGuess, names: set[str], inside: se
         alike = [name for name in images if IMAGE_WORD.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]
         several = len(alike) > 1 and of_kind is names  # image_2 and image_3
         if (images and masks) or several or (alone and of_kind and len(of_kind) in (len(images), len(masks))):
-            said = " and ".join(f"{name}/" for name in (*images, *masks))
-            rule = f"{tree.root}: {said} are called like folders of images and masks, {what}"
+            listing = " and ".join(f"{name}/" for name in (*images, *masks))
+            rule = f"{tree.root}: {listing} are called like folders of images and masks, {what}"
             return Refusal("masks", SourceError(f"{rule}, but nothing says how they belong together"))
     by_split = Counter(
         pattern for name in names if "{split}" in (pattern := split_pattern(name)) and pattern != "{split}"

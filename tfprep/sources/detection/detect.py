@@ -116,25 +116,25 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
     if not tree.images:
         return _without_images(tree)
     refused: list[Refusal] = []
-    for last, found in ((recognise is folders, one) for recognise in _DETECTORS for one in recognise(tree)):
-        if layout is not None and found.kind != layout:
+    for last, answer in ((recognise is folders, one) for recognise in _DETECTORS for one in recognise(tree)):
+        if layout is not None and answer.kind != layout:
             continue
         if last and layout is None and not refused:  # class folders, or images alone, or why they are not read so
-            by_class = isinstance(found, LayoutGuess) and found.kind == "folders"
-            if said := tree.about_images(beside=True) if by_class else about_tables(tree) or tree.about_images():
-                refused.append(Refusal("annotations", SourceError(said)))
-        if last and layout is None and refused and isinstance(found, LayoutGuess):
+            by_class = isinstance(answer, LayoutGuess) and answer.kind == "folders"
+            if reason := tree.about_images(beside=True) if by_class else about_tables(tree) or tree.about_images():
+                refused.append(Refusal("annotations", SourceError(reason)))
+        if last and layout is None and refused and isinstance(answer, LayoutGuess):
             break
-        if isinstance(found, Refusal):
-            refused.append(found)
+        if isinstance(answer, Refusal):
+            refused.append(answer)
             continue
         try:
-            detected = looked(found, tree)
+            detected = examine(answer, tree)
         except SourceError as error:
-            refused.append(Refusal(found.kind, error))
+            refused.append(Refusal(answer.kind, error))
             continue
-        if layout is None and found.kind in WITHOUT_ANNOTATIONS and (said := _drawn_apart(detected.facts)):
-            rule = f"{folder}: {said}; nothing says how they belong together"
+        if layout is None and answer.kind in WITHOUT_ANNOTATIONS and (reason := _drawn_apart(detected.facts)):
+            rule = f"{folder}: {reason}; nothing says how they belong together"
             refused.append(Refusal("masks", SourceError(rule)))
             break
         return replace(detected, doubts=(*(str(one.error) for one in refused), *detected.doubts))
@@ -156,12 +156,12 @@ _DETECTORS = (presets, yolo, other_tools, coco, voc, labelme, tables, pairs, fol
 def _without_images(tree: Inventory) -> Detected:
     for bundled in (archives, parquet_images, videos, arrays):
         if (guess := bundled(tree.root)) is not None:
-            found = looked(guess, tree)
-            unread = tree.unread(found.facts.used, _annotation_files(found.source))
-            if isinstance(guess.source, Archives) and set(found.facts.kinds) == {"image"} and unread:
+            detected = examine(guess, tree)
+            unread = tree.unread(detected.facts.used, _annotation_files(detected.source))
+            if isinstance(guess.source, Archives) and set(detected.facts.kinds) == {"image"} and unread:
                 rule = f"{tree.root}: the archives hold images alone, and {unread[0]}"
                 raise SourceError(f"{rule}; unpack the archives, and run init again")
-            return found
+            return detected
     names = [name for files in tree.others.values() for few in files.values() for name in few]
     for pattern, way_out in _OTHER_FILES.items():
         if (name := next((name for name in names if re.fullmatch(pattern, name, re.IGNORECASE)), None)) is not None:
@@ -169,7 +169,7 @@ def _without_images(tree: Inventory) -> Detected:
     raise SourceError(f"{tree.root}: no image below this folder (files ending in {', '.join(IMAGE_SUFFIXES)})")
 
 
-def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
+def examine(candidate: LayoutGuess, tree: Inventory) -> Detected:
     """Return the source with what its samples are like, and what it does not read.
 
     Raises:
@@ -182,16 +182,20 @@ def looked(candidate: LayoutGuess, tree: Inventory) -> Detected:
         raise SourceError(rule)
     names = ""
     if isinstance(source, Paired) and facts.mask_numbers:
-        numbered, names, said = _with_numbers(source, tree, facts)
-        source, facts, doubts = numbered, facts if numbered is source else look(numbered, tree.root), (*doubts, *said)
+        numbered, names, further_doubts = _with_numbers(source, tree, facts)
+        source, facts, doubts = (
+            numbered,
+            facts if numbered is source else look(numbered, tree.root),
+            (*doubts, *further_doubts),
+        )
     elif (numbers := facts.mask_numbers.get("mask")) in _BLACK_AND_WHITE:
         doubts = (
             *doubts,
             f"the masks hold {numbers[0]} and {numbers[1]}, and keep them: write 0 and 1 for two classes",
         )
     if facts.deep and isinstance(source, _OfPixels):
-        source, said = _with_pixels(source, facts)
-        facts, doubts = look(source, tree.root), (*doubts, *said)
+        source, further_doubts = _with_pixels(source, facts)
+        facts, doubts = look(source, tree.root), (*doubts, *further_doubts)
     elif isinstance(source, _OfPixels):
         if facts.transparent:
             source = replace(source, pixels={"image": Pixels(background=(255, 255, 255))})
@@ -225,8 +229,8 @@ def _further_masks(source: Source, facts: Facts, tree: Inventory) -> Iterator[st
         with suppress(SampleError, MissingDependencyError):  # a file that is not read needs no package
             folders += [folder] if image_form(read_raw(tree.root, path))[2] else []
     if folders:
-        said = ", ".join(f"{folder or '.'}/" for folder in folders[:_FEW])
-        yield f"{said} may hold masks too: are those of {source.mask} the ones to learn (mask=)?"
+        listing = ", ".join(f"{folder or '.'}/" for folder in folders[:_FEW])
+        yield f"{listing} may hold masks too: are those of {source.mask} the ones to learn (mask=)?"
 
 
 def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[Pattern]) -> Iterator[str]:
@@ -245,8 +249,8 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
                 of_class = split_words(holes.get("label", ""))  # classes may be called `valid` or `test_positive`
                 words |= {word for word in split_words(path) if word not in of_class}
         if words - {"train", "training"}:
-            said = " and ".join(sorted(words))
-            yield f"folders or files are called {said}, and this recipe draws new splits from all of them (splits=)"
+            listing = " and ".join(sorted(words))
+            yield f"folders or files are called {listing}, and this recipe draws new splits from all of them (splits=)"
     lists = [path for path in tree.files(*_LISTS) if split_words(path) or _OF_SPLITS.search(path)]
     if lists := [path for path in lists if all(pattern.match_path(path) is None for pattern in read)]:
         few = ", ".join(lists[:3]) + ", …" * (len(lists) > 3)
@@ -287,7 +291,7 @@ def _copies(facts: Facts, tree: Inventory) -> str:
     alike: dict[str, list[str]] = {}  # copies of whole folders begin with the same name
     for folder, names in tree.names.items():
         alike.setdefault(stem(names[0]), []).append(folder)
-    found, of_one_name = [], 0
+    copies, of_one_name = [], 0
     for path in facts.drawn:
         folder, _, name = path.rpartition("/")
         others = alike[stem(tree.names[folder][0])][:NAMES_KEPT] if folder in tree.names else []
@@ -299,11 +303,11 @@ def _copies(facts: Facts, tree: Inventory) -> str:
         for other in paths:
             with suppress(SampleError, MissingDependencyError):  # pictures are compared where OpenCV is there
                 if (hash_of(path) ^ hash_of(other)).bit_count() <= _SAME_BITS:
-                    found.append((path, other))
+                    copies.append((path, other))
                     break
-    if len(found) < 2 or 2 * len(found) < of_one_name:  # digits of two classes are alike now and then
+    if len(copies) < 2 or 2 * len(copies) < of_one_name:  # digits of two classes are alike now and then
         return ""
-    return f"{found[0][0]} and {found[0][1]} seem to be one picture, and {len(found) - 1} more of those opened have a copy too"
+    return f"{copies[0][0]} and {copies[0][1]} seem to be one picture, and {len(copies) - 1} more of those opened have a copy too"
 
 
 def _annotation_files(source: Source) -> list[Pattern]:
@@ -344,11 +348,11 @@ def _with_numbers(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
     if not any(facts.mask_numbers.values()) and not source.palette and facts.problems:
         return _with_palette(source, tree, facts)
     if numbers in _BLACK_AND_WHITE:
-        said = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), "", (said,)
+        doubt = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), "", (doubt,)
     if numbers and len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
-        said = ", ".join(map(str, numbers))
-        return source, "", (f"the masks hold {said}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?",)
+        doubt = ", ".join(map(str, numbers))
+        return source, "", (f"the masks hold {doubt}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?",)
     return source, "", ()
 
 
@@ -360,20 +364,22 @@ def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
     """
     folder = tree.root
     listing = source.scan(folder)
-    seen: set[int] = set()
+    codes: set[int] = set()
     opened = 0
     for entry in islice(listing.entries, _MASKS_OPENED):
         with suppress(SampleError):
             pixels = decode_image(read_files(folder, listing.files, entry)["mask"])
-            seen.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
+            codes.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
             opened += 1
-        if len(seen) > MOST_COLOURS:
+        if len(codes) > MOST_COLOURS:
             raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
-    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(seen)]
+    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(codes)]
     doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
     for path in tree.files(".csv", ".txt"):
-        found = filter(None, map(_NAMED_COLOUR.fullmatch, tree.text(path).splitlines()))
-        names = {(int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in found}
+        named_colours = filter(None, map(_NAMED_COLOUR.fullmatch, tree.text(path).splitlines()))
+        names = {
+            (int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in named_colours
+        }
         if set(colours) <= names.keys():
             palette = {colour: number for number, colour in enumerate(names)}
             with suppress(RecipeError):  # two classes of one name
@@ -383,5 +389,5 @@ def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
     if len(colours) > 2 and all(colour in known for colour in colours):
         return replace(source, palette=known, classes=CAMVID_CLASSES), "", (doubt, "the classes are CamVid's")
     palette = {colour: number for number, colour in enumerate(colours)}
-    said = "their numbers follow the colours' order, and want names (classes=)"
-    return replace(source, palette=palette), "", (doubt, said)
+    about_order = "their numbers follow the colours' order, and want names (classes=)"
+    return replace(source, palette=palette), "", (doubt, about_order)

@@ -126,15 +126,15 @@ class Facts:
         if self.sizes:
             by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
             smallest, largest = (f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
-            said = f"all {smallest}" if len(set(self.sizes)) == 1 else f"{smallest} to {largest}"
-            lines.append(f"image sizes, {len(self.sizes)} opened: {said}")
+            span = f"all {smallest}" if len(set(self.sizes)) == 1 else f"{smallest} to {largest}"
+            lines.append(f"image sizes, {len(self.sizes)} opened: {span}")
         if self.not_plain:
             lines.append(f"image dtype and channels: {_counts(self.forms)}")
         for name, numbers in self.mask_numbers.items():
             # (0, 1, 2, 255) as "0-2, 255"
             runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-            said = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
-            lines.append(f"{name}: class numbers {said} in the masks opened")
+            listing = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+            lines.append(f"{name}: class numbers {listing} in the masks opened")
         lines += [f"{reason}: {count}" for reason, count in self.tally.items() if not reason.startswith(_UNPAIRED)]
         problems = [f"{one} (a reject)" for one in self.problems[:_PROBLEMS]]
         if (more := len(self.problems) - _PROBLEMS) > 0:
@@ -168,9 +168,9 @@ def look(source: Source, root: Path) -> Facts:
             count.update(value if isinstance(value, list) else [] if value is None else [value])
             empty[f"{name}: the cell is empty, which is a reject"] += value is None
         if "objects" in places:
-            found = entry.values[places["objects"]]["objects"]
-            objects.update(one["label"] for one in found if one.get("label") is not None)
-            without[entry.split] += not found
+            annotations = entry.values[places["objects"]]["objects"]
+            objects.update(one["label"] for one in annotations if one.get("label") is not None)
+            without[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
         (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
     for name, count in counts.items():
@@ -207,16 +207,16 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
                 form, size, facts.drawn[entry.files[0]] = image_form(raw["image"])
                 facts.forms[form] += 1
             facts.sizes += [] if size is None else [size]
-            made = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
+            decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
             if "image" not in raw and image:
-                facts.forms[f"{made[image].dtype} [H, W, {made[image].shape[2]}]"] += 1
-            for name, found in numbers.items():
-                of_one = np.unique(made[name] if name in made else decode_mask(raw[name])).tolist()
-                found.update(of_one)
+                facts.forms[f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"] += 1
+            for name, class_numbers in numbers.items():
+                of_one = np.unique(decoded[name] if name in decoded else decode_mask(raw[name])).tolist()
+                class_numbers.update(of_one)
                 facts.most_numbers = max(facts.most_numbers, len(of_one) if name == "mask" else 0)
         except SampleError as error:
             facts.problems.append(f"{entry.key}: {error}")
-    facts.mask_numbers = {name: tuple(sorted(found)) for name, found in numbers.items()}
+    facts.mask_numbers = {name: tuple(sorted(class_numbers)) for name, class_numbers in numbers.items()}
 
 
 def image_form(data: bytes) -> tuple[str, Size, bool]:
@@ -246,5 +246,5 @@ def image_form(data: bytes) -> tuple[str, Size, bool]:
 
 
 def _counts(counts: Mapping[str, int], most: int = 12) -> str:
-    said = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:most])
-    return said + (f", … ({len(counts) - most} more)" if len(counts) > most else "")
+    listing = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:most])
+    return listing + (f", … ({len(counts) - most} more)" if len(counts) > most else "")

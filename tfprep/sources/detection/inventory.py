@@ -134,7 +134,7 @@ class Inventory:
     def _names_images(self, path: str) -> bool:
         """Tell whether half of the first lines or file names in a text are names of images that exist."""
         text = self.text(path).replace("\\", "/")
-        found = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
+        image_names = [one.rpartition("/")[2] for one in _IMAGE_NAME.findall(text)][:_MOST_LINES]
         words = [
             re.split(r"[\s,;]", line.strip())[0].rpartition("/")[2] for line in text.splitlines()[1 : _MOST_LINES + 1]
         ]
@@ -144,7 +144,7 @@ class Inventory:
         folders = list(self.images)[:NAMES_KEPT]
         there = [
             name in stems[0] or any(os.path.isfile(os.path.join(self.root, below(folder, name))) for folder in folders)
-            for name in found
+            for name in image_names
         ]
         begun = {re.split("[_.-]", stem)[0] for stem in stems[1]}  # 1abc_red.png
         there = there or [word in stems[1] or word in begun for word in words if len(word) > 2]

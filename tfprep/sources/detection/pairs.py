@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.sources.detection import FRACTIONS, Found, LayoutGuess, Refusal
+from tfprep.sources.detection import FRACTIONS, Answers, LayoutGuess, Refusal
 from tfprep.sources.detection.inventory import Inventory, below
 from tfprep.sources.paired import Paired
 from tfprep.sources.patterns import compile_pattern, literal
@@ -79,8 +79,8 @@ def is_mask_folder(name: str) -> bool:
 
 def split_pattern(path: str) -> str:
     """Return the path with `{split}` in place of the split's name: `{split}/metadata.csv`, `instances_{split}2017.json`."""
-    found = list(SPLIT_WORD.finditer(path))
-    words = [one[0] for one in found]
+    matches = list(SPLIT_WORD.finditer(path))
+    words = [one[0] for one in matches]
     if words and path.count(words[-1]) == words.count(words[-1]):
         return "{split}".join(map(literal, path.split(words[-1])))
     return "/".join("{split}" if SPLIT_WORD.fullmatch(part) else literal(part) for part in path.split("/"))
@@ -121,14 +121,14 @@ def annotation_patterns(tree: Inventory, suffix: str) -> list[tuple[str, str]]:
     Returns:
         (pattern of the images, pattern of the annotations), the one with the most folders first.
     """
-    found: dict[tuple[bool, int, int], list[tuple[str, str]]] = {}
+    by_depth: dict[tuple[bool, int, int], list[tuple[str, str]]] = {}
     for folder, files in tree.others.items():
         for images in _with_images(tree, folder, files.get(suffix, ())):
             key = images == folder, images.count("/") + bool(images), folder.count("/") + bool(folder)
-            found.setdefault(key, []).append((images, folder))
+            by_depth.setdefault(key, []).append((images, folder))
     patterns: dict[tuple[str, str], int] = {}
-    same = [pair for (beside, *_), pairs in found.items() if beside for pair in pairs]
-    for pairs in [same, *(pairs for (beside, *_), pairs in found.items() if not beside)]:
+    same = [pair for (beside, *_), pairs in by_depth.items() if beside for pair in pairs]
+    for pairs in [same, *(pairs for (beside, *_), pairs in by_depth.items() if not beside)]:
         if pairs:
             image, annotation = _joint_folders(pairs)
             patterns[f"{image}*", f"{annotation}*{suffix}"] = len(pairs)
@@ -155,7 +155,7 @@ def _with_images(tree: Inventory, annotated: str, files: Sequence[str]) -> list[
     stems = [os.path.splitext(name)[0] for name in files]
     spelled = [{unicodedata.normalize(form, stem) for form in ("NFC", "NFD")} for stem in stems]
 
-    def found(folder: str) -> int:
+    def count_images(folder: str) -> int:
         suffixes = {one for suffix in tree.images[folder] for one in (suffix, suffix.upper())}
         where = tree.root / folder
         return sum(any((where / f"{s}{suffix}").is_file() for s in forms for suffix in suffixes) for forms in spelled)
@@ -163,7 +163,7 @@ def _with_images(tree: Inventory, annotated: str, files: Sequence[str]) -> list[
     tried = [one for one in tree.images if one == annotated or not MASK_WORD.fullmatch(one.rpartition("/")[2])]
     near = [one for one in tried if _near(one, annotated)]
     for folders in ([annotated], near, tried[:_FOLDERS_TRIED]) if stems else ():
-        hits = {folder: found(folder) for folder in folders if folder in tree.images}
+        hits = {folder: count_images(folder) for folder in folders if folder in tree.images}
         if sum(hits.values()) >= 0.5 * len(stems):
             return [folder for folder, hit in hits.items() if hit]
     return []
@@ -191,7 +191,7 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
     """Masks in folders that are called otherwise than those of their images, or lie deeper: `annotations/trimaps`."""
     masks = {one: None for one in names if any(map(is_mask_folder, one.split("/")))}
     others = [one for one in names if one not in masks and not any(map(NO_IMAGE.fullmatch, one.split("/")))]
-    found: dict[tuple[bool, int, str, str], list[tuple[str, str]]] = {}
+    by_form: dict[tuple[bool, int, str, str], list[tuple[str, str]]] = {}
     for mask in masks:
         endings = {image: _mask_ending(names, image, mask) for image in others}
         fitting = [image for image, ending in endings.items() if ending is not None]
@@ -203,8 +203,8 @@ def _elsewhere(names: Names) -> Iterator[tuple[str, str]]:
             own = "/".join(
                 split_pattern(part) for part in mask.split("/") if part not in image.split("/")
             )  # v2.0/labels
-            found.setdefault((drawn, image.count("/"), own, endings[image] or ""), []).append((image, mask))
-    best = sorted(found.items(), key=lambda one: (one[0][0], -sum(len(names[image]) for image, _ in one[1])))
+            by_form.setdefault((drawn, image.count("/"), own, endings[image] or ""), []).append((image, mask))
+    best = sorted(by_form.items(), key=lambda one: (one[0][0], -sum(len(names[image]) for image, _ in one[1])))
     for (_, _, _, ending), pairs in best:
         image, mask = _joint_folders(pairs)
         image_file, mask_file = _file_patterns(names, pairs, ending)
@@ -269,8 +269,8 @@ def _mask_ending(names: Names, image: str, mask: str) -> str | None:
     stems, masks = ([os.path.splitext(name)[0] for name in names[folder]] for folder in (image, mask))
     endings = Counter({"": len(set(stems) & set(masks))})
     for stem in masks:
-        cuts = {found.start() for found in re.finditer(r"[ _.-]\D*[A-Za-z]", stem)}
-        cuts |= {found.start("ending") for found in filter(None, [_ENDING.fullmatch(stem)])}
+        cuts = {match.start() for match in re.finditer(r"[ _.-]\D*[A-Za-z]", stem)}
+        cuts |= {match.start("ending") for match in filter(None, [_ENDING.fullmatch(stem)])}
         endings.update(stem[cut:] for cut in cuts if stem[:cut] in stems)
     ending, often = endings.most_common(1)[0]
     return ending if often and often >= 0.5 * min(len(stems), len(masks)) else None
@@ -281,10 +281,10 @@ def _side_by_side(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     folders: dict[tuple[str, str], list[str]] = {}
     for folder, files in names.items():
         stems = {os.path.splitext(name)[0] for name in files}
-        for found in filter(None, map(_ENDING.fullmatch, sorted(stems))):
-            ours = next((own for own in _OF_IMAGES if found["stem"] + own in stems), None)
+        for match in filter(None, map(_ENDING.fullmatch, sorted(stems))):
+            ours = next((own for own in _OF_IMAGES if match["stem"] + own in stems), None)
             if ours is not None:
-                folders.setdefault((ours, found["ending"]), []).append(folder)
+                folders.setdefault((ours, match["ending"]), []).append(folder)
     for (ours, ending), there in folders.items():
         where = _parents(sorted(set(there)))
         files = [name for folder in set(there) for name in names[folder]]
@@ -310,9 +310,9 @@ def _same_names(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
 def _by_beginnings(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
     """Masks told by the beginning of their name, beside their images or in a folder near them: `image_1.png`, `mask_1.png`."""
     for folder, files in names.items():
-        found = list(filter(None, (_BEGINNING.fullmatch(os.path.splitext(name)[0]) for name in files)))
-        start = found[0]["beginning"] if found else ""
-        rests = {match["rest"] for match in found if match["beginning"] == start}
+        matches = list(filter(None, (_BEGINNING.fullmatch(os.path.splitext(name)[0]) for name in files)))
+        start = matches[0]["beginning"] if matches else ""
+        rests = {match["rest"] for match in matches if match["beginning"] == start}
         for of_images in (one for one in names if rests and _near(one, folder)):
             stems = [os.path.splitext(name)[0] for name in names[of_images]]
             others = Counter(stem.removesuffix(rest) for rest in rests for stem in stems if stem.endswith(rest))
@@ -362,7 +362,7 @@ def _suffixes(names: Iterable[str]) -> set[str]:
     return {os.path.splitext(name)[1].lower() for name in names}
 
 
-def pairs(tree: Inventory) -> Found:
+def pairs(tree: Inventory) -> Answers:
     """Yield the sources of images with masks, those with the most images first, and refuse masks in JPEG."""
     names = tree.names
     by_names = dict((*_parallel(names), *_side_by_side(names), *_same_names(names), *_by_beginnings(names)))
@@ -402,8 +402,8 @@ def pairs(tree: Inventory) -> Found:
             folders = Counter(path.split("/")[place] for path in files if fits(path) is not None)
             if 1 < len(folders) < folders.total():  # not a folder for each image
                 few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
-                said = f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
-                doubts.append(said + ", and group_by= keeps each in one split" * ("{split}" not in image))
+                doubt = f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
+                doubts.append(doubt + ", and group_by= keeps each in one split" * ("{split}" not in image))
         yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
     for image, mask, place in _one_name_apart(names):
         called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])

@@ -82,9 +82,9 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     for path in own if len(own) > 1 else ():
         # Tables of folders that are no splits are refused, unless each of them, as in GTSRB, has one class alone.
         try:
-            seen = _Seen(tree, path)
-            label = seen.label() if seen.paths else None
-            if label is not None and len({str(cell) for cell in seen.columns[label]}) > 1:
+            head = _TableHead(tree, path)
+            label = head.label() if head.paths else None
+            if label is not None and len({str(cell) for cell in head.columns[label]}) > 1:
                 rule = f"{tree.root}: {own[0]} and {own[1]} are tables of their own folders"
                 raise SourceError(f"{rule}; write one table of all images, with their paths")
         except SourceError as error:
@@ -95,15 +95,15 @@ def tables(tree: Inventory) -> Iterator[LayoutGuess | Refusal]:
     by_split: dict[str, list[str]] = {}
     for path in paths:
         by_split.setdefault(split_pattern(path), []).append(path)
-    found: list[tuple[int, LayoutGuess]] = []
+    guesses: list[tuple[int, LayoutGuess]] = []
     for pattern, of_pattern in by_split.items():
         try:
-            looked = {path: seen for path in of_pattern if (seen := _Seen(tree, path)).paths}
-            found += _guess(tree, pattern, looked) if looked else []
+            heads = {path: head for path in of_pattern if (head := _TableHead(tree, path)).paths}
+            guesses += _guess(tree, pattern, heads) if heads else []
         except SourceError as error:
             yield Refusal("table", error)
     ranked = [
-        guess for _, guess in sorted(found, key=lambda one: (not isinstance(one[1].source, ObjectTable), -one[0]))
+        guess for _, guess in sorted(guesses, key=lambda one: (not isinstance(one[1].source, ObjectTable), -one[0]))
     ]
     in_runs = [guess for guess in ranked if getattr(guess.source, "runs", None) is not None]
     yield from (guess for guess in ranked if guess not in in_runs)
@@ -116,23 +116,23 @@ def about_tables(tree: Inventory) -> str:
     """Say which table names images and is not read, and how to read it; "" if there is none."""
     for path in (one for one in tree.files(*TABLE_SUFFIXES) if not NO_LABELS.search(one.rpartition("/")[2])):
         with suppress(SourceError):
-            seen = _Seen(tree, path)
-            column, image = seen.image() if seen.paths else ("", "")
-            if column and (label := seen.label()) is not None:
+            head = _TableHead(tree, path)
+            column, image = head.image() if head.paths else ("", "")
+            if column and (label := head.label()) is not None:
                 return (
-                    f"{seen.where} has labels of a part of the images alone; write the recipe by hand, with a table of all, or "
+                    f"{head.where} has labels of a part of the images alone; write the recipe by hand, with a table of all, or "
                     f"for this part: sources.Table({path!r}, {image!r}, label={label!r})"
                 )
-            if others := [name for name in seen.columns if name not in seen.paths and name] if column else []:
-                said = ", ".join(others[:8]) + ", …" * (len(others) > 8)
+            if others := [name for name in head.columns if name not in head.paths and name] if column else []:
+                listing = ", ".join(others[:8]) + ", …" * (len(others) > 8)
                 return (
-                    f"{seen.where} names an image in each row, and none of its columns ({said}) is called like a class; write "
+                    f"{head.where} names an image in each row, and none of its columns ({listing}) is called like a class; write "
                     f"the recipe by hand, with the column to train on: sources.Table({path!r}, {image!r}, label={others[0]!r})"
                 )
     return ""
 
 
-class _Seen:
+class _TableHead:
     """A table as its first rows show it. SourceError if it seems to name images and cannot be read.
 
     Attributes:
@@ -158,13 +158,13 @@ class _Seen:
             return
         self.columns = {} if rows is None else rows.columns
         self.targets = set(self.columns)
-        found = {name: one for name in self.columns if (one := self._image_path(name, self.columns))}
-        if found.pop("", None) is not None and not found:
+        image_paths = {name: one for name in self.columns if (one := self._image_path(name, self.columns))}
+        if image_paths.pop("", None) is not None and not image_paths:
             raise SourceError(f"{self.where}: the column that names the images has no name; write one, such as image")
-        files = [name for name in found if all(image_suffix(str(value)) for value in self.few(name))]
-        names_first = dict.fromkeys((*files, *found))
+        files = [name for name in image_paths if all(image_suffix(str(value)) for value in self.few(name))]
+        names_first = dict.fromkeys((*files, *image_paths))
         # The numbers of classes may be names of images too (`Meta/0.png`): not beside a column of names of files.
-        self.paths = {n: found[n] for n in names_first if n in files or not files or _plain(n) not in _LABELS}
+        self.paths = {n: image_paths[n] for n in names_first if n in files or not files or _plain(n) not in _LABELS}
         for name in (one for one in names if any(map(str.isdigit, one)) or image_suffix(one)):
             if self._image_path(name, {name: [name]}):
                 rule = f"{self.where}: its first row names the image {name!r}, and is no row of column names"
@@ -174,8 +174,8 @@ class _Seen:
             raise SourceError(f"{rule}; export COCO from it")
         for name in self.columns if not self.paths else ():
             if (few := self.few(name)) and all(image_suffix(str(value)) for value in few):
-                said = ", ".join(map(str, few[:3]))
-                rule = f"{self.where}: no folder holds the images that {name!r} names, such as {said}"
+                examples = ", ".join(map(str, few[:3]))
+                rule = f"{self.where}: no folder holds the images that {name!r} names, such as {examples}"
                 raise SourceError(rule + self._without_first_folders([str(value) for value in few]))
         for name in self.columns if not self.paths and self.label() is not None else ():
             self._check_zeros(name, self.few(name))
@@ -191,8 +191,8 @@ class _Seen:
 
     def label(self) -> str | None:
         """A column of classes, by its name."""
-        found = self.named(_LABELS)
-        return found if found in self.targets else None
+        column = self.named(_LABELS)
+        return column if column in self.targets else None
 
     def few(self, column: str) -> list[Any]:
         """The first values of a column that are not empty."""
@@ -231,7 +231,7 @@ class _Seen:
 
     def _without_first_folders(self, names: Sequence[str]) -> str:
         """Say how the names have to be changed, where the images are there without the folders that all names begin with."""
-        for cut in (found.end() for found in re.finditer(r"[/\\]", names[0])):
+        for cut in (match.end() for match in re.finditer(r"[/\\]", names[0])):
             if _existing(self.tree, [name.removeprefix(names[0][:cut]).replace("\\", "/") for name in names]):
                 way_out = f"cut {names[0][:cut]!r} off, or run init on a folder in which the images are called so"
                 return f"; {names[0][cut:]} is there: {way_out}"
@@ -256,18 +256,20 @@ class _Seen:
         in_columns = next(_in_folders_of_a_column(tree, columns, column, names), None)
         if in_columns and len(set(names)) < len(names):
             return in_columns
-        own, found = self.path.rpartition("/")[0], dict[str, str]()
+        own, by_folder = self.path.rpartition("/")[0], dict[str, str]()
         for folder in dict.fromkeys((own, *_folders(tree))):
             for suffix in ("", *(tree.images.get(folder) or tree.suffixes)):
-                if folder not in found and _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
-                    found[folder] = f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
-        if found:
+                if folder not in by_folder and _existing(tree, [below(folder, f"{name}{suffix}") for name in names]):
+                    by_folder[folder] = (
+                        f"{literal(below(folder, ''))}{{{column}}}{suffix}" if folder or suffix else column
+                    )
+        if by_folder:
             words = split_words(self.path)
-            alike = [one for one in found if not NO_IMAGE.fullmatch(one.rpartition("/")[2])] or list(found)
+            alike = [one for one in by_folder if not NO_IMAGE.fullmatch(one.rpartition("/")[2])] or list(by_folder)
             alike = [one for one in alike if split_words(one) == words] or alike
-            if len(alike) > 1 and own not in found:
+            if len(alike) > 1 and own not in by_folder:
                 self.several[column] = alike[:2]
-            return found[own if own in found else alike[0]]
+            return by_folder[own if own in by_folder else alike[0]]
         if in_columns:
             return in_columns
         for suffix in ("", *tree.suffixes):  # names of files, wherever these lie
@@ -276,66 +278,72 @@ class _Seen:
         return None
 
 
-def _guess(tree: Inventory, pattern: str, looked: Mapping[str, _Seen]) -> list[tuple[int, LayoutGuess]]:
+def _guess(tree: Inventory, pattern: str, heads: Mapping[str, _TableHead]) -> list[tuple[int, LayoutGuess]]:
     """The tables of a pattern as a source, with the number of their first rows; nothing where they say nothing about the images.
 
     Raises:
         SourceError: The tables cannot be read.
     """
-    seen = next((one for path, one in looked.items() if "train" in path.lower()), next(iter(looked.values())))
-    tests = [one for path, one in looked.items() if "test" in split_words(path)]
-    if tests and (targets := set(seen.columns) - set(tests[0].columns)):
-        seen.targets = targets
-        looked = {path: one for path, one in looked.items() if targets & set(one.columns)}
-    column, image = seen.image()
+    head = next((one for path, one in heads.items() if "train" in path.lower()), next(iter(heads.values())))
+    tests = [one for path, one in heads.items() if "test" in split_words(path)]
+    if tests and (targets := set(head.columns) - set(tests[0].columns)):
+        head.targets = targets
+        heads = {path: one for path, one in heads.items() if targets & set(one.columns)}
+    column, image = head.image()
     splits: Splits = None
-    taken, doubts = [seen.path], list[str]()
-    if "{split}" in pattern and seen.split() is None:
-        image, taken = _joint(pattern, seen, column, image, looked)
+    tables_read, doubts = [head.path], list[str]()
+    if "{split}" in pattern and head.split() is None:
+        image, tables_read = _joint(pattern, head, column, image, heads)
         compiled = compile_pattern(pattern, "detect")
         files = [path for path in tree.files(compiled.suffix or "") if compiled.match_path(path)]
-        if unread := [path for path in files if path not in taken]:
-            splits = tuple((compiled.match_path(path) or {})["split"] for path in taken)
+        if unread := [path for path in files if path not in tables_read]:
+            splits = tuple((compiled.match_path(path) or {})["split"] for path in tables_read)
             doubts += [f"this recipe does not read {path}" for path in unread]
     else:
-        pattern = literal(seen.path)
-        rows = range(min(BATCH_ROWS, len(next(iter(seen.columns.values())))))
-        splits = seen.split() or splits_of_paths(seen.path_in(row, image) for row in rows)
-    if (label := seen.label()) is not None and all(isinstance(value, str) for value in seen.few(label)):
-        _refuse_lists(seen, [label], r"\[")
-    guess = _objects(pattern, seen, image, splits) or _samples(pattern, seen, image, splits)
+        pattern = literal(head.path)
+        rows = range(min(BATCH_ROWS, len(next(iter(head.columns.values())))))
+        splits = head.split() or splits_of_paths(head.path_in(row, image) for row in rows)
+    if (label := head.label()) is not None and all(isinstance(value, str) for value in head.few(label)):
+        _refuse_lists(head, [label], r"\[")
+    guess = _objects(pattern, head, image, splits) or _samples(pattern, head, image, splits)
     if guess is not None:
         layout = (
-            f"a table beside images: {seen.path}" if len(taken) == 1 else f"tables, one a split: {', '.join(taken)}"
+            f"a table beside images: {head.path}"
+            if len(tables_read) == 1
+            else f"tables, one a split: {', '.join(tables_read)}"
         )
-        if left := _columns_left(guess.source, seen):
-            said = ", ".join(left[:12]) + (f" and {len(left) - 12} more" if len(left) > 12 else "")
-            doubts.insert(0, f"this recipe does not read the columns {said} (label=, fields=)")
-        if _is_of_a_test(tree, looked, taken, column, image):
+        if columns_left := _columns_left(guess.source, head):
+            listing = ", ".join(columns_left[:12]) + (
+                f" and {len(columns_left) - 12} more" if len(columns_left) > 12 else ""
+            )
+            doubts.insert(0, f"this recipe does not read the columns {listing} (label=, fields=)")
+        if _is_of_a_test(tree, heads, tables_read, column, image):
             return []  # labels of a test whose training has others, such as folders
-        count = sum(len(looked[path].columns[column]) for path in taken)
+        count = sum(len(heads[path].columns[column]) for path in tables_read)
         return [(count, guess._replace(layout=layout, doubts=(*guess.doubts, *doubts)))]
-    _refuse_lists(seen, seen.columns, r"\[\s*[{\[]|\{")
+    _refuse_lists(head, head.columns, r"\[\s*[{\[]|\{")
     return []
 
 
-def _refuse_lists(seen: _Seen, columns: Iterable[str], form: str) -> None:
+def _refuse_lists(head: _TableHead, columns: Iterable[str], form: str) -> None:
     """Raise SourceError if all cells of a column begin like this list."""
     for column in columns:
-        few = [str(value).strip() for value in seen.few(column)]
+        few = [str(value).strip() for value in head.few(column)]
         if few and all(re.match(form, value) for value in few):
-            rule = f"{seen.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
+            rule = f"{head.where}: the cells of {column!r} are lists as text, such as {few[0]:.60}"
             raise SourceError(f"{rule}; write a table with a row for each object, or JSON lines")
 
 
-def _is_of_a_test(tree: Inventory, looked: Mapping[str, _Seen], taken: Sequence[str], column: str, image: str) -> bool:
+def _is_of_a_test(
+    tree: Inventory, heads: Mapping[str, _TableHead], tables_read: Sequence[str], column: str, image: str
+) -> bool:
     """Tell whether tables are called like other splits than the training, whose folders hold none of their images."""
-    words = {word for path in taken for word in split_words(path)}
+    words = {word for path in tables_read for word in split_words(path)}
     training = [folder for folder in tree.images if _TRAINING & {*split_words(folder)}]
     if not words or not training or words & _TRAINING:
         return False
-    rows = ((looked[path], row) for path in taken for row in range(len(looked[path].few(column))))
-    return not any(seen.path_in(row, image).rpartition("/")[0] in training for seen, row in rows)
+    rows = ((heads[path], row) for path in tables_read for row in range(len(heads[path].few(column))))
+    return not any(head.path_in(row, image).rpartition("/")[0] in training for head, row in rows)
 
 
 def _plain(column: str) -> str:
@@ -391,19 +399,21 @@ def _is_mask(column: str) -> bool:
     return MASK_WORD.fullmatch(word) is not None or MASK_WORD.fullmatch(re.split(r"[_ ]", word)[-1]) is not None
 
 
-def _joint(pattern: str, seen: _Seen, column: str, image: str, looked: Mapping[str, _Seen]) -> tuple[str, list[str]]:
+def _joint(
+    pattern: str, head: _TableHead, column: str, image: str, heads: Mapping[str, _TableHead]
+) -> tuple[str, list[str]]:
     """The path of the images for the tables of several splits, and the tables that it fits: with the split in it, or without."""
     compiled = compile_pattern(pattern, "detect")
-    split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in looked}
-    by_split = _with_split(image, split_of[seen.path])
-    label, boxes = seen.label(), _box_columns(seen)[0]
-    labels = [label] if label else _flag_columns(seen) or ()
+    split_of = {path: (compiled.match_path(path) or {}).get("split", "") for path in heads}
+    by_split = _with_split(image, split_of[head.path])
+    label, boxes = head.label(), _box_columns(head)[0]
+    labels = [label] if label else _flag_columns(head) or ()
     needed = {*CellPath.parse(image, True).columns, *labels, *boxes}
-    alike = [path for path, one in looked.items() if needed <= set(one.columns)]
-    best: tuple[str, list[str]] = (image, [seen.path])
+    alike = [path for path, one in heads.items() if needed <= set(one.columns)]
+    best: tuple[str, list[str]] = (image, [head.path])
     for template in (image, by_split):
-        fits = [path for path in alike if looked[path].paths.get(column) == template.replace("{split}", split_of[path])]
-        if seen.path in fits and (len(fits), template == by_split) >= (len(best[1]), True):
+        fits = [path for path in alike if heads[path].paths.get(column) == template.replace("{split}", split_of[path])]
+        if head.path in fits and (len(fits), template == by_split) >= (len(best[1]), True):
             best = template, fits
     return best
 
@@ -415,7 +425,7 @@ def _with_split(path: str, split: str) -> str:
 # --- one row an image -------------------------------------------------------------------------------------------------
 
 
-def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
+def _samples(pattern: str, head: _TableHead, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of one sample a row; None where it says nothing about the images."""
 
     def is_one(cell: Any) -> bool:
@@ -423,25 +433,25 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
             return bool(flag_cell(cell))
         return False
 
-    fields, form, doubts = _further_fields(seen, image)
+    fields, form, doubts = _further_fields(head, image)
     options: dict[str, Any] = {} if form is None else {"box_format": form}
-    label: ColumnNames | None = seen.label()
+    label: ColumnNames | None = head.label()
     label = None if label in {c for _, c in fields.values()} else label
-    label = label or (None if {"mask", "boxes"} & set(fields) else _flag_columns(seen))
+    label = label or (None if {"mask", "boxes"} & set(fields) else _flag_columns(head))
     if label is None and not fields and not doubts:
-        kind, other = _only_other(seen, image) or ("label", None)
+        kind, other = _only_other(head, image) or ("label", None)
         label = other if kind == "label" else None
         fields |= {kind: (kind, other)} if other and kind != "label" else {}
         doubts += [f"{other!r} is taken for {kind} (fields=)"] if fields else []
     if label is None and not fields:
         return None
-    separator = _separator(seen, label) if isinstance(label, str) else None
+    separator = _separator(head, label) if isinstance(label, str) else None
     one_class = label is not None and separator is None
     if isinstance(label, tuple):
-        one_class = all(sum(map(is_one, row)) == 1 for row in zip(*(seen.columns[c] for c in label), strict=True))
+        one_class = all(sum(map(is_one, row)) == 1 for row in zip(*(head.columns[c] for c in label), strict=True))
         doubts.append(f"label= of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)}")
     elif label is not None:
-        one_class = one_class and not any(isinstance(value, list) for value in seen.columns[label])
+        one_class = one_class and not any(isinstance(value, list) for value in head.columns[label])
         doubts.append(f"label={label!r} is a guess from the column's name")
     if separator is not None:
         doubts.append(f"each cell of {label!r} holds several classes, divided by {separator!r} (separator=)")
@@ -449,8 +459,8 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
         doubts.append(f"splits={splits!r}" + " is a guess from the column's name" * ("{" not in splits))
     if "{split}" not in pattern and splits is None:
         splits = BY_CLASS if one_class else FRACTIONS
-    of_one = next((c for c in filter(_OF_ONE.fullmatch, seen.columns) if c != label and c not in seen.paths), None)
-    ones = [value for value in seen.columns[of_one] if value not in (None, "")] if of_one else []
+    of_one = next((c for c in filter(_OF_ONE.fullmatch, head.columns) if c != label and c not in head.paths), None)
+    ones = [value for value in head.columns[of_one] if value not in (None, "")] if of_one else []
     # Two values are classes, as of a scene: indoor, outdoor.
     if isinstance(splits, Fractions) and 2 < len(set(ones)) < len(ones):
         doubts.append(
@@ -460,59 +470,59 @@ def _samples(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     return LayoutGuess("table", source, "", tuple(doubts))
 
 
-def _further_fields(seen: _Seen, image: str) -> tuple[dict[str, tuple[Kind, str]], BoxFormat | None, list[str]]:
+def _further_fields(head: _TableHead, image: str) -> tuple[dict[str, tuple[Kind, str]], BoxFormat | None, list[str]]:
     """Return the texts, masks and boxes of a table of one sample a row, the form of the boxes, and the doubts about it."""
-    column, _ = seen.image()
+    column, _ = head.image()
     fields: dict[str, tuple[Kind, str]] = {
-        c: ("text", c) for c in seen.columns if c.lower() in _TEXTS and c not in seen.paths
+        c: ("text", c) for c in head.columns if c.lower() in _TEXTS and c not in head.paths
     }
-    images = set(seen.columns[column])  # numbers of annotations may be the numbers of images too
-    masks = [c for c in seen.paths if c != column and _is_mask(c) and images.isdisjoint(seen.columns[c])]
-    if masks and (empty := sum(value in (None, "") for value in seen.columns[masks[0]])):
+    images = set(head.columns[column])  # numbers of annotations may be the numbers of images too
+    masks = [c for c in head.paths if c != column and _is_mask(c) and images.isdisjoint(head.columns[c])]
+    if masks and (empty := sum(value in (None, "") for value in head.columns[masks[0]])):
         return (
             fields,
             None,
             [f"{masks[0]!r} is empty in {empty} rows, and is not read: no sample may be without its mask"],
         )
     if masks:
-        path = seen.paths[masks[0]]
-        split = next((word[0] for word in SPLIT_WORD.finditer(seen.path)), "")
+        path = head.paths[masks[0]]
+        split = next((word[0] for word in SPLIT_WORD.finditer(head.path)), "")
         fields["mask"] = "mask", _with_split(path, split) if "{split}" in image else path
-    for boxes in seen.columns:
+    for boxes in head.columns:
         # Boxes that stand as a list of rows in one cell.
-        rows = [(row, value) for row, value in enumerate(seen.columns[boxes]) if isinstance(value, list) and value]
+        rows = [(row, value) for row, value in enumerate(head.columns[boxes]) if isinstance(value, list) and value]
         if rows and all(isinstance(one, list) and len(one) == 4 for _, value in rows for one in value):
             of_rows = [(row, one) for row, value in rows for one in value]
-            form = _form(seen, image, of_rows, ("xywh", "xyxy"), boxes)
+            form = _form(head, image, of_rows, ("xywh", "xyxy"), boxes)
             fields["boxes"] = "boxes", boxes
-            names = [c for c in seen.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
+            names = [c for c in head.columns if c != boxes and c.rpartition(".")[0] == boxes.rpartition(".")[0]]
             of_boxes = [c for c in names if _plain(c.rpartition(".")[2]) in _LABELS or "categor" in c.lower()]
             fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
             return fields, form, [f"boxes={boxes!r} are taken for {form} (box_format=)"]
     return fields, None, []
 
 
-def _flag_columns(seen: _Seen) -> tuple[str, ...] | None:
+def _flag_columns(head: _TableHead) -> tuple[str, ...] | None:
     """The columns of single classes, which hold 1 or 0 (or -1)."""
-    found = []
-    for column, values in seen.columns.items():
-        said = {str(value).strip().lower().removesuffix(".0") for value in values if value not in (None, "")}
-        flags = any(said <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
-        if column not in seen.paths and column in seen.targets and said and flags:
-            found.append(column)
-    return tuple(found) if len(found) > 1 else None
+    flag_columns = []
+    for column, values in head.columns.items():
+        distinct = {str(value).strip().lower().removesuffix(".0") for value in values if value not in (None, "")}
+        flags = any(distinct <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
+        if column not in head.paths and column in head.targets and distinct and flags:
+            flag_columns.append(column)
+    return tuple(flag_columns) if len(flag_columns) > 1 else None
 
 
-def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
+def _only_other(head: _TableHead, image: str) -> tuple[Kind, str] | None:
     """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
-    names = [column for column in seen.columns if column and _plain(column) not in ("key", "index")]
-    known = {*CellPath.parse(image, True).columns, *seen.paths, seen.split()}
-    others = [column for column in names if column not in known and column in seen.targets]
+    names = [column for column in head.columns if column and _plain(column) not in ("key", "index")]
+    known = {*CellPath.parse(image, True).columns, *head.paths, head.split()}
+    others = [column for column in names if column not in known and column in head.targets]
     parts = [
-        set(re.split(r"[/_.-]", seen.path_in(row, image))) for row in range(len(next(iter(seen.columns.values()))))
+        set(re.split(r"[/_.-]", head.path_in(row, image))) for row in range(len(next(iter(head.columns.values()))))
     ]
-    others = [c for c in others if not all(str(v) in of_row for v, of_row in zip(seen.columns[c], parts, strict=True))]
-    values = [value for value in seen.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
+    others = [c for c in others if not all(str(v) in of_row for v, of_row in zip(head.columns[c], parts, strict=True))]
+    values = [value for value in head.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
         return None
@@ -524,9 +534,9 @@ def _only_other(seen: _Seen, image: str) -> tuple[Kind, str] | None:
     return ("label" if whole and few else "scalar"), others[0]
 
 
-def _separator(seen: _Seen, column: str) -> str | None:
+def _separator(head: _TableHead, column: str) -> str | None:
     """Return what divides the classes in the cells of a column; None where each holds one."""
-    values = {value.strip() for value in seen.columns[column] if isinstance(value, str) and value.strip()}
+    values = {value.strip() for value in head.columns[column] if isinstance(value, str) and value.strip()}
     for separator in _SEPARATORS:
         parts = {value: [part.strip() for part in value.split(separator) if part.strip()] for value in values}
         names = {part for of_value in parts.values() for part in of_value}
@@ -541,19 +551,19 @@ def _separator(seen: _Seen, column: str) -> str | None:
 # --- several rows an image --------------------------------------------------------------------------------------------
 
 
-def _objects(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGuess | None:
+def _objects(pattern: str, head: _TableHead, image: str, splits: Splits) -> LayoutGuess | None:
     """The table as a source of an object a row; None where its rows are samples."""
-    boxes, forms = _box_columns(seen)
-    runs, label = seen.runs(), seen.label()
-    keys = Counter(zip(*(seen.columns[column] for column in CellPath.parse(image, True).columns), strict=True))
+    boxes, forms = _box_columns(head)
+    runs, label = head.runs(), head.label()
+    keys = Counter(zip(*(head.columns[column] for column in CellPath.parse(image, True).columns), strict=True))
     several = max(keys.values(), default=0) > 1
-    if not boxes and runs is None and (not several or label is None or any(map(_is_mask, seen.paths))):
+    if not boxes and runs is None and (not several or label is None or any(map(_is_mask, head.paths))):
         return None
     options: dict[str, Any] = {}
     doubts: list[str] = []
     fields = ["box_labels"]
     if boxes:
-        form = _form(seen, image, _box_rows(seen, boxes), forms, ", ".join(boxes))
+        form = _form(head, image, _box_rows(head, boxes), forms, ", ".join(boxes))
         options = {"boxes": boxes if len(boxes) == 4 else boxes[0], "box_format": form}
         fields = ["boxes", "box_labels"]
         doubts.append(f"the boxes are taken for {form} of {', '.join(boxes)} (box_format=)")
@@ -573,9 +583,9 @@ def _objects(pattern: str, seen: _Seen, image: str, splits: Splits) -> LayoutGue
     return LayoutGuess("table", source, "", tuple(doubts))
 
 
-def _box_columns(seen: _Seen) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
+def _box_columns(head: _TableHead) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
     """The columns of a box, four or one, and the forms that it may have. SourceError for corners of quadrangles."""
-    named = [column for column in reversed(list(seen.columns)) if column not in seen.paths]
+    named = [column for column in reversed(list(head.columns)) if column not in head.paths]
     plain = {_BOX_PREFIX.sub("", _plain(column)): column for column in named}
     for form, of_form in _BOX_COLUMNS.items():
         for names in map(str.split, of_form):
@@ -583,20 +593,20 @@ def _box_columns(seen: _Seen) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
                 continue
             if {"x3", "y3"} <= set(plain):
                 rule = "the columns x1, y1, x2, y2, x3, y3 are points or corners, which tfprep reads from COCO alone"
-                raise SourceError(f"{seen.where}: {rule}; write them as COCO's keypoints or polygons")
+                raise SourceError(f"{head.where}: {rule}; write them as COCO's keypoints or polygons")
             columns = tuple(plain[name] for name in names)
-            if _box_rows(seen, columns):
+            if _box_rows(head, columns):
                 return columns, (form,) if form != "xywh" else ("xywh", "center_xywh")
-    for column in seen.columns:
-        if _BOX_NAME.fullmatch(_plain(column)) and _box_rows(seen, (column,)):
+    for column in head.columns:
+        if _BOX_NAME.fullmatch(_plain(column)) and _box_rows(head, (column,)):
             return (column,), ("xywh", "xyxy", "center_xywh")
     return (), ()
 
 
-def _box_rows(seen: _Seen, columns: tuple[str, ...]) -> list[tuple[int, list[float]]]:
+def _box_rows(head: _TableHead, columns: tuple[str, ...]) -> list[tuple[int, list[float]]]:
     """The number of each row with a box, and its four numbers; nothing if rows hold something else."""
     rows = []
-    for row, cells in enumerate(zip(*(seen.columns[column] for column in columns), strict=True)):
+    for row, cells in enumerate(zip(*(head.columns[column] for column in columns), strict=True)):
         try:
             values = box_cells(columns, dict(zip(columns, cells, strict=True)), comma=True)
         except (SourceError, WrongAnnotation):
@@ -607,7 +617,7 @@ def _box_rows(seen: _Seen, columns: tuple[str, ...]) -> list[tuple[int, list[flo
 
 
 def _form(
-    seen: _Seen, image: str, rows: Sequence[tuple[int, list[float]]], forms: Sequence[BoxFormat], said: str
+    head: _TableHead, image: str, rows: Sequence[tuple[int, list[float]]], forms: Sequence[BoxFormat], columns: str
 ) -> BoxFormat:
     """The first form in which the boxes lie in their images. SourceError if there is none."""
     few = rows[:NAMES_KEPT]
@@ -616,23 +626,23 @@ def _form(
     sizes: dict[int, Any] = {}
     for row, _ in few:
         with suppress(SampleError):  # a reject of the build
-            sizes[row] = (1, 1) if relative else pixels_size(read_raw(seen.tree.root, seen.path_in(row, image)))
-    seen_rows = [(values, sizes[row]) for row, values in few if row in sizes]
+            sizes[row] = (1, 1) if relative else pixels_size(read_raw(head.tree.root, head.path_in(row, image)))
+    sized_rows = [(values, sizes[row]) for row, values in few if row in sizes]
     for form in forms:
         fits = 0
-        for values, (height, width) in seen_rows:
+        for values, (height, width) in sized_rows:
             x0, y0, x1, y1 = convert_boxes(np.array(values), "xyxy", source=form).tolist()
             inside = min(x0, y0) >= -tolerance and x1 <= width + tolerance and y1 <= height + tolerance
             fits += bool(inside and x0 < x1 and y0 < y1)
-        if fits >= _FITS * len(seen_rows):
+        if fits >= _FITS * len(sized_rows):
             return f"rel_{form}" if relative else form  # type: ignore[return-value]
     raise SourceError(
-        f"{seen.where}: the boxes of {said} do not lie in their images as {' or '.join(forms)}, such as row "
+        f"{head.where}: the boxes of {columns} do not lie in their images as {' or '.join(forms)}, such as row "
         f"{few[0][0] + 1}: {few[0][1]}"
     )
 
 
-def _columns_left(source: Any, seen: _Seen) -> list[str]:
+def _columns_left(source: Any, head: _TableHead) -> list[str]:
     """Return the columns that the source does not read."""
     options = [getattr(source, name, None) for name in ("label", "boxes", "runs", "split", "splits")]
     named = {one for option in options for one in (option if isinstance(option, tuple) else (option,))}
@@ -642,6 +652,6 @@ def _columns_left(source: Any, seen: _Seen) -> list[str]:
     names = [name for name in named if isinstance(name, str)]
     return [
         c
-        for c in filter(None, seen.columns)
+        for c in filter(None, head.columns)
         if not any(c == n or c.startswith(f"{n}.") or n.startswith(f"{c}.") for n in names)
     ]
