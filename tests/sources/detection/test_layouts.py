@@ -333,6 +333,12 @@ def yolo_of_lists_of_another_machine(root):
     return truth
 
 
+def yolo_with_two_lists_of_names(root):
+    write(root, "classes.txt", "cat\n")
+    write(root, "labels/classes.txt", "dog\n")
+    return objects(yolo_images(root, "images"))
+
+
 def yolo_without_names(root):
     yolo_images(root, "images")
     return "no data.yaml, classes.txt or obj.names names their classes"
@@ -437,6 +443,13 @@ def masks_of_other_stems(root):
     pictures(root, *numbered("img_dir/train"))
     mask(root, "ann_dir/train/z.png", 0, 1)
     return "img_dir/ and ann_dir/ are called like folders of images and masks"
+
+
+def masks_of_another_size(root):
+    for n, path in enumerate(pictures(root, *numbered("images"))):
+        write_picture(root / path, n, HEIGHT - 1, WIDTH)
+        mask(root, f"masks/{stem(path)}.png", 0, 1)
+    return f"none of the samples .* can be read, such as .*mask is {WIDTH} x {HEIGHT}, and its image {WIDTH} x {HEIGHT - 1}"
 
 
 def masks_in_jpeg(root):
@@ -652,6 +665,12 @@ def table_of_lists_of_classes_as_text(root):
     rows = [(name(p), f'"{["a", "b"] if n % 2 else ["a"]}"') for n, p in enumerate(pictures(root, *numbered("images")))]
     csv_file(root, "train.csv", "image,labels", rows)
     return r"the cells of 'labels' are lists as text, such as \['a'\]; write .* JSON lines"
+
+
+def table_of_fractions_called_target(root):
+    rows = [(name(p), n + 0.5, n) for n, p in enumerate(pictures(root, *numbered("images")))]
+    csv_file(root, "scores.csv", "image,target,age", rows)
+    return r"none of its columns \(target, age\) is called like a class"
 
 
 def table_of_points(root):
@@ -1646,6 +1665,7 @@ SAID = {
     coco_with_one_name_twice: "class 'cat' is that of several categories: 0, 7",
     yolo_with_a_missing_val: "val is 'images/val', which is not below this folder",
     yolo_like_coco128: "val names the images of train, which are in train alone",
+    yolo_with_two_lists_of_names: "unsure: labels/classes.txt names other classes than classes.txt",
     yolo_with_gaps_in_names: "names has no 1",
     masks_of_mapillary: "training/v2.0/labels/ holds 4 .png files that this recipe does not read",
     masks_of_bdd100k: "labels/sem_seg/colormaps/train/ holds 4 .png files that this recipe does not read",

@@ -216,7 +216,9 @@ def yolo(tree: Inventory) -> Answers:
                 raise SourceError(f"{tree.root}: {labels}: {rule}; {way_out}")
             splits = None if "{split}" in images else FRACTIONS
             source = _with_fields(tree, Yolo(data=lists[0], images=images, labels=labels, splits=splits), False)
-            yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}")
+            others = [path for path in lists[1:] if tree.text(path).split() != tree.text(lists[0]).split()]
+            doubts = tuple(f"{path} names other classes than {lists[0]}" for path in others)
+            yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}", doubts)
         except SourceError as error:
             yield Refusal("yolo", error)
         return

@@ -211,7 +211,11 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
             if "image" not in raw and image:
                 facts.forms[f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"] += 1
             for name, class_numbers in numbers.items():
-                of_one = np.unique(decoded[name] if name in decoded else decode_mask(raw[name])).tolist()
+                mask = decoded[name] if name in decoded else decode_mask(raw[name])
+                if size is not None and mask.shape[:2] != size:
+                    sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
+                    raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
+                of_one = np.unique(mask).tolist()
                 class_numbers.update(of_one)
                 facts.most_numbers = max(facts.most_numbers, len(of_one) if name == "mask" else 0)
         except SampleError as error:

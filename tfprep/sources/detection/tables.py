@@ -190,9 +190,9 @@ class _TableHead:
         return next((plain[name] for name in names if name in plain and (len(name) > 1 or name in exact)), None)
 
     def label(self) -> str | None:
-        """A column of classes, by its name."""
+        """A column of classes, by its name; no column of fractions."""
         column = self.named(_LABELS)
-        return column if column in self.targets else None
+        return None if column not in self.targets or _are_fractions(self.few(column)) else column
 
     def few(self, column: str) -> list[Any]:
         """The first values of a column that are not empty."""
@@ -348,6 +348,13 @@ def _is_of_a_test(
 
 def _plain(column: str) -> str:
     return re.sub(r"[^a-z0-9]", "", column.lower())
+
+
+def _are_fractions(values: Sequence[Any]) -> bool:
+    try:
+        return not all(float(value).is_integer() for value in values)
+    except (TypeError, ValueError):
+        return False
 
 
 def _few(values: Sequence[Any]) -> list[Any]:
