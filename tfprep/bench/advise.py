@@ -55,7 +55,9 @@ class Goals:
             words = f"{prediction.disk_bytes / 1e9:.3g} of {self.disk_bytes / 1e9:.3g} GB"
             missed[words] = prediction.disk_bytes / self.disk_bytes
         if self.hours is not None and prediction.build_s / 3600 > self.hours:
-            missed[f"{prediction.build_s / 3600:.2g} of {self.hours:.2g} hours"] = prediction.build_s / 3600 / self.hours
+            missed[f"{prediction.build_s / 3600:.2g} of {self.hours:.2g} hours"] = (
+                prediction.build_s / 3600 / self.hours
+            )
         return missed
 
 
