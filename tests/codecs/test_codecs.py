@@ -44,6 +44,10 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
     [
         (Raw("uint8"), np.array([0.4, 256.0]), r"values from 0\.4 to 256\.0 do not fit into uint8"),
         (Raw("uint8"), np.array([1.0, np.nan]), "do not fit into uint8"),
+        (Raw("int32"), np.array([2.0**31], np.float32), r"to 2147483648\.0 do not fit into int32"),
+        (Raw("int64"), np.array([2.0**63]), "do not fit into int64"),
+        (Raw("uint64"), np.array([2.0**64]), "do not fit into uint64"),
+        (Raw("int32"), np.array([np.inf], np.float16), "to inf do not fit into int32"),
         (Raw("float16"), np.array([1.0, 70000.0]), "do not fit into"),
         (Raw("float16"), np.array([-65520.0], np.float32), "do not fit into"),
         (Raw("float32"), np.array([1e39]), "do not fit into"),
@@ -51,6 +55,7 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Raw("float16"), np.array([65535], np.uint16), "do not fit into"),
         (Raw("float16"), np.array([1.0, np.inf, 70000.0]), "do not fit into"),
         (Raw("complex64"), np.array([1e39j]), "do not fit into"),
+        (Raw("complex64"), np.array([1e39]), "do not fit into"),
         (Raw("float32"), np.array([1 + 2j]), "do not fit into"),
         (Raw("bool"), np.array([0, 2]), "do not fit into"),
         (Scalar(), np.float64(1e39), "do not fit into"),

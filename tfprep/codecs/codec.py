@@ -101,8 +101,8 @@ def cast_float(array: Array, dtype: Any) -> Array:
     """The array in a floating dtype. SampleError where a finite value is too large for it."""
     with np.errstate(over="ignore"):
         narrow = array.astype(dtype)
-    widened = array.dtype.kind in "fc" and narrow.dtype.itemsize >= array.dtype.itemsize
-    if not widened and not np.array_equal(np.isfinite(narrow), np.isfinite(array)):
+    may_overflow = not np.can_cast(array.dtype, narrow.dtype)
+    if may_overflow and not np.array_equal(np.isfinite(narrow), np.isfinite(array)):
         finite = array[np.isfinite(array)]
         low, high = float(abs(finite).min()), float(abs(finite).max())
         most = (

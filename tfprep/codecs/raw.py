@@ -128,8 +128,10 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     if dtype.kind in "fc" or dtype.name == "bfloat16":
         return cast_float(array, dtype)
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if array.size and not (array.min() >= low and array.max() <= high):
-        raise SampleError(f"values from {array.min()} to {array.max()} do not fit into {dtype} ({low} to {high})")
+    # As numbers of Python, which compares them exactly: NumPy would round `high` to 2^31 or inf for an array of floats.
+    least, most = (array.min().item(), array.max().item()) if array.size else (low, high)
+    if not low <= least <= most <= high:
+        raise SampleError(f"values from {least} to {most} do not fit into {dtype} ({low} to {high})")
     return (np.rint(array) if array.dtype.kind == "f" else array).astype(dtype)
 
 
