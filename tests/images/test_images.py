@@ -1,6 +1,7 @@
 """Decoding of image bytes compared with Pillow and OpenCV, and which files are refused."""
 
 import io
+import itertools
 import struct
 import subprocess
 import sys
@@ -250,20 +251,40 @@ def npy(array):
 
 
 @pytest.mark.parametrize(
-    "array", [RNG.normal(size=(5, 6)).astype(np.float32), RNG.integers(0, 9, (5, 6, 3)), np.zeros((4, 4), bool)]
+    "array",
+    [
+        RNG.normal(size=(5, 6)).astype(np.float32),
+        RNG.integers(0, 9, (5, 6, 3)),
+        np.zeros((4, 4), bool),
+        RNG.integers(0, 9, (5, 6)).astype(">u2"),
+    ],
 )
 def test_maps_from_numpy_files(array):
     data = npy(array)
     np.testing.assert_array_equal(images.decode_map(data), array)
+    assert images.decode_map(data).dtype == array.dtype.newbyteorder("=")
     assert images.image_size(data) == array.shape[:2]
     for cut in (1, 20, len(data) - 8):
         with pytest.raises(SampleError, match="not a whole NumPy file"):
             images.decode_map(data[:-cut])
 
 
-def test_a_tiff_of_floats_is_a_map():
-    floats = RNG.normal(size=(12, 15)).astype(np.float32)
-    np.testing.assert_array_equal(images.decode_map(encoded(floats, "TIFF")), floats)
+@pytest.mark.parametrize(
+    ("dtype", "byteorder", "photometric"),
+    [
+        *itertools.product(["bool", "uint8", "float32"], "<>", ["minisblack", "miniswhite"]),
+        *[("uint16", "<", "minisblack"), ("uint16", ">", "minisblack"), ("uint16", "<", "miniswhite")],
+    ],
+)
+def test_maps_and_masks_from_tiffs_hold_the_numbers_of_the_file(dtype, byteorder, photometric):
+    """Pillow inverts those of 1 and 8 bits whose 0 is white, and leaves 16 bits in the order of the file."""
+    numbers, file = RNG.integers(0, 2 if dtype == "bool" else 200, (12, 15)).astype(dtype), io.BytesIO()
+    tifffile.imwrite(file, numbers, byteorder=byteorder, photometric=photometric)
+    np.testing.assert_array_equal(tifffile.imread(io.BytesIO(file.getvalue())), numbers)
+    decoders = [images.decode_map, *([] if dtype == "float32" else [images.decode_mask])]
+    for decoded in (decode(file.getvalue()) for decode in decoders):
+        np.testing.assert_array_equal(decoded, numbers)
+        assert decoded.dtype.isnative
 
 
 def test_numpy_files_with_wrong_headers_or_code_are_refused():

@@ -7,7 +7,8 @@ What is converted, and how:
   does it, transparency is laid over a colour. 16 bits a channel are refused.
 - Or they keep their own dtype and channels (`decode_pixels`).
 - A colour profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
-- Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16.
+- Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16, and a TIFF whose 0 is
+  white is not inverted.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
 bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature. A file of more than

@@ -23,6 +23,7 @@ from tfprep.images.pillow import (
     pillow_orientation,
     rgb_pixels,
     upright_size,
+    white_is_zero,
     white_level,
 )
 from tfprep.images.png import has_right_checksums
@@ -98,7 +99,7 @@ def decode_map(data: bytes) -> Array:
     if data.startswith(_NPY_START):
         _npy_shape(data)
         try:
-            return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
+            return _native(np.load(io.BytesIO(data), allow_pickle=False))
         except (ValueError, EOFError, OSError) as error:
             raise SampleError(f"not a whole NumPy file: {error}") from error
     with opened(data) as image:
@@ -120,14 +121,22 @@ def keeps_original(data: bytes) -> bool:
 
 
 def _numbers(image: Image.Image, data: bytes) -> Array:
-    """The upright pixels with the numbers that stand in the file: Pillow spreads gray of few levels over 0 to 255."""
+    """The upright pixels with the numbers that stand in the file: Pillow spreads gray of few levels over 0 to 255, and inverts a
+    TIFF whose 0 is white."""
     image.load()
-    array = upright(np.asarray(image), pillow_orientation(image, data))
+    array = upright(_native(np.asarray(image)), pillow_orientation(image, data))
+    if image.mode in ("1", "L") and white_is_zero(image):
+        array = ~array
     levels, white = white_level(image, data), 255 if array.dtype == np.uint8 else 65535
     if image.mode not in ("L", "I") or levels in (None, white):
         return array
     numbers = np.rint(np.arange(white + 1) * (levels / white)).astype(array.dtype)
     return np.asarray(numbers[array])
+
+
+def _native(array: Array) -> Array:
+    """The array in the machine's order of bytes, which OpenCV takes for granted."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _npy_shape(data: bytes) -> tuple[int, ...]:

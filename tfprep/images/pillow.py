@@ -26,7 +26,7 @@ JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _EXIF_ORIENTATION = 0x0112
-_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS = 256, 257, 258
+_TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC = 256, 257, 258, 262
 _CHANNELS = dict.fromkeys(("RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "LA", "PA", "I", "F"), 4) | {"I;16": 2}
 """Bytes a pixel in Pillow's memory, which keeps four channels for three."""
 _OPAQUE = 255
@@ -105,6 +105,11 @@ def white_level(image: Image.Image, data: bytes) -> int | None:
         return int(header[1]) if header else None
     bits = bits_per_channel(image, data)
     return (1 << bits) - 1 if bits < 8 else None
+
+
+def white_is_zero(image: Image.Image) -> bool:
+    """Tells if 0 is white in the file, a TIFF (PhotometricInterpretation 0, as ImageJ writes masks)."""
+    return getattr(image, "tag_v2", {}).get(_TIFF_PHOTOMETRIC) == 0
 
 
 Colour: TypeAlias = "tuple[int, int, int]"

@@ -251,7 +251,7 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 # --- versions ----------------------------------------------------------------------------------------------------------
 
 
-MAKER = 4
+MAKER = 5
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
 
 PRECISE_OPENCV = 5
