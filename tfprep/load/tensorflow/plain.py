@@ -156,20 +156,26 @@ def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:
         if data.manifest.imported is not None and isinstance(data.codecs[name], Raw):
             raise LoaderError(f"{name!r} holds bytes whose shape is declared by hand; use loader()")
 
-    def parsed(record: Any, place: Dataset) -> dict[str, Any]:
+    def reader(place: Dataset) -> Callable[[Any], dict[str, Any]]:
         stored = {name: stored_name(name) for name in outputs.fields}
         names = {name: place.feature(own) for name, own in stored.items() if own in place.manifest.fields}
         codecs, specs = place.codecs, {**place.fields, **place.parts}
         features = {
             f: kind for name, own in names.items() for f, kind in codecs[name].tf_features(own, specs[name]).items()
         }
-        values = tf.io.parse_single_example(record, features) if features else {}
-        return {name: codecs[name].tf_decode(values, own, specs[name]) for name, own in names.items()}
+
+        def parsed(record: Any) -> dict[str, Any]:
+            values = tf.io.parse_single_example(record, features) if features else {}
+            return {name: codecs[name].tf_decode(values, own, specs[name]) for name, own in names.items()}
+
+        return parsed
+
+    readers = [reader(place) for place in places]
 
     def parse(*records: Any) -> Any:
         values: dict[str, Any] = {}
-        for record, place in zip(records, places, strict=True):
-            values |= parsed(record, place)
+        for record, parsed in zip(records, readers, strict=True):
+            values |= parsed(record)
         return outputs.pack({output.name: _joined(output, values, data) for output in outputs.outputs})
 
     return parse
