@@ -67,6 +67,11 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Raw(), np.array(["a"]), "arrays of numbers"),
         (Zstd(), np.array(["a"]), "arrays of numbers"),
         (Zstd(dtype="uint8"), np.array([256]), "do not fit into uint8"),
+        (
+            Zstd(),
+            np.broadcast_to(np.float64(0), (1 << 14, 1 << 14)),
+            "up to 2,147,483,631 bytes, this one has 2,147,483,648",
+        ),
         (Scalar(), "seven", "expected a number, found 'seven'"),
         (Scalar(), np.uint64(2**63), "does not fit into int64"),
         (Text(), 7, "expected text, found 7"),

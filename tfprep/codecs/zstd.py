@@ -25,6 +25,8 @@ _PLAIN, _ROWS = 0, 1
 """The first byte of a field: the array itself, or the differences between each row and the one above it."""
 _HEADER = struct.Struct("<B4xI4xI")
 """The form, then of the header of a Blosc frame, 16 bytes, those at 4 and 12: the bytes of the array and of the frame."""
+_MOST_BYTES = 2**31 - 1 - 16
+"""Blosc's limit (BLOSC_MAX_BUFFERSIZE in blosc.h): with the header, the largest int."""
 _BYTES, _BITS = 1, 2
 _FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))}
 _GAIN = 0.8
@@ -39,7 +41,7 @@ class Zstd(Described):
     """Any array, exactly, masks and maps in half the space of `Png`, decoded several times as fast: images of any type too.
 
     The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
-    it, and other readers by the lines in docs/format.md.
+    it, and other readers by the lines in docs/format.md. An array of more than 2,147,483,631 bytes is a SampleError.
 
     Attributes:
         level: Blosc's, 1 (fast) to 9 (smallest: builds take 30 times as long). Decoding is equally fast.
@@ -65,6 +67,10 @@ class Zstd(Described):
         require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
+        size = np.size(value) * np.dtype(self.dtype or np.asarray(value).dtype).itemsize
+        if size > _MOST_BYTES:
+            rule = f"Zstd holds arrays of up to {_MOST_BYTES:,} bytes, this one has {size:,}"
+            raise SampleError(f"{rule}; cut the image or map into smaller ones")
         raw = Raw(self.dtype).encode(value)
         array = np.frombuffer(raw[""], little(self.spec("map", value).dtype)).reshape(np.shape(value))
         if not array.size:
