@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.codecs.codec import (
+    Codec,
     Described,
     Feature,
     OneBytes,
@@ -71,18 +72,17 @@ class Raw(Described):
         return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
+        shape = checked_shape(spec, len(feature), shape)
         array = np.frombuffer(feature, little(spec.dtype))
         if sys.byteorder == "big":
             array = array.astype(spec.dtype)
-        return array.reshape(shape if shape is not None else shape_of(spec, array.size))
+        return array.reshape(shape)
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. Raises SampleError where the number of bytes is not that of `out`.
 
         On a little-endian machine a reader may read the bytes directly into `out` instead.
         """
-        if len(feature) != out.nbytes:
-            raise SampleError(f"{len(feature)} bytes, expected {out.nbytes} of {spec.dtype} {list(out.shape)}")
         np.copyto(out, self.decode(feature, spec, out.shape))
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
@@ -135,14 +135,24 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
     return (np.rint(array) if array.dtype.kind == "f" else array).astype(dtype)
 
 
-def shape_of(spec: FieldSpec, size: int) -> tuple[int, ...]:
-    """Return the spec's shape, its one unknown size computed from the number of values."""
-    if None not in spec.shape:
-        return tuple(n for n in spec.shape if n is not None)
-    if spec.shape.count(None) > 1:
-        raise ValueError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
-    known = prod(n for n in spec.shape if n is not None)
-    return tuple(size // max(known, 1) if n is None else n for n in spec.shape)
+def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return the shape of an array of `size` bytes. Raises SampleError where it takes another number of bytes.
+
+    Args:
+        spec: The field's spec.
+        size: The number of bytes.
+        shape: That of the record; None for the spec's, its one unknown side computed from the number of values.
+    """
+    itemsize = np.dtype(spec.dtype).itemsize
+    if shape is None:
+        if spec.shape.count(None) > 1:
+            raise SampleError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
+        known = prod(side for side in spec.shape if side is not None) * itemsize
+        shape = tuple(size // max(known, 1) if side is None else side for side in spec.shape)
+    expected = prod(shape) * itemsize
+    if size != expected or min(shape, default=0) < 0:
+        raise SampleError(f"an array of {size} bytes, expected {expected} of {spec.dtype} {list(shape)}")
+    return shape
 
 
 @dataclass(frozen=True)
@@ -312,3 +322,22 @@ class Texts(Described):
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature(spec.shape, "string", "none")}
+
+
+def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple[Any, tuple[int, ...] | None]:
+    """Return a field's value in a record as its codec takes it, and the shape if the record holds one. Raises SampleError.
+
+    Args:
+        codec: The field's codec.
+        features: The features of the record.
+        name: The name of the field's feature.
+    """
+    if isinstance(codec, Columns):
+        return features, None
+    value = features.get(name, [])  # other tools leave a feature out where it has no values
+    if not isinstance(codec, Scalar | Texts):
+        if len(value) != 1:
+            raise SampleError(f"the record has {len(value)} values of {name!r}, expected one")
+        value = value[0]
+    shape = features.get(f"{name}/shape")
+    return value, None if shape is None else tuple(map(int, shape))

@@ -11,13 +11,13 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt, prod
+from math import isqrt
 from typing import Any, Literal
 
 import numpy as np
 
 from tfprep.codecs.codec import Described, Feature, require_kind, tensor_feature
-from tfprep.codecs.raw import RAW_DTYPES, Raw, little, require_bfloat16, shape_of
+from tfprep.codecs.raw import RAW_DTYPES, Raw, checked_shape, little, require_bfloat16
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -92,17 +92,14 @@ class Zstd(Described):
         return Raw(self.dtype).spec(kind, value)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
-        if shape is None:
-            shape = shape_of(spec, _array_bytes(memoryview(feature)) // np.dtype(spec.dtype).itemsize)
-        _check_size(memoryview(feature), spec, shape)
-        out = np.empty(shape, spec.dtype)
+        out = np.empty(checked_shape(spec, _array_bytes(memoryview(feature)), shape), spec.dtype)
         self.decode_into(feature, spec, out)
         return out
 
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""
         content = memoryview(feature)
-        _check_size(content, spec, out.shape)
+        checked_shape(spec, _array_bytes(content), out.shape)
         if not out.nbytes:
             return
         words = _words(out)
@@ -172,9 +169,3 @@ def _array_bytes(content: memoryview) -> int:
         if form in (_PLAIN, _ROWS) and frame == len(content) - 1 and size <= _MOST_RATIO * frame:
             return int(size)
     raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
-
-
-def _check_size(content: memoryview, spec: FieldSpec, shape: tuple[int, ...]) -> None:
-    size, expected = _array_bytes(content), prod(shape) * np.dtype(spec.dtype).itemsize
-    if size != expected or min(shape, default=0) < 0:
-        raise SampleError(f"an array of {size} bytes, expected {expected} of {spec.dtype} {list(shape)}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Codec, Columns, Scalar, Texts, TopK, from_description
+from tfprep.codecs import Codec, TopK, feature_value, from_description
 from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
@@ -442,25 +442,6 @@ class Dataset:
     def _checked_index(self) -> dict[str, object]:
         """The state of the index's file when it was compared last."""
         return {}
-
-
-def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple[Any, tuple[int, ...] | None]:
-    """Return a field's value in a record as its codec takes it, and the shape if the record holds one. Raises SampleError.
-
-    Args:
-        codec: The field's codec.
-        features: The features of the record.
-        name: The name of the field's feature.
-    """
-    if isinstance(codec, Columns):
-        return features, None
-    value = features.get(name, [])  # other tools leave a feature out where it has no values
-    if not isinstance(codec, Scalar | Texts):
-        if len(value) != 1:
-            raise SampleError(f"the record has {len(value)} values of {name!r}, expected one")
-        value = value[0]
-    shape = features.get(f"{name}/shape")
-    return value, None if shape is None else tuple(map(int, shape))
 
 
 def open_dataset(path: PathOrUrl) -> Dataset:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfprep import images
-from tfprep.codecs import Raw, Zstd, from_description
-from tfprep.dataset.dataset import feature_value, open_dataset
+from tfprep.codecs import Raw, Zstd, feature_value, from_description
+from tfprep.dataset.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import KINDS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.records import decode

@@ -10,6 +10,7 @@ import pytest
 
 import tfprep
 from tests.load.batches import batches, check_same, keys, overwrite
+from tfprep import codecs
 from tfprep.errors import DatasetError, LoaderError, RecordError
 from tfprep.records import masked_crc
 
@@ -77,6 +78,33 @@ def test_an_undecodable_image_is_named(made, verify):
     spoil_image(made, 3, with_checksum=True)
     with pytest.raises(RecordError, match=r"record 3 at byte .*: not an image.* \(key 'train/0003'\)"):
         read(made, 10, verify=verify)
+
+
+@pytest.mark.parametrize("codec", [codecs.Raw(), codecs.Zstd()])
+@pytest.mark.parametrize(
+    ("stored", "damaged", "message"),
+    [
+        (b"\n", b"\xff", "not a tf.train.Example"),
+        (b"depth/shape", b"depth/shade", "needs the record's own FIELD/shape"),
+        (b"\x05depth", b"\x05death", "0 values of 'depth'"),
+        (b"\x18\x21", b"\x18\x22", r"expected 1632 of uint16 \[24, 34\]"),
+    ],
+)
+def test_an_example_without_an_array_of_any_size_is_named_and_skipped(make_dataset, codec, stored, damaged, message):
+    """The whole Example is decoded where several sides of an array differ."""
+
+    def make(rng, number):
+        return {"depth": rng.integers(0, 9, (24 + number % 2, 32 + number % 3)).astype(np.uint16)}
+
+    made = make_dataset(samples={"train": 30}, fields=["depth"], make=make, codec={"depth": codec})
+    path, entry = location_of(made, 4)
+    payload = path.read_bytes()[entry["offset"] + 12 :][: entry["size"] - 16]
+    overwrite(path, entry["offset"] + 12, payload.replace(stored, damaged, 1))
+    with pytest.raises(RecordError, match=rf"record 4 at byte .*{message}.* \(key 'train/0004'\)"):
+        read(made, 10, ["depth"], verify="never")
+    kept = read(made, 10, ["depth"], verify="never", on_bad="skip")
+    assert "train/0004" not in keys(kept)
+    check_values(made, kept, ["depth"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,22 @@ from typing import Any, cast
 import numpy as np
 
 from tfprep import images
-from tfprep.codecs import Codec, Columns, Encoded, InPlace, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep.codecs import (
+    Codec,
+    Columns,
+    Encoded,
+    InPlace,
+    Jpeg,
+    Original,
+    Png,
+    Raw,
+    Scalar,
+    Text,
+    Texts,
+    TopK,
+    Zstd,
+    feature_value,
+)
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
@@ -150,7 +165,7 @@ class FieldPart:
         if isinstance(self.codec, Scalar):
             return self._numbers(content)
         if self.whole_example:
-            return self._from_example(decode_example(content.tobytes()))
+            return self._from_example(content.tobytes())
         if self.fixed and not self.warped:
             pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, "decoded")
             cast(InPlace, self.codec).decode_into(content, self.spec, pixels)
@@ -181,11 +196,12 @@ class FieldPart:
             raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
         write(self.output, value, target, first, last, part=self.channels is not None)
 
-    def _from_example(self, features: Mapping[str, Any]) -> Array:
-        if isinstance(self.codec, Columns):
-            return self.codec.decode(features, self.spec)
-        shape = tuple(int(size) for size in features[f"{self.field}/shape"])
-        return np.array(self.codec.decode(features[self.field][0], self.spec, shape))
+    def _from_example(self, payload: bytes) -> Array:
+        try:
+            value, shape = feature_value(self.codec, decode_example(payload), self.field)
+            return np.array(self.codec.decode(value, self.spec, shape))
+        except (ValueError, TypeError, OverflowError) as error:  # no Example, or one of other types
+            raise SampleError(str(error)) from error
 
     def _numbers(self, content: Array) -> Array:
         numbers = unpack(content, self.spec.dtype)
