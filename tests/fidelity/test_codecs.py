@@ -151,6 +151,8 @@ def test_damaged_fields_of_zstd_are_sample_errors_and_take_no_memory():
         ),
         (content, FieldSpec("map", (None, None, 2), "uint8"), (-64, -64, 2), r"expected 8192 of uint8 \[-64, -64, 2\]"),
         (huge, FieldSpec("map", (None, 64, 2), "uint8"), None, "are no array stored as Zstd"),
+        (content, spec, (64, 128), r"of the shape \[64, 128\], expected \[64, 64, 2\]"),
+        (content, FieldSpec("map", (None, 64, 2), "uint8"), (32, 128, 2), r"\[32, 128, 2\], expected \[None, 64, 2\]"),
     ):
         with pytest.raises(SampleError, match=message):
             codec.decode(hostile, of, shape)

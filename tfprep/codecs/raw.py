@@ -136,7 +136,7 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the shape of an array of `size` bytes. Raises SampleError where it takes another number of bytes.
+    """Return the shape of an array of `size` bytes. Raises SampleError where it takes another number, or is not the spec's.
 
     Args:
         spec: The field's spec.
@@ -149,6 +149,8 @@ def checked_shape(spec: FieldSpec, size: int, shape: tuple[int, ...] | None) -> 
             raise SampleError(f"a shape of {spec.shape} needs the record's own FIELD/shape")
         known = prod(side for side in spec.shape if side is not None) * itemsize
         shape = tuple(size // max(known, 1) if side is None else side for side in spec.shape)
+    if len(shape) != len(spec.shape) or any(side not in (None, n) for side, n in zip(spec.shape, shape, strict=True)):
+        raise SampleError(f"an array of the shape {list(shape)}, expected {list(spec.shape)}")
     expected = prod(shape) * itemsize
     if size != expected or min(shape, default=0) < 0:
         raise SampleError(f"an array of {size} bytes, expected {expected} of {spec.dtype} {list(shape)}")
