@@ -286,8 +286,8 @@ def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
     if not remove:
         return _leftovers(layout)
     with store_locked(layout.store, str(folder)) if layout.at_store else locked(layout):
-        found = _leftovers(layout)
-        names = [info.name for info in found.unreferenced]
+        leftovers = _leftovers(layout)
+        names = [info.name for info in leftovers.unreferenced]
         if names:
             layout.store.delete(names)
         if not layout.at_store:
@@ -295,7 +295,7 @@ def clean(place: PathOrUrl, *, remove: bool = False) -> Leftovers:
                 remove_leftovers(emptied)
                 with suppress(OSError):  # it holds files of somebody else
                     emptied.rmdir()
-    return replace(found, removed=True)
+    return replace(leftovers, removed=True)
 
 
 def _leftovers(layout: Layout) -> Leftovers:
@@ -308,8 +308,8 @@ def _leftovers(layout: Layout) -> Leftovers:
         ours |= {name for name in infos if _OURS.match(name)} - (
             {*manifest.files, *shard_names(manifest)} if manifest else set()
         )
-        found = [match for name in infos if (match := _RECEIPT.match(name)) and not name.endswith(".contents.json")]
-        for receipt in filter(None, read_receipts(layout, [(match[1], int(match[2])) for match in found])):
+        matches = [match for name in infos if (match := _RECEIPT.match(name)) and not name.endswith(".contents.json")]
+        for receipt in filter(None, read_receipts(layout, [(match[1], int(match[2])) for match in matches])):
             started.add(f"{_RECEIPTS}/{contents_path(layout, receipt).name}")
             started |= {name for file in receipt.files for name in (file.name, f"{file.name}.idx")}
     return Leftovers(

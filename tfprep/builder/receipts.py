@@ -160,8 +160,8 @@ def read_receipt(
     places = (layout.out,) if layout.at_store else (layout.staged, layout.out)
     for file in receipt.files if check_files else ():
         for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
-            found = [sizes.get(name)] if sizes is not None else (size_of(place / name) for place in places)
-            there = next((one for one in found if one is not None), None)
+            sizes_there = [sizes.get(name)] if sizes is not None else (size_of(place / name) for place in places)
+            there = next((one for one in sizes_there if one is not None), None)
             if there is None or size not in (None, there):
                 return None
     return receipt

@@ -183,8 +183,8 @@ class _Repair:
         if not names:
             return
         places = [(split, shard) for split, info in manifest.splits.items() for shard in range(info.shards)]
-        found = [read_receipt(self._layout, split, shard, check_files=False) for split, shard in places]
-        receipts = [receipt for receipt in found if receipt is not None]
+        read = (read_receipt(self._layout, split, shard, check_files=False) for split, shard in places)
+        receipts = [receipt for receipt in read if receipt is not None]
         texts = other_files(manifest, receipts, manifest.files[manifest.index])
 
         def write(name: str, path: Path) -> None:
@@ -272,9 +272,9 @@ class _Repair:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _take(self, scratch: Layout, made: Path, place: Path, sha256: str, what: str) -> None:
-        if made.exists() and sha256_of(made) == sha256:
-            made.replace(place)
+    def _take(self, scratch: Layout, rebuilt: Path, place: Path, sha256: str, what: str) -> None:
+        if rebuilt.exists() and sha256_of(rebuilt) == sha256:
+            rebuilt.replace(place)
             return
         published, now = open_dataset(self._out).manifest, recorded_versions()
         recipes = [json.loads(path.read_bytes())["recipe"] for path in scratch.recipes.iterdir()]

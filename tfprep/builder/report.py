@@ -50,8 +50,8 @@ def write_report(
         stats = statistics_of(data, most_samples=most)
         leaks = None
         if sum(split.samples for split in data.splits.values()) <= _MOST_COMPARED:
-            found = find_leaks(data, most_pairs=100, from_records=False)
-            leaks = found if sum(found.samples.values()) > min(found.unhashed, found.undigested) else None
+            pairs = find_leaks(data, most_pairs=100, from_records=False)
+            leaks = pairs if sum(pairs.samples.values()) > min(pairs.unhashed, pairs.undigested) else None
         write_content(layout.report, report_page(data, stats, leaks, facts))
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
@@ -81,6 +81,6 @@ def empty_parts(manifest: Manifest) -> list[str]:
             if len(empty) == len(classes):
                 lines.append(f"{name}: no sample of {split!r} has a {what} of any class")
             elif empty:
-                said = ", ".join(empty[:6]) + (", …" if len(empty) > 6 else "")
-                lines.append(f"{name}: {len(empty)} of {len(classes)} classes have no {what} in {split!r}: {said}")
+                shown = ", ".join(empty[:6]) + (", …" if len(empty) > 6 else "")
+                lines.append(f"{name}: {len(empty)} of {len(classes)} classes have no {what} in {split!r}: {shown}")
     return lines

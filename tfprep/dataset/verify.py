@@ -126,14 +126,14 @@ def record_digest(key: str, payload_crc: int) -> bytes:
 def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
     for name, expected in manifest.files.items():
         try:
-            found = digest_of(folder / name)
+            digest = digest_of(folder / name)
         except DatasetError as error:
             is_missing = isinstance(error.__cause__, FileNotFoundError)
             yield Fault(name, None, "the file is missing" if is_missing else str(error))
             continue
-        if found.bytes != expected.bytes:
-            yield Fault(name, None, f"{found.bytes} bytes, {expected.bytes} were written")
-        elif found != expected:
+        if digest.bytes != expected.bytes:
+            yield Fault(name, None, f"{digest.bytes} bytes, {expected.bytes} were written")
+        elif digest != expected:
             yield Fault(name, None, "its SHA-256 is not that of the build")
 
 
@@ -213,7 +213,7 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
 
 
 class _IndexCheck:
-    """Compares what the index says of records with the records; of each shard and column one fault is told."""
+    """Compares what the index says of records with the records; of each shard and column it yields one fault."""
 
     def __init__(self, data: Dataset) -> None:
         fields = data.manifest.fields
@@ -224,7 +224,7 @@ class _IndexCheck:
         self._rasters = [name for name in rasters if not imported or fields[name].codec["codec"] == "encoded"]
         self._values = list(fields) if imported else []
         self._keyed = "model_fields" in data.manifest.recipe  # records of added fields hold the key of the main record
-        self._found: dict[str, list[str]] = {}
+        self._reasons: dict[str, list[str]] = {}
         self.columns = [
             "shard", *(["key"] if self._keyed else []), *_FRAME_COLUMNS, "height", "width",
             *(["label"] if self._label else []),
@@ -263,10 +263,10 @@ class _IndexCheck:
 
     def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
         """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
-        found, spans = find_in_one(payload), {}
+        spans_of_features, spans = find_in_one(payload), {}
         for name in self._data.manifest.fields:
             codec = self._data.codecs[name]
-            span = found.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
+            span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
             if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length
                 size -= next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
@@ -274,11 +274,11 @@ class _IndexCheck:
         return spans
 
     def _add(self, column: str, reason: str) -> None:
-        self._found.setdefault(column, []).append(reason)
+        self._reasons.setdefault(column, []).append(reason)
 
     def faults(self, shard: str) -> Iterator[Fault]:
-        """Yield what was found since the last call."""
-        for reasons in self._found.values():
+        """Yield the faults since the last call."""
+        for reasons in self._reasons.values():
             more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             yield Fault(self._data.manifest.index, None, f"{shard}, {reasons[0]}{more}")
-        self._found = {}
+        self._reasons = {}

@@ -32,7 +32,7 @@ _SHOWN_NUMBERS = 5
 
 
 @dataclass(frozen=True)
-class HeldFields:
+class CocoFields:
     """The fields that COCO has a place for; None or () where the dataset has none.
 
     Attributes:
@@ -63,7 +63,7 @@ class HeldFields:
         return bool(self.boxes or self.points)
 
 
-def held_fields(data: Dataset) -> HeldFields:
+def coco_fields(data: Dataset) -> CocoFields:
     """Return the fields that COCO has a place for. Raises DatasetError if no image is stored as a file."""
     infos = data.manifest.fields
     files = [name for name in infos if infos[name].spec.kind == "image" and name in image_fields(data)]
@@ -75,7 +75,7 @@ def held_fields(data: Dataset) -> HeldFields:
     per_box = _points_per_box(data, boxes, points) if boxes and points else 0
     instances = "instances" if boxes and "instances" in infos else None
     labels = [name for name in rows if name not in ("crowd", "box_numbers", "difficult")]
-    return HeldFields(
+    return CocoFields(
         image=files[0],
         boxes=boxes,
         labels=labels[0] if labels else None,
@@ -105,28 +105,28 @@ def _points_per_box(data: Dataset, boxes: str, points: str) -> int:
 
 def write_coco(data: Dataset, split: str, variant: int, out: Path) -> list[str]:
     """Write one split; return what of its samples was left out."""
-    held, without_object = held_fields(data), _PixelsWithoutObject()
-    if held.masks or held.instances:
+    stored, without_object = coco_fields(data), _PixelsWithoutObject()
+    if stored.masks or stored.instances:
         require_package("pycocotools", "the export of masks to COCO")
     (out / "annotations").mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        objects = stack.enter_context(_AnnotationFile(out, split, _categories(data, held)))
+        objects = stack.enter_context(_AnnotationFile(out, split, _categories(data, stored)))
         masks = [
             stack.enter_context(_AnnotationFile(out, f"{split}.{name}", _names(data.manifest.classes.get(name, ()))))
-            for name in held.masks
+            for name in stored.masks
         ]
         for number, sample in enumerate(stored_samples(data, split, variant), 1):
-            content, suffix = sample.files[held.image]
+            content, suffix = sample.files[stored.image]
             name = f"{split}/{checked_key(sample.key)}.{suffix}"
             (out / "images" / name).parent.mkdir(parents=True, exist_ok=True)
             (out / "images" / name).write_bytes(content)
-            height, width = sample.values[held.image].shape[:2]
+            height, width = sample.values[stored.image].shape[:2]
             image = {"id": number, "file_name": name, "height": height, "width": width, "key": sample.key}
-            objects.add(image, _objects(sample, held))
-            without_object.add(sample, held)
-            for file, field in zip(masks, held.masks, strict=True):
+            objects.add(image, _objects(sample, stored))
+            without_object.add(sample, stored)
+            for file, field in zip(masks, stored.masks, strict=True):
                 file.add(image, _regions(np.asarray(sample.values[field])))
-    return without_object.in_words(split, held.instances)
+    return without_object.in_words(split, stored.instances)
 
 
 class _PixelsWithoutObject:
@@ -136,12 +136,12 @@ class _PixelsWithoutObject:
         self._pixels = self._samples = 0
         self._numbers: set[int] = set()
 
-    def add(self, sample: StoredSample, held: HeldFields) -> None:
-        if not held.instances or not held.boxes:
+    def add(self, sample: StoredSample, stored: CocoFields) -> None:
+        if not stored.instances or not stored.boxes:
             return
-        boxes = np.asarray(sample.values[held.boxes]).reshape(-1, 4)
-        of_objects = _rows(sample, held.numbers, np.arange(1, len(boxes) + 1))
-        numbers, counts = np.unique(np.asarray(sample.values[held.instances]), return_counts=True)
+        boxes = np.asarray(sample.values[stored.boxes]).reshape(-1, 4)
+        of_objects = _rows(sample, stored.numbers, np.arange(1, len(boxes) + 1))
+        numbers, counts = np.unique(np.asarray(sample.values[stored.instances]), return_counts=True)
         rest = (numbers != 0) & ~np.isin(numbers, of_objects)
         self._pixels += int(counts[rest].sum())
         self._samples += bool(rest.any())
@@ -199,11 +199,11 @@ def _names(classes: Sequence[str]) -> dict[int, dict[str, Any]]:
     return {number: {"id": number, "name": name} for number, name in enumerate(classes, 1)}
 
 
-def _categories(data: Dataset, held: HeldFields) -> dict[int, dict[str, Any]]:
-    if not held.objects:
+def _categories(data: Dataset, stored: CocoFields) -> dict[int, dict[str, Any]]:
+    if not stored.objects:
         return {}
-    classes = data.manifest.classes.get(held.labels, ()) if held.labels else ("object",)
-    points = held.per_box or (data.fields[held.points].shape[0] if held.points else 0) or 0
+    classes = data.manifest.classes.get(stored.labels, ()) if stored.labels else ("object",)
+    points = stored.per_box or (data.fields[stored.points].shape[0] if stored.points else 0) or 0
     more = {"keypoints": [f"point {number}" for number in range(1, points + 1)], "skeleton": []} if points else {}
     return {number: {**category, **more} for number, category in _names(classes).items()}
 
@@ -211,22 +211,22 @@ def _categories(data: Dataset, held: HeldFields) -> dict[int, dict[str, Any]]:
 # --- annotations ------------------------------------------------------------------------------------------------------
 
 
-def _objects(sample: StoredSample, held: HeldFields) -> Iterator[dict[str, Any]]:
-    if held.boxes is None:
-        yield from _lone_points(sample.values[held.points]) if held.points else ()
+def _objects(sample: StoredSample, stored: CocoFields) -> Iterator[dict[str, Any]]:
+    if stored.boxes is None:
+        yield from _lone_points(sample.values[stored.points]) if stored.points else ()
         return
-    boxes = np.asarray(sample.values[held.boxes], np.float64).reshape(-1, 4)
-    labels = _rows(sample, held.labels, np.zeros(len(boxes), np.int64))
-    crowd = _rows(sample, held.crowd, np.zeros(len(boxes), np.int64))
-    numbers = _rows(sample, held.numbers, np.arange(1, len(boxes) + 1))
-    points = _rows(sample, held.points, np.zeros((len(boxes) * held.per_box, 3)))
+    boxes = np.asarray(sample.values[stored.boxes], np.float64).reshape(-1, 4)
+    labels = _rows(sample, stored.labels, np.zeros(len(boxes), np.int64))
+    crowd = _rows(sample, stored.crowd, np.zeros(len(boxes), np.int64))
+    numbers = _rows(sample, stored.numbers, np.arange(1, len(boxes) + 1))
+    points = _rows(sample, stored.points, np.zeros((len(boxes) * stored.per_box, 3)))
     for row, (x0, y0, x1, y1) in enumerate(boxes.tolist()):
         one: dict[str, Any] = {"category_id": int(labels[row]) + 1, "bbox": [x0, y0, x1 - x0, y1 - y0]}
         one |= {"area": (x1 - x0) * (y1 - y0), "iscrowd": int(crowd[row])}
-        if held.instances:
-            one |= _region(np.asarray(sample.values[held.instances]) == int(numbers[row]))[1]
-        if held.points:
-            one |= _keypoints(points[row * held.per_box : (row + 1) * held.per_box])
+        if stored.instances:
+            one |= _region(np.asarray(sample.values[stored.instances]) == int(numbers[row]))[1]
+        if stored.points:
+            one |= _keypoints(points[row * stored.per_box : (row + 1) * stored.per_box])
         yield one
 
 

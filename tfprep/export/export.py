@@ -9,7 +9,7 @@ from typing import Literal
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.export.coco import held_fields, write_coco
+from tfprep.export.coco import coco_fields, write_coco
 from tfprep.export.files import write_folder, write_parquet, write_webdataset
 from tfprep.storage.local import whole_folder
 from tfprep.units import number
@@ -67,10 +67,10 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
             if split in splits and variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
     if to == "coco":
-        held = held_fields(data)
-        yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in held)
-        if held.points and held.boxes is None:
-            yield f"field {held.points}: in images without a visible point"
+        fields = coco_fields(data)
+        yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in fields)
+        if fields.points and fields.boxes is None:
+            yield f"field {fields.points}: in images without a visible point"
         return
     for name in data.manifest.classes:
         if (spec := data.fields.get(name)) is not None:

@@ -140,8 +140,8 @@ def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
     files, fields = image_fields(data), data.fields_of(split, variant)
     main = next((name for name in fields if name in files and fields[name].kind == "image"), None)
     columns = {name: "file_name" if name == main else f"{name}_file_name" for name in fields if name in files}
-    of_files, taken = set(columns.values()), {*columns.values(), *fields}
-    columns |= {name: _free(name, taken) if name in of_files else name for name in fields if name not in files}
+    of_files, names_in_use = set(columns.values()), {*columns.values(), *fields}
+    columns |= {name: _free(name, names_in_use) if name in of_files else name for name in fields if name not in files}
     (out / split).mkdir(parents=True, exist_ok=True)
     with whole_file(out / split / "metadata.csv") as table:
         text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
@@ -152,11 +152,11 @@ def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
         text.detach()
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, names_in_use: set[str]) -> str:
     """Return a name for a column with '_' behind it until no other one has it, and note it among those."""
-    while name in taken:
+    while name in names_in_use:
         name += "_"
-    taken.add(name)
+    names_in_use.add(name)
     return name
 
 
@@ -218,7 +218,7 @@ def _member(data: Dataset, sample: StoredSample, field: str) -> tuple[str, bytes
 def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     """Write one split as Parquet."""
     encoded, fields = image_fields(data), data.fields_of(split, variant)
-    columns, taken, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
+    columns, names_in_use, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
     for name, spec in fields.items():
         if spec.dtype.startswith("complex"):
             raise DatasetError(
@@ -231,7 +231,7 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         elif spec.shape == ():
             columns.append(pa.field(name, kind))
         else:
-            shapes[name] = _free(f"{name}_shape", taken)
+            shapes[name] = _free(f"{name}_shape", names_in_use)
             columns += [pa.field(name, pa.list_(kind)), pa.field(shapes[name], pa.list_(pa.int64()))]
     columns = pa.schema(columns, {"huggingface": json.dumps({"info": {"features": _features(data, fields, encoded)}})})
     for shard, samples in groupby(stored_samples(data, split, variant), key=lambda sample: sample.shard):

@@ -73,10 +73,10 @@ def _read_jpegs(buffer: Array, start: Array, size: Array, files: Array, out: lis
             return
         code = buffer.take(at + 1)
         is_frame = (code >= 0xC0) & (code <= 0xCF) & (code != 0xC4) & (code != 0xC8) & (code != 0xCC)
-        here, found = at[is_frame], files[is_frame]
+        here, framed = at[is_frame], files[is_frame]
         height, width, channels, bits = out
-        height[found], width[found] = _two_bytes(buffer, here + 5), _two_bytes(buffer, here + 7)
-        channels[found], bits[found] = buffer.take(here + 9), buffer.take(here + 4)
+        height[framed], width[framed] = _two_bytes(buffer, here + 5), _two_bytes(buffer, here + 7)
+        channels[framed], bits[framed] = buffer.take(here + 9), buffer.take(here + 4)
         step = np.where(code == 0xFF, 1, 2 + np.where(code == 0xFF, 0, _two_bytes(buffer, at + 2)))  # a fill byte
         going = ~is_frame & (code != 0xDA) & (code != 0xD9) & (step > 0)
         files, at, end = files[going], (at + step)[going], end[going]

@@ -258,10 +258,10 @@ def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
             continue
         segments.append((marker, position + 4, position + 2 + size))
         position += 2 + size
-    found = segments if whole else None
+    known = segments if whole else None
     if type(data) is bytes and len(data) <= _MOST_KEPT_BYTES:
-        _LAST[0] = data, found
-    return found
+        _LAST[0] = data, known
+    return known
 
 
 _MOST_KEPT_BYTES = 4 << 20

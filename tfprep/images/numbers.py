@@ -50,9 +50,9 @@ def pixels_size(data: bytes, page: int | None = None) -> Size:
     if is_dicom(data):
         return dicom_size(data, page)
     if is_tiff(data):
-        with _page(data, page) as found:
-            turned = _orientation(found) >= 5
-            return (found.imagewidth, found.imagelength) if turned else (found.imagelength, found.imagewidth)
+        with _page(data, page) as tiff:
+            turned = _orientation(tiff) >= 5
+            return (tiff.imagewidth, tiff.imagelength) if turned else (tiff.imagelength, tiff.imagewidth)
     with opened(data, frames=page is not None) as image:
         _seek(image, page)
         return upright_size(image, data)
@@ -173,16 +173,16 @@ def is_tiff(data: bytes) -> bool:
 
 def tiff_pixels(data: bytes, page: int | None, nodata: float | None) -> Array:
     """Return [H, W] or [H, W, C] with the numbers of the file. Raises SampleError."""
-    with _page(data, page) as found:
-        array = _checked(_array(found, data, page or 0), found)
-        if (tag := found.tags.get(_NODATA)) is not None:
+    with _page(data, page) as tiff:
+        array = _checked(_array(tiff, data, page or 0), tiff)
+        if (tag := tiff.tags.get(_NODATA)) is not None:
             number = float(str(tag.value).strip("\0 "))
             missing = np.isnan(array) if np.isnan(number) else array == number
             if missing.any() and nodata is None:
                 rule = f"{missing.mean():.1%} of the numbers are {number:g}, which means no data"
                 raise SampleError(f"{rule}; say what they become (nodata=0)")
             array = np.where(missing, np.asarray(nodata, array.dtype), array) if missing.any() else array
-        return upright(array, _orientation(found))
+        return upright(array, _orientation(tiff))
 
 
 @contextmanager
@@ -195,28 +195,28 @@ def _page(data: bytes, page: int | None) -> Iterator[Any]:
         with tifffile.TiffFile(io.BytesIO(data)) as file:
             count = len(file.pages)
             check_page(f"TIFF holds {count} pages", count, page)
-            found: Any = file.pages[page or 0]
-            found = found.aspage() if hasattr(found, "aspage") else found
-            if found.imagedepth > 1:
-                raise SampleError(f"TIFF of {found.imagedepth} planes of depth, expected one image")
-            check_pixels(found.imagelength, found.imagewidth, max(1, found.samplesperpixel * found.bitspersample // 8))
-            yield found
+            tiff: Any = file.pages[page or 0]
+            tiff = tiff.aspage() if hasattr(tiff, "aspage") else tiff
+            if tiff.imagedepth > 1:
+                raise SampleError(f"TIFF of {tiff.imagedepth} planes of depth, expected one image")
+            check_pixels(tiff.imagelength, tiff.imagewidth, max(1, tiff.samplesperpixel * tiff.bitspersample // 8))
+            yield tiff
     except SampleError:
         raise
     except Exception as error:  # tifffile raises whatever its parsing of a damaged file runs into
         raise SampleError(f"not a whole TIFF: {type(error).__name__}: {error}") from error
 
 
-def _array(found: Any, data: bytes, page: int) -> Array:
+def _array(tiff: Any, data: bytes, page: int) -> Array:
     """The page's numbers, channels last; by rasterio where tifffile needs a package for its compression."""
     try:
-        array = np.asarray(found.asarray())
+        array = np.asarray(tiff.asarray())
         # PlanarConfiguration decides, whatever the lengths: "SYX" where the channels are stored one after another, else "YXS".
-        return np.moveaxis(array, 0, -1) if found.axes == "SYX" else array
+        return np.moveaxis(array, 0, -1) if tiff.axes == "SYX" else array
     except ValueError as error:
         if "imagecodecs" not in str(error):
             raise
-    require_package("rasterio", f"reading TIFF with {found.compression.name} compression")
+    require_package("rasterio", f"reading TIFF with {tiff.compression.name} compression")
     import rasterio
     from rasterio.io import MemoryFile
 
@@ -234,26 +234,26 @@ def _array(found: Any, data: bytes, page: int) -> Array:
         raise SampleError(f"not a whole TIFF: {error}") from error
 
 
-def _checked(array: Array, found: Any) -> Array:
+def _checked(array: Array, tiff: Any) -> Array:
     """[H, W] or [H, W, C] of numbers for which 0 is black, a palette looked up."""
-    size = found.imagelength, found.imagewidth
+    size = tiff.imagelength, tiff.imagewidth
     if array.shape[:2] != size or array.ndim not in (2, 3):
         raise SampleError(f"TIFF of the shape {array.shape}, expected [H, W, C] of {size}")
-    photometric = getattr(found.photometric, "name", None)  # a number that TIFF does not know has no name
+    photometric = getattr(tiff.photometric, "name", None)  # a number that TIFF does not know has no name
     if photometric in (None, "MINISWHITE"):
         means = "whose 0 is white" if photometric else "that does not say what its numbers mean"
-        raise SampleError(f"TIFF {means} (PhotometricInterpretation {found.photometric}); save it with 0 as black")
+        raise SampleError(f"TIFF {means} (PhotometricInterpretation {tiff.photometric}); save it with 0 as black")
     if photometric == "PALETTE":
         index, *others = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
         if others and (len(others) > 1 or array.dtype != np.uint8):
             raise SampleError(
                 f"TIFF with a palette and {len(others)} further channels of {array.dtype}; save it as RGB"
             )
-        colours = (np.asarray(found.colormap)[:, index] >> 8).astype(np.uint8)
+        colours = (np.asarray(tiff.colormap)[:, index] >> 8).astype(np.uint8)
         return np.stack([*colours, *others], axis=-1)
     return array
 
 
-def _orientation(found: Any) -> int:
-    tag = found.tags.get(_ORIENTATION)
+def _orientation(tiff: Any) -> int:
+    tag = tiff.tags.get(_ORIENTATION)
     return known_orientation(tag.value) if tag is not None else 1

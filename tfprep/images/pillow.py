@@ -49,9 +49,9 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
-                deep = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
-                held = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
-                check_pixels(image.height, image.width, max(deep, held))
+                in_file = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
+                in_memory = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
+                check_pixels(image.height, image.width, max(in_file, in_memory))
                 count = 1 if frames or is_jpeg(data) else getattr(image, "n_frames", 1)
                 if count > 1:
                     rule = f"{image.format} holds {count} frames, expected one image"

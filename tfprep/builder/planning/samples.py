@@ -142,22 +142,24 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
     Raises:
       SourceError: Two samples have the same key, a split has a name that no dataset can have, or an entry is none.
     """
-    found: dict[str, int] = {}
+    split_numbers: dict[str, int] = {}
     texts, numbers = _Scratch(folder), _Scratch(folder)
     for chunk in write_listing(listing, root, seed):
         content, data, splits = chunk
         rows = np.frombuffer(data, ROW).copy()
-        rows["split"] = np.array([found.setdefault(name, len(found)) for name in splits], np.int16)[rows["split"]]
+        rows["split"] = np.array([split_numbers.setdefault(name, len(split_numbers)) for name in splits], np.int16)[
+            rows["split"]
+        ]
         rows["offset"] += texts.size
         texts.append(content)
         numbers.append(rows.tobytes())
-    names = tuple(sorted(found, key=lambda name: (name != "train", name)))
+    names = tuple(sorted(split_numbers, key=lambda name: (name != "train", name)))
     for name in names:
         try:
             check_name("the name of a split", name)
         except DatasetError as error:
             raise SourceError(str(error)) from error
-    rank = np.array([names.index(name) for name in found], np.int16)
+    rank = np.array([names.index(name) for name in split_numbers], np.int16)
     table = SampleTable(names, rank, _ALL, texts, numbers)
     _check_unique(table)
     return table

@@ -71,8 +71,8 @@ class SampleMaker:
         Without `pixels`, an image that is stored by its own bytes and needed for nothing else is not decoded: its value
         stays bytes.
         """
-        for made in self.made(key, raw, range(count), pixels=pixels):
-            yield self._encode(made, raw)
+        for sample in self.made(key, raw, range(count), pixels=pixels):
+            yield self._encode(sample, raw)
 
     def made(
         self, key: str, raw: Mapping[str, Any], variants: Sequence[int], *, pixels: bool = True
@@ -92,19 +92,21 @@ class SampleMaker:
                 reduced = reduction_for(transform) if isinstance(file, bytes) and images.is_jpeg(file) else 1
             if reduced not in decoded:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
-            made = decoded[reduced]
+            sample = decoded[reduced]
             if self._custom:
-                made = self._customised(made, key, variant)
+                sample = self._customised(sample, key, variant)
             elif transform is not None:
                 with self._stage("geometry"):
-                    made = warp_sample(made, self.kinds, transform, size=size, reduced=reduced, **self._warp_options())
-            made = self._derive(_read_only(made), key, variant)
-            made = self._colour(made, key, variant) if variant else made
+                    sample = warp_sample(
+                        sample, self.kinds, transform, size=size, reduced=reduced, **self._warp_options()
+                    )
+            sample = self._derive(_read_only(sample), key, variant)
+            sample = self._colour(sample, key, variant) if variant else sample
             stacks = {}
             for name, fields in self.recipe.stack.items():
                 with self._stage("stack", name):
-                    stacks[name] = _stacked([made[field] for field in fields])
-            yield {**made, **stacks}
+                    stacks[name] = _stacked([sample[field] for field in fields])
+            yield {**sample, **stacks}
 
     @cached_property
     def _decoders(self) -> Mapping[str, FieldDecoder]:
@@ -202,13 +204,13 @@ class SampleMaker:
         return {name: getattr(recipe, name) for name in options}
 
     def _derive(self, sample: Sample, key: str, variant: int) -> Sample:
-        made = dict(sample)
+        fields = dict(sample)
         for name, derived in self.recipe.derive.items():
             with self._stage("derive", name):
-                value = derived(MappingProxyType(made), generator(self.recipe.seed, key, variant, f"derive/{name}"))
+                value = derived(MappingProxyType(fields), generator(self.recipe.seed, key, variant, f"derive/{name}"))
                 _check_value(value, derived_kind(derived), raster_size(sample, self.kinds))
-                made |= _read_only({name: value})
-        return made
+                fields |= _read_only({name: value})
+        return fields
 
     def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
         if not self.recipe.colour and not any(_is_policy(op) for op in self.recipe.geometry):
