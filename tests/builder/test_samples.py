@@ -280,6 +280,7 @@ def test_a_function_of_the_whole_sample_may_write_into_its_own():
 FORMS = [
     ("image", np.zeros((60, 80, 3), bool), r"an image, uint8, uint16 or float32 \[H, W, C\], got bool \[60, 80, 3\]"),
     ("image", np.zeros((60, 80), np.uint8), r"got uint8 \[60, 80\]"),
+    ("image", np.zeros((60, 80, 3), ">u2"), r"got >u2 \[60, 80, 3\]"),
     ("mask", np.zeros((60, 80), np.float32), "a mask, whole numbers"),
     ("map", np.zeros(3), r"a map, .* got float64 \[3\]"),
     ("map", np.zeros((60, 80), object), "got object"),

@@ -38,7 +38,8 @@ def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None,
     """A DICOM file of one frame, or several where the array has three axes and is no RGB."""
     header = pydicom.dataset.Dataset()
     header.file_meta = pydicom.dataset.FileMetaDataset()
-    header.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    order = "ExplicitVRLittleEndian" if array.dtype.isnative else "ExplicitVRBigEndian"
+    header.file_meta.TransferSyntaxUID = getattr(pydicom.uid, order)
     header.file_meta.MediaStorageSOPClassUID = header.SOPClassUID = pydicom.uid.CTImageStorage
     header.file_meta.MediaStorageSOPInstanceUID = header.SOPInstanceUID = pydicom.uid.generate_uid()
     colour = photometric == "RGB"
@@ -93,6 +94,7 @@ FORMS = {
     "bands.tif": (lambda: tiff(np.moveaxis(np.tile(DEEP, 3), 2, 0), planarconfig="separate"), np.tile(DEEP, 3)),
     "ct.dcm": (lambda: dicom(HU, slope=(2, -1024)), HU[:, :, None].astype(np.float32) * 2 - 1024),
     "plain.dcm": (lambda: dicom(HU), HU[:, :, None]),
+    "big.dcm": (lambda: dicom(HU.astype(">u2")), HU[:, :, None]),
     "inverse.dcm": (lambda: dicom(HU, photometric="MONOCHROME1"), 4095 - HU[:, :, None]),
     "signed.dcm": (lambda: dicom(HU.astype(np.int16) - 99, signed=True, bits=16), HU[:, :, None].astype(np.float32) - 99),
     "rgb.dcm": (

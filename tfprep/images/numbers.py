@@ -95,9 +95,9 @@ def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = 
 
 
 def _plain(pixels: Array) -> Array:
-    """The same numbers as uint8, uint16 or float32."""
+    """The same numbers as uint8, uint16 or float32, in the machine's order of bytes, which OpenCV takes for granted."""
     if pixels.dtype.name in ("uint8", "uint16", "float32"):
-        return np.ascontiguousarray(pixels)
+        return np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("="))
     if pixels.dtype == np.bool_:
         return pixels.astype(np.uint8) * np.uint8(255)
     if pixels.dtype.kind not in "iuf":

@@ -353,7 +353,7 @@ def _form(rule: str, dtypes: str, *dimensions: int) -> tuple[str, Callable[[Any]
 _FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
     "image": (
         "an image, uint8, uint16 or float32 [H, W, C]",
-        lambda v: _is_array(v) and v.dtype.name in ("uint8", "uint16", "float32") and v.ndim == 3,
+        lambda v: _is_array(v) and v.dtype in (np.uint8, np.uint16, np.float32) and v.ndim == 3,
     ),
     "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
     "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
