@@ -172,7 +172,8 @@ def test_each_file_has_its_own_orientation_whatever_was_asked_before():
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_16_bits_are_refused_where_8_are_made(channels):
     wide = RNG.integers(0, 65536, (9, 11, channels)).astype(np.uint16)
-    files = [png16(wide), cv2.imencode(".tiff", wide)[1].tobytes()] if channels in (1, 3) else [png16(wide)]
+    forms = [".tiff", ".pgm" if channels == 1 else ".ppm"] if channels in (1, 3) else []
+    files = [png16(wide), *(cv2.imencode(form, wide)[1].tobytes() for form in forms)]
     for data in files:
         with pytest.raises(SampleError, match=r"16 bits a channel, of which 8 would be lost; keep them"):
             images.decode_image(data)

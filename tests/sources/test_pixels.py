@@ -34,6 +34,12 @@ def png(array):
     return cv2.imencode(".png", array if order is None else array[:, :, order])[1].tobytes()
 
 
+def pnm(array, white):
+    """A PGM or PPM, whose numbers of more than 8 bits are big-endian."""
+    head = f"P{6 if array.ndim == 3 else 5}\n{array.shape[1]} {array.shape[0]}\n{white}\n"
+    return head.encode() + array.astype(">u2").tobytes()
+
+
 def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False, **elements):
     """A DICOM file of one frame, or several where the array has three axes and is no RGB."""
     header = pydicom.dataset.Dataset()
@@ -84,6 +90,8 @@ FORMS = {
     "rgba16.png": (lambda: png(DEEP), DEEP),
     "rgba8.png": (lambda: png((DEEP >> 8).astype(np.uint8)), (DEEP >> 8).astype(np.uint8)),
     "gray.png": (lambda: png((DEEP[:, :, 0] >> 8).astype(np.uint8)), (DEEP[:, :, :1] >> 8).astype(np.uint8)),
+    "rgb16.ppm": (lambda: pnm(DEEP[:, :, :3], 65535), DEEP[:, :, :3]),
+    "gray12.pgm": (lambda: pnm(HU, 4095), HU[:, :, None]),
     "gray16.tif": (lambda: tiff(DEEP[:, :, 0]), DEEP[:, :, :1]),
     "rgb16.tif": (lambda: tiff(DEEP[:, :, :3], photometric="rgb"), DEEP[:, :, :3]),
     "planar.tif": (lambda: tiff(np.moveaxis(DEEP, 2, 0), planarconfig="separate"), DEEP),
@@ -146,18 +154,22 @@ def test_bands_and_floats_through_a_build(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("file", "options", "expected"),
     [
-        ({"to": "uint8"}, np.rint(DEEP[:, :, :3] / 257)),
-        ({"to": "uint8", "low": 1000, "high": 3000}, np.rint(((DEEP[:, :, :3] - 1000.0) / 2000 * 255).clip(0, 255))),
-        ({"to": "float32"}, DEEP[:, :, :3]),
-        ({"channels": (2, 0)}, DEEP[:, :, [2, 0]]),
+        (png(DEEP[:, :, :3]), {"to": "uint8"}, np.rint(DEEP[:, :, :3] / 257)),
+        (
+            png(DEEP[:, :, :3]), {"to": "uint8", "low": 1000, "high": 3000},
+            np.rint(((DEEP[:, :, :3] - 1000.0) / 2000 * 255).clip(0, 255)),
+        ),
+        (png(DEEP[:, :, :3]), {"to": "float32"}, DEEP[:, :, :3]),
+        (png(DEEP[:, :, :3]), {"channels": (2, 0)}, DEEP[:, :, [2, 0]]),
+        (pnm(HU, 4095), {"to": "uint8"}, np.rint(HU[:, :, None] / 4095 * 255)),
     ],
-)
-def test_a_narrowing_is_asked_for(options, expected):
+)  # fmt: skip
+def test_a_narrowing_is_asked_for(file, options, expected):
     pixels = sources.Pixels(**options)
     source = sources.Folder("**", pixels={"image": pixels})
-    made = source.decoders()["image"].decode({"image": png(DEEP[:, :, :3])}, None)
+    made = source.decoders()["image"].decode({"image": file}, None)
     np.testing.assert_array_equal(made, expected)
     assert made.dtype == (options.get("to") or "uint16")
 

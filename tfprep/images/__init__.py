@@ -14,8 +14,8 @@ What is refused, with a SampleError: bytes that are not a whole image, several f
 bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature. A file of more than
 `MAX_FILE_BYTES` is not read at all. Only the first image of a JPEG with several (MPO: a preview, the other eye) is read.
 
-JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow) and everything else through Pillow; PNG of 16 bits, which
-Pillow would cut to 8, through OpenCV, and TIFF with its own numbers through tifffile. Decoding holds an image at most three
+JPEG goes through simplejpeg (libjpeg-turbo, bit-identical to Pillow) and everything else through Pillow; PNG and PPM of 16 bits,
+which Pillow would cut to 8, through OpenCV, and TIFF with its own numbers through tifffile. Decoding holds an image at most three
 times: as the library decodes it, as the result, and once more while it is turned upright. A conversion in between works on
 strips.
 """

@@ -5,7 +5,7 @@
 | TIFF, BigTIFF, GeoTIFF | tifffile, or rasterio for compressions that | as stored: planar and chunky, any number of bands |
 |                        | it does not know                           |                                                   |
 | DICOM                  | pydicom                                    | 1, or 3 (RGB); a palette is looked up             |
-| PNG of 16 bits         | OpenCV                                     | gray, RGB, RGBA                                   |
+| PNG, PPM of 16 bits    | OpenCV                                     | gray, RGB, RGBA                                   |
 | all others             | Pillow                                     | gray 1, gray and alpha 2, RGB 3, RGBA 4; a        |
 |                        |                                            | palette is looked up                              |
 
@@ -37,6 +37,7 @@ from tfprep.images.pillow import (
     opened,
     pillow_orientation,
     upright_size,
+    white_level,
 )
 from tfprep.opencv import cv2
 from tfprep.optional import require_package
@@ -86,7 +87,7 @@ def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = 
     if is_dicom(data):
         numbers = dicom_numbers(data, page, window)
     else:
-        numbers = Numbers(tiff_pixels(data, page, nodata) if is_tiff(data) else _by_pillow(data, page))
+        numbers = Numbers(tiff_pixels(data, page, nodata)) if is_tiff(data) else _by_pillow(data, page)
     pixels = _plain(numbers.pixels if numbers.pixels.ndim == 3 else numbers.pixels[:, :, np.newaxis])
     limits = numbers.limits
     if limits is None and pixels.dtype.kind == "u":
@@ -113,7 +114,7 @@ def _plain(pixels: Array) -> Array:
     return pixels.astype(np.float32)
 
 
-def _by_pillow(data: bytes, page: int | None) -> Array:
+def _by_pillow(data: bytes, page: int | None) -> Numbers:
     with opened(data, frames=page is not None) as image:
         _seek(image, page)
         orientation = pillow_orientation(image, data)
@@ -122,7 +123,9 @@ def _by_pillow(data: bytes, page: int | None) -> Array:
                 raise SampleError(
                     "a PNG of 16 bits a channel with one transparent colour; save it with an alpha channel"
                 )
-            return upright(_sixteen_bits(image, data), orientation)
+            white = white_level(image, data)
+            pixels = upright(_sixteen_bits(image, data), orientation)
+            return Numbers(pixels, None if white is None else (0.0, float(white)))
         image.load()
         mode = _KEPT.get(image.mode)
         if image.mode in ("P", "PA"):
@@ -130,7 +133,7 @@ def _by_pillow(data: bytes, page: int | None) -> Array:
         elif image.mode in _ALPHA and image.has_transparency_data:  # one transparent colour
             mode = _ALPHA[image.mode]
         array = np.asarray(image if mode == image.mode else image.convert(mode or "RGB"))
-        return upright(array, orientation)
+        return Numbers(upright(array, orientation))
 
 
 _KEPT = {mode: mode for mode in ("L", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16L", "I;16B")} | {"1": "L"}
@@ -142,7 +145,9 @@ def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
     array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
     if array is None or array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
         raise SampleError("not a whole image of 16 bits a channel")
-    if image.mode == "LA" or data[25] == _GRAY_ALPHA:  # OpenCV repeats the gray of these three times
+    if image.mode == "LA" or (
+        image.format == "PNG" and data[25] == _GRAY_ALPHA
+    ):  # OpenCV repeats the gray of these three times
         return np.asarray(array[:, :, [0, 3]])
     channels = 1 if array.ndim == 2 else array.shape[2]
     order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(channels)

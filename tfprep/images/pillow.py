@@ -91,17 +91,19 @@ def known_orientation(value: Any) -> int:
 
 
 def bits_per_channel(image: Image.Image, data: bytes) -> int:
-    """Bits a channel of a PNG or TIFF; 8 for all other formats."""
+    """Bits a channel of a PNG or TIFF, 8 or 16 of a PPM; 8 for all other formats."""
     if image.format == "PNG":
         return data[24] if len(data) > 24 else 8
+    if image.format == "PPM":
+        return 16 if (white_level(image, data) or 0) > 255 else 8
     bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
     return int(max(bits, default=8)) if isinstance(bits, tuple) else int(bits)
 
 
 def white_level(image: Image.Image, data: bytes) -> int | None:
-    """The number that stands for white in a gray image's file; None where it is the highest of the array's type."""
+    """The number that stands for white in a file of PPM or of few bits; None where it is the highest of the array's type."""
     if image.format == "PPM":
-        header = re.match(rb"P[25](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d+)", data)
+        header = re.match(rb"P[2356](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d+)", data)
         return int(header[1]) if header else None
     bits = bits_per_channel(image, data)
     return (1 << bits) - 1 if bits < 8 else None
