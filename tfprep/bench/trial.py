@@ -151,13 +151,18 @@ class RawSamples:
         fields = self.made(number, variant)
         specs = {name: self.spec(name, fields[name]) for name in self.recipe.store}
         return {
-            name: fields[name] if spec.dtype == "string" else np.asarray(fields[name], spec.dtype)
+            name: fields[name] if spec.dtype == "string" else _cast_as_stored(fields[name], spec)
             for name, spec in specs.items()
         }
 
     def spec(self, name: str, value: Any) -> FieldSpec:
         kinds = {**self.maker.kinds, **self.recipe.derived_kinds()}
         return self.recipe.store[name].spec(kinds[name], value)
+
+
+def _cast_as_stored(value: Any, spec: FieldSpec) -> Any:
+    raw = Raw(spec.dtype)  # rounds, and refuses what does not fit
+    return raw.decode(raw.encode(value)[""], spec)
 
 
 def on_the_fly(recipe: Recipe, root: Path, split: str = "train", batch_size: int = 32, seed: int = 0) -> Any:
