@@ -139,6 +139,9 @@ def written(form, size=(34, 21)):
 BOMB = bytearray(written("PNG"))
 BOMB[16:24] = (60_000).to_bytes(4, "big") * 2
 BOMB[29:33] = zlib.crc32(BOMB[12:29]).to_bytes(4, "big")
+JPEG_BOMB = bytearray(written("JPEG"))
+_SIZE = JPEG_BOMB.index(b"\xff\xc0") + 5
+JPEG_BOMB[_SIZE : _SIZE + 4] = (20_000).to_bytes(2, "big") * 2
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,11 @@ BOMB[29:33] = zlib.crc32(BOMB[12:29]).to_bytes(4, "big")
         (Encoded(), b"", ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
         (Encoded(), b"GIF89a" + bytes(30), ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
         (Encoded(), written("BMP"), ("image", (21, 34, 3), "uint8"), "neither a JPEG nor a PNG"),
-        (Encoded(), bytes(BOMB), ("image", (None, None, 3), "uint8"), "pixels"),
+        *[
+            (codec, bytes(bomb), ("image", shape, "uint8"), "0 x .*0 pixels are more than the limit of 178,956,970")
+            for codec, bomb in ((Encoded(), BOMB), (Png(), BOMB), (Encoded(), JPEG_BOMB), (Jpeg(), JPEG_BOMB))
+            for shape in ((None, None, 3), (21, 34, 3))
+        ],
         (Encoded(), written("deep"), ("image", (None, None, 1), "uint8"), "a PNG of uint16, expected uint8"),
         (Encoded(), written("PNG"), ("image", (None, None, 1), "uint8"), "channels, expected 1"),
     ],

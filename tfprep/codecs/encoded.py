@@ -43,7 +43,6 @@ class Encoded(OneBytes):
         data, channels = bytes(feature), _channels(spec)
         if not images.is_jpeg(data) and not data.startswith(_PNG_START):
             raise SampleError(f"neither a JPEG nor a PNG: {len(data)} bytes that begin with {data[:8]!r}")
-        images.stored_size(data)  # more pixels than are decoded are an error
         if images.is_jpeg(data):
             pixels = images.decode_stored_jpeg(data, channels=min(channels, 3))
         else:
@@ -184,6 +183,7 @@ class Png(OneBytes):
             pixels = images.decode_png(bytes(feature))
             _copy(pixels[:, :, 0] if out.ndim == 2 else pixels, out)
             return
+        images.check_png_size(feature)
         stored = cv2.imdecode(np.frombuffer(feature, np.uint8), cv2.IMREAD_UNCHANGED) if len(feature) else None
         if stored is None:
             raise SampleError("not a whole PNG image")

@@ -26,11 +26,11 @@ from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpe
 from tfprep.images.numbers import decode_numbers, decode_pixels, pixels_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
 from tfprep.images.pillow import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size, is_jpeg
-from tfprep.images.png import decode_png, encode_png
+from tfprep.images.png import check_png_size, decode_png, encode_png
 from tfprep.images.profile import foreign_profile
 
 __all__ = [
-    "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "Numbers", "certain_to_decode", "check_file_size",
+    "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "Numbers", "certain_to_decode", "check_file_size", "check_png_size",
     "decode_image", "decode_map", "decode_mask", "decode_numbers", "decode_pixels", "decode_png", "decode_stored_jpeg",
     "encode_jpeg", "encode_png", "exif_orientation", "foreign_profile", "header_text", "image_size", "is_dicom",
     "is_jpeg", "keeps_original", "perceptual_hash", "pixels_size", "stored_size",

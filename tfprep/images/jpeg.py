@@ -127,8 +127,10 @@ def decode_stored_jpeg(
             read is returned whole.
 
     Raises:
-        SampleError: the file cannot be decoded, or its size is not that of `out`.
+        SampleError: the file cannot be decoded, has more than `MAX_PIXELS`, or its size is not that of `out`.
     """
+    if out is None:
+        jpeg_header(data)  # more pixels than are decoded are an error
     try:
         least = out.shape[:2] if out is not None and reduced > 1 else (0, 0)
         pixels: ImageArray = simplejpeg.decode_jpeg(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import zlib
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array
+from tfprep.images.pillow import check_pixels
 from tfprep.opencv import HAS_OPENCV, cv2
 
 _GRAY_ALPHA = 4
@@ -39,8 +41,16 @@ def encode_png(array: Array, level: int) -> bytes:
     return bytes(data)
 
 
+def check_png_size(data: Any) -> None:
+    """Raises SampleError where the header of a PNG, as bytes or a buffer of them, has more than `MAX_PIXELS`."""
+    width, height = (int.from_bytes(bytes(data[at : at + 4]), "big") for at in (16, 20))
+    if len(data) >= 24:
+        check_pixels(height, width)
+
+
 def decode_png(data: bytes) -> Array:
     """uint8 or uint16 [H, W, C] of what `encode_png` wrote. Raises SampleError."""
+    check_png_size(data)
     if not HAS_OPENCV:  # Pillow has no form for several channels of 16 bits
         if len(data) > 25 and data[24] == 16 and data[25] != 0:
             rule = "a PNG of several channels of 16 bits needs OpenCV"
