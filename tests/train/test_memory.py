@@ -1,5 +1,7 @@
 """Memory reports, compared with sums over the tensors; the largest batch size, compared with the sizes that fit."""
 
+import os
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +29,14 @@ def _wrong_rows(size):
     return np.zeros([size, 7], "f"), np.zeros([size, 1], "f")
 
 
+def _no_rows(size):
+    sys.exit("no rows")
+
+
+def _no_process(size):
+    os._exit(3)
+
+
 def test_find_batch_size_on_a_cpu_with_a_limit():
     """The process takes about 600 MB. With 600 MB per sample, one sample fits into 1,500 MB and two do not."""
     result = train.find_batch_size(_wide_model, _rows, memory_limit_mb=1500, largest=64, steps=1)
@@ -44,9 +54,17 @@ def test_find_batch_size_if_nothing_fits():
         train.find_batch_size(_wide_model, _rows, memory_limit_mb=100)
 
 
-def test_find_batch_size_raises_other_errors():
-    with pytest.raises(TrainError, match="failed, and not for memory"):
-        train.find_batch_size(_wide_model, _wrong_rows, memory_limit_mb=4000, largest=1)
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        (_wrong_rows, "a batch of 1 failed, and not for memory: "),
+        (_no_rows, "a batch of 1 failed, and not for memory: SystemExit: no rows"),
+        (_no_process, "a batch of 1 ended with exit status 3, and not for memory"),
+    ],
+)
+def test_find_batch_size_raises_other_errors(rows, error):
+    with pytest.raises(TrainError, match=error):
+        train.find_batch_size(_wide_model, rows, memory_limit_mb=4000, largest=1)
 
 
 def test_doubling_and_quarters(monkeypatch):

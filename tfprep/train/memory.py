@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import psutil
 
+from tfprep.child_process import ending_of
 from tfprep.errors import TrainError
 from tfprep.limits import available_memory
 from tfprep.train.backend import is_tensor_iterator
@@ -271,9 +272,10 @@ def _watched_trial(process: Any, receiver: Connection, size: int, limit_mb: floa
         reason, error = receiver.recv()
     except EOFError:
         process.join()
-        return BatchTrial(
-            size, False, peak_mb, f"its process died (exit status {process.exitcode}; killed for memory?)"
-        )
+        ending = ending_of(process.exitcode)
+        if process.exitcode >= 0:  # memory ends a process by a signal
+            raise TrainError(f"the process that tried a batch of {size} {ending}, and not for memory") from None
+        return BatchTrial(size, False, peak_mb, f"its process was {ending}")
     if error is not None:
         raise TrainError(f"the train step with a batch of {size} failed, and not for memory: {error}")
     peak_mb = max(peak_mb, _rss_mb(process.pid))
@@ -312,7 +314,7 @@ def _run_trials(
             sender.send(("", None))
             del inputs, targets
             give_back()  # freed memory of the smaller batch would count against the next one
-    except Exception as error:
+    except BaseException as error:
         name = type(error).__name__
         if (
             isinstance(error, MemoryError)
