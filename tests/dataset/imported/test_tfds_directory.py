@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     tfds = pytest.importorskip("tensorflow_datasets")
+    class_label_feature = pytest.importorskip("tensorflow_datasets.core.features.class_label_feature")
 
 
 def sample(rng, number):
@@ -136,4 +137,30 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     info["fileFormat"] = "array_record"
     (copy / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(DatasetError, match="format 'array_record'; an index is of TFRecord files"):
+        index_tfrecords(copy)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("cat\n\ndog\x85 or wolf\u2028\r\nowl\x0bl", None),
+        ("", None),
+        ("café".encode("latin-1"), "label.labels.txt is not UTF-8"),
+        (None, "label.labels.txt is no regular file"),
+    ],
+)
+def test_class_names_are_those_of_tensorflow_datasets_or_an_error(folder, tmp_path, names, message):
+    """They are not left out where their file cannot be read: None stands for a folder in its place."""
+    copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("tfprep-index"))
+    path = copy / "label.labels.txt"
+    path.unlink()
+    if names is None:
+        path.mkdir()
+    else:
+        path.write_bytes(names if isinstance(names, bytes) else names.encode())
+    if message is None:
+        theirs = class_label_feature._load_names_from_file(path)
+        assert list(index_tfrecords(copy).manifest.classes.get("label", [])) == theirs
+        return
+    with pytest.raises(DatasetError, match=message):
         index_tfrecords(copy)

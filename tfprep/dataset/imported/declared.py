@@ -7,6 +7,7 @@ The user's own file is a JSON object, by name of the feature:
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -141,13 +142,20 @@ def _dimensions(raw: Mapping[str, Any]) -> Shape:
 
 
 def _class_names(folder: Path, name: str) -> tuple[str, ...]:
-    """The names in `FEATURE.labels.txt`; a nested feature's file has '-' for '/'."""
+    """The names in `FEATURE.labels.txt`, none without it; a nested feature's file has '-' for '/'.
+
+    Lines end as in a text file of Python: a name may hold what `str.splitlines` takes for another end.
+    """
     path = folder / f"{name.replace('/', '-')}.labels.txt"
     try:
         with open_file(path) as file:
-            lines = file.read(_MOST_JSON).decode().splitlines()
-    except (DatasetError, UnicodeDecodeError):
-        return ()
+            lines = list(io.StringIO(file.read(_MOST_JSON).decode(), newline=None))
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{path} is not UTF-8 ({error})") from error
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return ()
+        raise
     return tuple(line.strip() for line in lines if line.strip())
 
 
