@@ -61,6 +61,11 @@ WRONG = [
     ({"balance": "caption"}, "no column 'caption'; it has key, shard, label"),
     ({"balance": True}, "no column 'True'; it has key, shard, label"),
     ({"weights": {"cat": 1}}, "do not name the classes 'dog', 'owl'; name every class, 0 leaves one out"),
+    ({"weights": {"cat": 1, "dog": 1, 1: 2, "owl": 1}}, "weights name a class twice, by its name and by its number: {"),
+    ({"weights": {0: 1, 1: 1, 2: 1, 0.5: 9}}, "by their names or whole numbers, not by 0.5"),
+    ({"weights": {0: 1, True: 1, 2: 1}}, "by their names or whole numbers, not by True"),
+    ({"weights": {0: 1, 1: "x", 2: 1}}, "a dict by class, or one number a sample of the split (50), not {0: 1, 1: 'x'"),
+    ({"weights": {0: 1, 1: [1], 2: 1}}, "a dict by class, or one number a sample of the split (50), not {0: 1, 1: [1]"),
     ({"weights": "label"}, "a dict by class, or one number a sample of the split (50), not 'label'"),
     ({"weights": {"cat": 1, "dog": 1, "owl": 1}, "balance": "label"}, "both say how often a sample comes; choose one"),
     ({"split": "val", "training": False, "balance": "label"}, "balance is for training"),
@@ -103,6 +108,13 @@ WRONG = [
 def test_the_message_says_what_to_do_next(data, options, message):
     with pytest.raises((LoaderError, DatasetError), match=re.escape(message)):
         data.numpy_loader(**{"split": "train", **options})
+
+
+def test_weights_do_not_name_a_class_for_a_number_below_zero(make_dataset):
+    """TensorFlow Datasets writes -1 where a label is not known."""
+    made = make_dataset(samples={"train": 6}, fields=["label"], make=lambda _, number: {"label": number % 3 - 1})
+    with pytest.raises(LoaderError, match="weights do not name the classes -1, 'dog'; name every class"):
+        tfprep.open(made.path).numpy_loader("train", 2, weights={"cat": 1, "owl": 1})
 
 
 def test_numbers_of_numpy_are_numbers(data):

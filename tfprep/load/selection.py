@@ -242,22 +242,25 @@ def _weights(
     table: RecordTable, rows: Numbers | None, weights: Any, class_names: Sequence[str]
 ) -> npt.NDArray[np.float64]:
     """One weight for each sample, from an array or from a dict by class (name or number)."""
-    if isinstance(weights, Mapping):
-        by_class = {_class_number(name, class_names): float(weight) for name, weight in weights.items()}
-        labels = _values(table, rows, "label")
-        missing = sorted(set(np.unique(labels).tolist()) - by_class.keys())
-        if missing:
-            names = [repr(class_names[label]) if label < len(class_names) else str(label) for label in missing]
-            raise LoaderError(f"weights do not name the classes {', '.join(names)}; name every class, 0 leaves one out")
-        return np.array([by_class[label] for label in labels.tolist()])
     rule = f"weights are a dict by class, or one number a sample of the split ({table.samples})"
+    by_class = isinstance(weights, Mapping)
     try:
-        array = np.asarray(weights, np.float64)
+        array = np.asarray(list(weights.values()) if by_class else weights, np.float64)
     except (TypeError, ValueError):
         raise LoaderError(f"{rule}, not {weights!r}") from None
-    if array.shape != (table.samples,):
+    if array.shape != (len(weights) if by_class else table.samples,):
         raise LoaderError(f"{rule}, not {array.shape}")
-    return array if rows is None else array[rows]
+    if not by_class:
+        return array if rows is None else array[rows]
+    weight_of = dict(zip((_class_number(name, class_names) for name in weights), array.tolist(), strict=True))
+    if len(weight_of) < len(weights):
+        raise LoaderError(f"weights name a class twice, by its name and by its number: {weights!r}")
+    labels = _values(table, rows, "label")
+    missing = sorted(set(np.unique(labels).tolist()) - weight_of.keys())
+    if missing:
+        names = [repr(class_names[label]) if 0 <= label < len(class_names) else str(label) for label in missing]
+        raise LoaderError(f"weights do not name the classes {', '.join(names)}; name every class, 0 leaves one out")
+    return np.array([weight_of[label] for label in labels.tolist()])
 
 
 def _class_number(name: Any, class_names: Sequence[str]) -> int:
@@ -266,6 +269,8 @@ def _class_number(name: Any, class_names: Sequence[str]) -> int:
             known = f"there are {', '.join(class_names)}" if class_names else NO_CLASS_NAMES
             raise LoaderError(f"there is no class {name!r}; {known}")
         return class_names.index(name)
+    if isinstance(name, bool) or not isinstance(name, int | np.integer):
+        raise LoaderError(f"weights name classes by their names or whole numbers, not by {name!r}")
     return int(name)
 
 
