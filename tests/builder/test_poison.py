@@ -127,18 +127,32 @@ def test_whatever_a_recipe_raises_is_an_error_with_its_line(full, body):
         full.build()
 
 
-def test_samples_that_crashed_are_tried_again_by_the_next_build_and_kept_if_they_succeed(full):
+@pytest.mark.parametrize(
+    ("fault", "tries", "why"),
+    [
+        ("os.abort()", 2, "a sample crashed or took too long last time"),
+        ("np.ones(1 << 50)", 1, "a sample did not fit into memory last time"),
+        (
+            "__import__('cv2').resize(np.zeros((2, 2)), (1 << 30, 1 << 30))",
+            1,
+            "a sample did not fit into memory last time",
+        ),
+    ],
+)
+def test_samples_that_met_an_accident_are_tried_again_by_the_next_build_and_kept_if_they_succeed(
+    full, fault, tries, why
+):
     full.change_recipe('"train": 4, "val": 2', '"train": 1, "val": 1')
     cured = full.out.with_name("cured")
-    body = f"None if os.path.exists({str(cured)!r}) else os.abort()"
+    body = f"None if os.path.exists({str(cured)!r}) else {fault}"
     trace = poison(full, dict.fromkeys(("train/cat/000", "train/dog/001"), body))
     assert full.build(workers=1).rejects == 2
     before = digests(full.out)
-    assert full.due() == "1 of 2 shards: a sample crashed or took too long last time"
+    assert full.due() == f"1 of 2 shards: {why}"
     trace.unlink()
     summary = full.build(workers=1)
     assert (summary.rejects, summary.built_shards) == (2, 1)
-    assert len(trace.read_text().splitlines()) == 2 * 2
+    assert len(trace.read_text().splitlines()) == 2 * tries
     assert digests(full.out) == before
     cured.touch()
     summary = full.build(workers=1)

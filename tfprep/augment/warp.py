@@ -115,7 +115,7 @@ def warp_sample(
                 warped[name] = warp_boxes(value, warp.transform)[0]
         except SampleError as error:
             raise error.located(stage="geometry", field=name) from error
-        except (cv2.error, ValueError, MemoryError) as error:
+        except (cv2.error, ValueError) as error:
             rule = f"cannot warp an array of shape {np.shape(value)}"
             raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
     if min_visible > 0:

@@ -13,6 +13,7 @@ Both files of a shard end with a line that holds the SHA-256 of the line before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -61,6 +62,10 @@ _READ_AT_ONCE = 32
 """Receipts that are requested from a store at a time."""
 
 
+_OUT_OF_MEMORY = re.compile(r"^MemoryError\b|\(-4:Insufficient memory\)")
+"""How the errors of Python and NumPy begin, and what those of OpenCV hold."""
+
+
 @dataclass(frozen=True)
 class Reject:
     """A sample that was left out: in which stage it failed, and why."""
@@ -71,6 +76,12 @@ class Reject:
     field: str
     error: str
     file: str
+
+    @property
+    def accident(self) -> str:
+        """Return what may have passed without a trace in any time stamp: "read", "process" or "memory"; "" for other causes."""
+        of_memory = "memory" if _OUT_OF_MEMORY.search(self.error) else ""
+        return self.stage if self.stage in ("read", "process") else of_memory
 
 
 @dataclass(frozen=True)

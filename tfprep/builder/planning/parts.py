@@ -21,7 +21,7 @@ import numpy as np
 from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
-from tfprep.builder.planning.state import CRASHED, UNREAD, ShardState, explain
+from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
 from tfprep.errors import BuildError, ObjectChangedError
 from tfprep.plain_json import from_json
 from tfprep.recipe.changes import what_changed
@@ -161,7 +161,7 @@ def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
 
 def check_complete(plan: Plan, states: Sequence[ShardState], layout: Layout, stored: CommonPlan | None) -> None:
     """Raise BuildError if a shard is not built as the plan says; the message names the shards and their parts."""
-    missing = [state for state in states if not state.up_to_date and state.why not in (UNREAD, CRASHED)]
+    missing = [state for state in states if not state.up_to_date and state.why not in ACCIDENTS.values()]
     if not missing:
         return
     names = ", ".join(f"{state.split} {state.shard}" for state in missing[: _NAMED * 2])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NOT_BUILT = "not built yet"
 UNREAD = "an input could not be read last time"
 CRASHED = "a sample crashed or took too long last time"
+ACCIDENTS = {"read": UNREAD, "process": CRASHED, "memory": "a sample did not fit into memory last time"}
+"""Why a shard of unchanged files is built again, by `Reject.accident`."""
 _CHANGES_SHOWN = 3
 """Number of changed options and functions that `explain` names."""
 
@@ -87,12 +89,10 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     state = ShardState(split, shard, plan.size(split, shard), "")
     same = receipt.signature == plan.signature(split, shard)
     if same and (not identities or same_files(receipt, plan.identity(split, shard))):
-        # Rejects whose cause may have passed without a trace in any time stamp: unreadable files, crashes, timeouts.
         missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejects else ()) if "Error" in one[3]}
-        if any(reject.stage == "read" and reject.key not in missing for reject in receipt.rejects):
-            return replace(state, why=UNREAD)
-        crashed = any(reject.stage == "process" for reject in receipt.rejects)
-        return replace(state, why=CRASHED) if crashed else state
+        rejects = [reject for reject in receipt.rejects if reject.stage != "read" or reject.key not in missing]
+        accidents = {reject.accident for reject in rejects}
+        return replace(state, why=next((why for name, why in ACCIDENTS.items() if name in accidents), ""))
     if receipt.versions != (new := maker_versions()):
         old = receipt.versions
         changes = [f"{name} {old.get(name)} -> {new[name]}" for name in new if old.get(name) != new[name]]

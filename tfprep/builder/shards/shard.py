@@ -264,7 +264,8 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
     """Return whether the shard is up to date by the content of its inputs, and renew its receipt if it is."""
     same = (old.fingerprint, old.expected, old.shards) == (task.fingerprint, task.expected, task.shards)
-    if task.skip or not same:
+    # Memory is missed by files that are read as before: their content would say that nothing has changed.
+    if task.skip or not same or any(reject.accident == "memory" for reject in old.rejects):
         return False
     contents = read_contents(context.layout, old)
     changed = changed_samples(task, old, contents.stats)
@@ -339,7 +340,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
 
 def is_same(receipt: Receipt, task: ShardTask) -> bool:
     """Return whether the receipt is that of this very task, with no reject that another try might accept."""
-    accident = any(reject.stage in ("read", "process") for reject in receipt.rejects)
+    accident = any(reject.accident for reject in receipt.rejects)
     same = (receipt.signature, receipt.expected) == (task.signature, task.expected) and same_files(
         receipt, task.identity
     )
