@@ -93,20 +93,21 @@ def test_closing_ends_a_wait(data, gate):
         next(iter(loader))
 
 
-def test_an_error_is_raised_at_its_step_and_not_before(data, at_each_record):
+@pytest.mark.parametrize(("fault", "error"), [(RuntimeError, RuntimeError), (StopIteration, LoaderError)])
+def test_an_error_is_raised_at_its_step_and_not_before(data, at_each_record, fault, error):
     seen = []
 
     def fail():
         seen.append(None)
         if len(seen) > 20:
-            raise RuntimeError("the twenty-first record")
+            raise fault("the twenty-first record")
 
     at_each_record(fail)
     iterator = iter(data.numpy_loader("train", 8, threads=1, prefetch=4, **OPTIONS))
     next(iterator)
     next(iterator)
     for _ in range(2):  # an end of the data would hide that batches are missing
-        with pytest.raises(RuntimeError, match="twenty-first"):
+        with pytest.raises(error, match="twenty-first"):
             next(iterator)
 
 

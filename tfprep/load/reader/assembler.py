@@ -138,8 +138,10 @@ class BatchAssembler:
             rows = waiting.pop()
             try:
                 unread = (link or self._stages).fill(batch.values, rows, state)
-            except BaseException:
+            except BaseException as error:
                 self._release(rows)
+                if isinstance(error, StopIteration):  # it would end the pass
+                    raise LoaderError(f"a geometry op or a codec raised StopIteration: {error}") from error
                 raise
             waiting += self._completed(batch, rows, unread, state)
 
