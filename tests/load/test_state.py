@@ -1,8 +1,13 @@
 """A run's state is small JSON, and is accepted only by a run that would continue as if it had never stopped."""
 
 import json
+import threading
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import pytest
 
 import tfprep
@@ -15,10 +20,27 @@ RASTERS = {"inputs": "image", "targets": "label"}
 
 
 class CustomGeometry:
-    """A user's geometry op that does not describe its options: it is known by its name."""
+    """A user's geometry op, which is no dataclass."""
+
+    def __init__(self, *sides):
+        self.sides = sides
 
     def __call__(self, size, rng):
         return augment.Resize(12, 16)(size, rng)
+
+
+@dataclass(frozen=True)
+class CustomDataclass(CustomGeometry):
+    """A user's geometry op whose options have no order, no equality, or a `repr` that differs from process to process."""
+
+    option: Any
+
+
+def resized(side, size, rng):
+    return augment.Resize(side, side)(size, rng)
+
+
+CUSTOM = r"geometry is \['[\w<>.]+ [0-9a-f]{16}'\]"
 
 
 def through_a_file(state):
@@ -49,7 +71,11 @@ def test_a_state_is_read_back_and_small(data):
         ("remainder", {}, {"remainder": "keep"}),
         ("geometry", {}, {"geometry": [augment.Resize(12, 16)]}),
         ("geometry", {"geometry": [augment.Resize(12, 16)]}, {"geometry": [augment.Resize(16, 12)]}),
-        (r"geometry is \['CustomGeometry'\]", {"geometry": [CustomGeometry()]}, {"fields": ["image", "mask"]}),
+        (r"geometry is \['CustomGeometry \w+'\]", {"geometry": [CustomGeometry()]}, {"fields": ["image", "mask"]}),
+        (CUSTOM, {"geometry": [CustomGeometry(12, 16)]}, {"geometry": [CustomGeometry(16, 12)]}),
+        (CUSTOM, {"geometry": [CustomDataclass(np.eye(2))]}, {"geometry": [CustomDataclass(np.ones((2, 2)))]}),
+        (CUSTOM, {"geometry": [CustomDataclass(through_a_file)]}, {"geometry": [CustomDataclass(batches)]}),
+        (CUSTOM, {"geometry": [partial(resized, 12)]}, {"geometry": [partial(resized, 16)]}),
         ("at_load", RASTERS, {**RASTERS, "at_load": [RandomFlip()]}),
         ("at_load", {**RASTERS, "at_load": [RandomFlip(p=0.25)]}, {**RASTERS, "at_load": [RandomFlip()]}),
         (
@@ -75,6 +101,12 @@ def test_a_state_of_another_run_is_refused(data, name, first, other):
     assert loader(first).step_of(state) == 7
     with pytest.raises(LoaderError, match=rf"its {name}.*, here it is .*\. Make the loader as it was then"):
         loader(other).step_of(state)
+
+
+def test_an_op_that_cannot_be_compared_is_named(data):
+    loader = data.numpy_loader("train", 8, fields=["image"], geometry=[CustomDataclass(threading.Lock())])
+    with pytest.raises(LoaderError, match=r"a state cannot say what CustomDataclass does: .* cannot be described"):
+        loader.state_at(7)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfprep.errors import LoaderError
+from tfprep.errors import LoaderError, RecipeError
 from tfprep.load.options import MOST_STEPS
 
 if TYPE_CHECKING:
@@ -106,11 +106,21 @@ def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
 
 
 def _op_text(op: Any) -> str:
-    """An op as text: its name and the options that are not defaults, so that new options of later versions change nothing."""
-    if not is_dataclass(op):
-        return str(getattr(op, "__qualname__", type(op).__qualname__))
-    options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
-    return f"{type(op).__qualname__}({', '.join(options)})"
+    """An op as text: its name and the options that are not defaults, so that new options of later versions change nothing.
+
+    A user's op, which may hold anything, is described like one of a recipe, by its options and its code.
+    """
+    kind = type(op)
+    if is_dataclass(op) and kind.__module__.startswith("tfprep."):
+        options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
+        return f"{kind.__qualname__}({', '.join(options)})"
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(op, "__qualname__", kind.__qualname__), Description()
+    try:
+        return f"{name} {_digest([description.describe(op), description.code()])}"
+    except RecipeError as error:
+        raise LoaderError(f"geometry: a state cannot say what {name} does: {error}") from error
 
 
 def _plain(choice: Any) -> Any:
