@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections import Counter
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import tfprep
 from tests.conftest import CODECS, write_dataset
 from tests.load.batches import overwrite
+from tfprep import augment
 from tfprep.errors import DatasetReplacedError, LoaderError, RecordError
 
 FIELDS = ["key", "variant", *CODECS]
@@ -116,12 +118,19 @@ def test_a_batch_that_leaves_a_host_without_samples_is_refused(data):
         data.batch_sampler("val", 8, hosts=(0, 4))
 
 
+def square(side, size, rng):
+    return augment.Resize(side, side)(size, rng)
+
+
 def test_what_another_selection_reads_has_another_name(data):
     """Grain compares it before it resumes."""
     folds = [train.random_access() for train, _ in data.folds(5)]
-    names = {repr(samples) for samples in (*folds, data.random_access("train"), data.random_access("train", variant=1))}
-    assert len(names) == 7
-    assert repr(folds[0]) == repr(pickle.loads(pickle.dumps(folds[0])))
+    options = [{}, {"variant": 1}, *({"fields": ["image"], "geometry": [partial(square, side)]} for side in (12, 16))]
+    others = [data.random_access("train", **each) for each in options]
+    assert len({repr(samples) for samples in (*folds, *others)}) == 9
+    for samples in (folds[0], others[-1]):
+        assert repr(samples) == repr(pickle.loads(pickle.dumps(samples)))
+        assert " at 0x" not in repr(samples), "the address of a function differs in the process that resumes"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
         "remainder": schedule.remainder,
         "training": options.training,
         "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
-        "geometry": [_op_text(op) for op in options.geometry],
+        "geometry": [op_text(op) for op in options.geometry],
         "at_load": _ops_text(options.at_load, options.views),
         "values": [options.dtype, "normalized" if options.normalize else "as stored"],
         "inputs": _plain(options.inputs),
@@ -102,10 +102,10 @@ def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
 def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
     if views is not None:
         return [[name, count, _ops_text(ops[name], None)] for name, count in views.items()]
-    return [_op_text(op) for op in ops]
+    return [op_text(op) for op in ops]
 
 
-def _op_text(op: Any) -> str:
+def op_text(op: Any) -> str:
     """An op as text: its name and the options that are not defaults, so that new options of later versions change nothing.
 
     A user's op, which may hold anything, is described like one of a recipe, by its options and its code.
