@@ -5,6 +5,7 @@ Runs that are killed and started again are those of docs/loader.md, in tests/doc
 
 import json
 import sys
+from functools import partial
 from unittest.mock import MagicMock
 
 import pytest
@@ -13,7 +14,7 @@ from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
 
-from tfprep.load.callbacks import SaveLoaderState, saved_step  # noqa: E402 - it imports Keras
+from tfprep.load.callbacks import SaveLoaderState, restore_seeds, saved_step  # noqa: E402 - it imports Keras
 
 # Keras, when it saves weights with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -214,3 +215,11 @@ def test_after_control_c_within_a_step(train, model, tmp_path, saving):
     with pytest.warns(UserWarning, match="ran out of data"):  # Keras, where no callback ends the rest of an epoch
         fit(model, train, save)
     assert not list(tmp_path.glob("*.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"step": 3, "vers', b"\xff", b"[" * 100_000])
+def test_a_damaged_state_is_named(train, model, tmp_path, content):
+    (tmp_path / "a.keras.loader.json").write_bytes(content)
+    for read in (partial(saved_step, train), partial(restore_seeds, model)):
+        with pytest.raises(LoaderError, match=r"a\.keras\.loader\.json is damaged .*older checkpoint"):
+            read(tmp_path / "a.keras")

@@ -218,12 +218,12 @@ def restore_seeds(model: Any, checkpoint: str | os.PathLike[str]) -> None:
         checkpoint: The path of the checkpoint, as `saved_step` takes it; nothing is done if there is none yet.
 
     Raises:
-        LoaderError: The model has another number of seed generators than the one that was saved.
+        LoaderError: The model has another number of seed generators than the one that was saved, or the state is damaged.
     """
     path = _latest_state(checkpoint)
     if not path.exists():
         return
-    saved, seeds = json.loads(path.read_text()).get(SEEDS, []), _seeds(model)
+    saved, seeds = _read_state(path).get(SEEDS, []), _seeds(model)
     if len(saved) != len(seeds):
         raise LoaderError(f"{path} holds the states of {len(saved)} seed generators, and this model has {len(seeds)}")
     for seed, state in zip(seeds, saved, strict=True):
@@ -238,6 +238,16 @@ def _latest_state(checkpoint: str | os.PathLike[str]) -> Path:
     return state_path(checkpoint)
 
 
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_bytes())
+        if not isinstance(state, dict):
+            raise ValueError("it holds no JSON object")
+    except (ValueError, RecursionError) as error:
+        raise LoaderError(f"{path} is damaged ({error}). Continue from an older checkpoint, or begin anew") from error
+    return state
+
+
 def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
     """The step that comes after a checkpoint of `SaveLoaderState`; 0 if there is no checkpoint yet.
 
@@ -249,11 +259,12 @@ def saved_step(loader: Any, checkpoint: str | os.PathLike[str]) -> int:
         The step, as the option `start_step` takes it.
 
     Raises:
-        LoaderError: The checkpoint has no state, because the run was killed while it was saved, or the state is of another run.
+        LoaderError: The checkpoint has no state, because the run was killed while it was saved, or the state is damaged or of
+            another run.
     """
     path = _latest_state(checkpoint)
     if path.exists():
-        return int(loader.step_of(json.loads(path.read_text())))
+        return int(loader.step_of(_read_state(path)))
     saved = path.with_name(path.name.removesuffix(STATE))
     if saved.exists():
         raise LoaderError(
