@@ -59,6 +59,25 @@ def test_a_custom_training_loop_raises(pairs):
         next(batches)
 
 
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_the_clock_of_the_machine_may_be_set_during_a_wait(monkeypatch, jump_s):
+    """One batch comes late, the next one never."""
+    real, offset_s = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + offset_s[0])
+
+    def batches():
+        for wait_s in (1.2, 60):
+            STUCK.wait(0.3)
+            offset_s[0] += jump_s
+            STUCK.wait(wait_s)
+            yield wait_s
+
+    watched = train.Watchdog(4.0).watch(batches())
+    assert next(watched) == 1.2
+    with pytest.raises(StalledPipelineError, match=r"no batch for [4-9]\.\d s"):
+        next(watched)
+
+
 def test_a_custom_training_loop_gets_every_batch(tf, pairs):
     seen = [int(number) for batch in train.Watchdog(5).watch(tf.data.Dataset.range(10).batch(4)) for number in batch]
     assert seen == list(range(10))

@@ -144,6 +144,8 @@ class _Watch:
         self.ended = threading.Event()
         self._report = ""
         self._halfway: Look | None = None
+        self._wait: tuple[int, float] | None = None  # the wait that the last look saw
+        self._since = 0.0
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the stall where the step failed because of one, else `error`."""
@@ -158,8 +160,12 @@ class _Watch:
 
     def goes_on(self) -> bool:
         """Look at the clock once; returns False where the wait was cancelled."""
-        relay = self.relay
-        pending_s = relay.clock.read().pending_s(time.time()) if relay else 0.0
+        relay, now = self.relay, time.monotonic()
+        reading = relay.clock.read() if relay else None
+        wait = (reading.answered, reading.asked_at) if reading and reading.asked_at else None
+        if wait is None or wait != self._wait:
+            self._wait, self._since = wait, now
+        pending_s = now - self._since  # the clock of `asked_at` may be set meanwhile
         if relay is None or pending_s < self._timeout_s / 2:
             self._halfway = None
         elif pending_s < self._timeout_s:
