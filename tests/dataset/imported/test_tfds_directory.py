@@ -134,6 +134,10 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     (copy / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(DatasetError, match=r"holds 30 records, dataset_info\.json says 31"):
         index_tfrecords(copy)
+    del info["splits"][0]["shardLengths"]
+    (copy / "dataset_info.json").write_text(json.dumps(info))
+    with pytest.raises(DatasetError, match=r"names no shards of \w+; index the other splits one by one"):
+        index_tfrecords(copy)
     info["fileFormat"] = "array_record"
     (copy / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(DatasetError, match="format 'array_record'; an index is of TFRecord files"):

@@ -182,10 +182,12 @@ def _find_shards(source: str, split: str | None) -> tuple[str, Place, dict[str, 
         name, tfds = tfds_splits(folder)
         if split is not None and split not in tfds:
             raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(tfds) or 'none'}")
-        chosen = {key: files for key, files in tfds.items() if split in (None, key) and files}
+        chosen = {key: files for key, files in tfds.items() if split in (None, key)}
+        empty = [key for key, files in chosen.items() if not files]
+        if empty or not chosen:
+            of_split = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
+            raise DatasetError(f"{folder / INFO_JSON} names no shards{of_split}")
         splits = {key: shards_at(folder, files) for key, files in chosen.items()}
-        if not splits:
-            raise DatasetError(f"{folder / INFO_JSON} names no shards")
         lengths: dict[str, Sequence[int]] = {key: [*files.values()] for key, files in chosen.items()}
     else:
         shards, lengths = list_shards(source), {}
