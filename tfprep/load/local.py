@@ -98,15 +98,15 @@ class LocalShards:
 
     def expected(self, order: Sequence[int]) -> list[int]:
         """The shards that the cache will hold: those that it holds, and those that there is room for, in this order."""
-        held = np.flatnonzero(self.local).tolist()
+        cached = np.flatnonzero(self.local).tolist()
         room = self._cache.room_bytes
         fetched = []
         for number in order:
             size = self._items[number].bytes
-            if number not in held and size <= room:
+            if number not in cached and size <= room:
                 fetched.append(number)
                 room -= size
-        return held + fetched
+        return cached + fetched
 
     def report(self, order: Sequence[int], records: Numbers) -> dict[str, Any]:
         """Return what the cache holds and will hold; `records` is the number of records that are read of each shard."""

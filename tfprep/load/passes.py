@@ -184,7 +184,7 @@ class Passes:
 
 
 class Passing(Protocol):
-    """What a pass needs of its pipeline: what reads, and where it notes the error that ends it."""
+    """The part of a pipeline that a pass needs: a reader, and a place for the error that ends the pass."""
 
     passes: Passes
     error: BaseException | None

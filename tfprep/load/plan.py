@@ -186,13 +186,13 @@ class LoaderPlan:
 
     @cached_property
     def table(self) -> RecordTable:
-        """Where the records lie."""
+        """The places of the records."""
         splits = [TableSplit(each.dataset, each.split, self.variants.used(each.variants)) for each in self.sources]
         return RecordTable(splits)
 
     @cached_property
     def tables(self) -> Mapping[str, RecordTable]:
-        """Where records lie: "" for the records themselves, then by the names of added fields that are read.
+        """The places of records: "" for the records themselves, then by the names of added fields that are read.
 
         The records of added fields have the numbers of those that they belong to.
         """

@@ -154,13 +154,13 @@ class RandomAccess:
         self._single.close()
 
     def _indices(self, numbers: Sequence[SupportsIndex]) -> BatchIndices:
-        wanted, total = [operator.index(number) for number in numbers], len(self)
-        for number in wanted:
+        integers, total = [operator.index(number) for number in numbers], len(self)
+        for number in integers:
             if not -total <= number < total:
                 way_out = "; batch_sampler gives the numbers of random_access(variant='all')"
                 way_out = "" if self._pipeline.options.variants == "all" else way_out
                 raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {number}{way_out}")
-        place = np.array(wanted, np.int64) % total
+        place = np.array(integers, np.int64) % total
         choice = self._pipeline.options.variants
         if isinstance(choice, int):
             variant, position = np.full_like(place, choice), place

@@ -70,7 +70,7 @@ _COMPILED = SimpleNamespace(listening=False, count=0, seconds=0.0)
 
 
 def compilations() -> tuple[int, float]:
-    """How many functions JAX has compiled since the first call of this function, and the seconds of tracing and compiling."""
+    """The number of functions that JAX has compiled since the first call of this function, and the seconds of that."""
     if keras.backend.backend() == "jax" and not _COMPILED.listening:
         from jax import monitoring
 

@@ -167,9 +167,9 @@ def _component(name: str, arrays: list[Array]) -> BatchComponent:
     low, high, mean = (float(of(finite)) for of in (np.min, np.max, np.mean)) if finite.size else (0.0, 0.0, 0.0)
     counts: dict[int, int] = {}
     if flat.dtype.kind in "iub" and arrays[0].ndim <= 3:
-        labels, found = np.unique(flat, return_counts=True)
+        labels, often = np.unique(flat, return_counts=True)
         if labels.size <= _MAX_LABELS:
-            counts = dict(zip(map(int, labels), map(int, found), strict=True))
+            counts = dict(zip(map(int, labels), map(int, often), strict=True))
     return BatchComponent(name, flat.dtype.name, shapes, low, high, mean, int(numbers.size - finite.size), counts)
 
 

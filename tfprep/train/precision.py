@@ -126,12 +126,12 @@ def _seconds(layer: Callable[..., Any], *arguments: Any) -> float:
 
     compiled = tf.function(layer, autograph=False)
     compiled(*arguments).numpy()  # traces
-    taken = []
+    seconds = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
         compiled(*arguments).numpy()
-        taken.append(time.perf_counter() - began)
-    return min(taken)  # other programs only add time
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)  # other programs only add time
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -71,7 +71,7 @@ class TrainSteps:
 
     @property
     def traces(self) -> int:
-        """How often the train function was traced (TensorFlow), or functions compiled in it (JAX); 0 where nobody counts."""
+        """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 where nobody counts."""
         count = getattr(self.function, "experimental_get_tracing_count", None)
         return int(count()) if count else self._compiled
 

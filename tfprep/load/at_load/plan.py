@@ -64,7 +64,7 @@ class AtLoad:
     dropping: frozenset[str] = frozenset()
     """The fields that lose the rows of boxes that are not visible any more."""
     views: tuple[AtLoad, ...] = ()
-    """What makes each of several views of a sample; this plan itself then encodes labels alone."""
+    """The plan of each of several views of a sample; this plan itself then encodes labels alone."""
     moved: tuple[str, ...] = ()
     """The outputs of which each view has one."""
     prefix: str = ""
@@ -106,18 +106,18 @@ class AtLoad:
         if not self.views:
             return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
         # One for each view in place of those that geometry changes: {"global": (first, second), ...}.
-        made: list[Output] = []
+        delivered: list[Output] = []
         names: dict[str, dict[str, tuple[str, ...]]] = {}
         for output in outputs.outputs:
             if output.name not in self.moved:
-                made.append(output)
+                delivered.append(output)
                 continue
             of_kind = names[output.name] = {}
             for number, view in enumerate(self.views):
                 kind, name = view.prefix.partition("/")[0], f"{output.name}/{view.prefix.rstrip('/')}"
-                made.append(replace(view._cut(output), name=name, view=number))
+                delivered.append(replace(view._cut(output), name=name, view=number))
                 of_kind[kind] = (*of_kind.get(kind, ()), name)
-        return Outputs(tuple(made), renamed(outputs.structure, names))
+        return Outputs(tuple(delivered), renamed(outputs.structure, names))
 
     def delivered(self, outputs: Outputs) -> Outputs:
         """The outputs after all ops."""
@@ -221,7 +221,7 @@ def plan_at_load(
         raise LoaderError("views and bucket: one of them at a time")
     plans = {name: _planned(one, *about, None, seed, training, warps=True) for name, one in ops.items()}
     labels = {name: count for plan in plans.values() for name, count in plan.labels.items()}
-    made = [
+    of_views = [
         replace(plans[name], labels={}, prefix=f"{name}/{number}/")
         for name, count in (views or {}).items()
         for number in range(count)
@@ -229,9 +229,9 @@ def plan_at_load(
     moved = tuple(
         output.name
         for output in outputs.outputs
-        if _kinds(output, specs) & (RASTER_KINDS | PLACES) or output.fields[0] in made[0].dropping
+        if _kinds(output, specs) & (RASTER_KINDS | PLACES) or output.fields[0] in of_views[0].dropping
     )
-    return replace(made[0], forms=((),), colour=(), labels=labels, views=tuple(made), moved=moved)
+    return replace(of_views[0], forms=((),), colour=(), labels=labels, views=tuple(of_views), moved=moved)
 
 
 def _planned(
@@ -307,8 +307,8 @@ def _forms(
     op = geometry[growing[0]]
     forms = op.forms if isinstance(op, RandomResizedCrop) else {}
     since = tuple(forms) if training else tuple(forms)[-1:]  # in evaluation the last one
-    made = tuple((*geometry[: growing[0]], forms[epoch], *geometry[growing[0] + 1 :]) for epoch in since)
-    return made, since if training else ()
+    chains = tuple((*geometry[: growing[0]], forms[epoch], *geometry[growing[0] + 1 :]) for epoch in since)
+    return chains, since if training else ()
 
 
 def _rules(

@@ -163,9 +163,9 @@ class BatchAssembler:
             **self._table.locate(records, self._places),
         }  # fmt: skip
         for number, (added, first_file, spans) in enumerate(self._added, 1):  # the places beyond the first
-            found = added.locate(records, ["offset", "size", "payload_crc", *spans])
-            found["file"] = added.file_of(records) + first_file
-            columns |= {name if name in spans else f"{name} {number}": values for name, values in found.items()}
+            places = added.locate(records, ["offset", "size", "payload_crc", *spans])
+            places["file"] = added.file_of(records) + first_file
+            columns |= {name if name in spans else f"{name} {number}": values for name, values in places.items()}
         table = np.zeros((len(self._columns), len(records)), np.int64)
         for number, name in enumerate(self._columns):
             if name in columns:

@@ -138,7 +138,7 @@ class DecodedCache:
         self._returned: list[int] = []  # slots that were reserved and not filled
         self._lock = threading.Lock()
         self.records = 0
-        """How many records it holds by now."""
+        """The number of records that it holds by now."""
 
     @property
     def nbytes(self) -> int:
@@ -146,8 +146,8 @@ class DecodedCache:
 
     def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which of the records it holds."""
-        held: npt.NDArray[np.bool_] = self._slots[records] >= 0
-        return held
+        has_slot: npt.NDArray[np.bool_] = self._slots[records] >= 0
+        return has_slot
 
     @property
     def full(self) -> bool:

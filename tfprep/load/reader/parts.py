@@ -88,7 +88,7 @@ def write(
 
 @lru_cache(maxsize=64)
 def _levels(output: Output) -> Array:
-    """What each of the 256 levels of each channel becomes, as OpenCV takes it: a third of the time of the arithmetic."""
+    """The normalised value of each of the 256 levels of each channel, as OpenCV takes it, in a third of the time."""
     levels: Array = normalised(output, np.arange(256, dtype=np.uint8)[:, None])[None]
     return levels
 
@@ -205,11 +205,11 @@ class FieldPart:
 
     def _numbers(self, content: Array) -> Array:
         numbers = unpack(content, self.spec.dtype)
-        wanted = [-1 if size is None else size for size in self.spec.shape]
+        shape = [-1 if size is None else size for size in self.spec.shape]
         try:
-            return numbers.reshape(wanted)
+            return numbers.reshape(shape)
         except ValueError:
-            raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {wanted}") from None
+            raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
 
 
 def field_parts(

@@ -102,12 +102,12 @@ class RecordTable:
         if len(locations) == 1:
             return _columns(locations[0].take(records), names)
         part = np.searchsorted(self._first_record, records, "right") - 1
-        taken = [
+        by_part = [
             _columns(locations[at].take(records[part == at] - self._first_record[at]), names)
             for at in np.unique(part).tolist()
         ]
         back = np.argsort(np.argsort(part, kind="stable"), kind="stable")
-        return {name: np.concatenate([columns[name] for columns in taken])[back] for name in names}
+        return {name: np.concatenate([columns[name] for columns in by_part])[back] for name in names}
 
     @property
     def nbytes(self) -> int:

@@ -63,17 +63,17 @@ def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Ca
     """
     spent = now.since(before)
     staged = _reader(now, before, spent, waited_s) or _stage(now, before, spent)
-    taken = _others_cause(spent, _lost_by_input(spent), "the input")
-    found = [taken, staged] if taken and taken.share > OTHERS_FIRST else [staged, taken]
+    others = _others_cause(spent, _lost_by_input(spent), "the input")
+    causes = [others, staged] if others and others.share > OTHERS_FIRST else [staged, others]
     if staged is None and now.pipeline.kinds:
         text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
-        found.append(
+        causes.append(
             Cause("unknown", text, "Leave options.autotune.enabled on, or pass reader= with counters of your own")
         )
     elif staged is None:
         text = "the input limits; it is an iterator of Python, of which nothing is known"
-        found.append(Cause("unknown", text, "Pass reader= with counters of your own"))
-    return [cause for cause in found if cause is not None]
+        causes.append(Cause("unknown", text, "Pass reader= with counters of your own"))
+    return [cause for cause in causes if cause is not None]
 
 
 def step_causes(share: float, window_s: float, steps: int, spent: Sample, others: Cause | None = None) -> list[Cause]:

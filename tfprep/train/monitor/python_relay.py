@@ -113,8 +113,8 @@ def _tensors_behind(source: Any) -> Any:
     """
     if not isinstance(source, GeneratorType):
         return source if is_tensor_iterator(source) else None
-    found = (_tensors_behind(one) for one in gc.get_referents(source))
-    return next((one for one in found if one is not None), None)
+    iterators = (_tensors_behind(one) for one in gc.get_referents(source))
+    return next((one for one in iterators if one is not None), None)
 
 
 def image_count(element: Any) -> int:
