@@ -1,6 +1,7 @@
 """Every cause of a new trace is named with the argument that changed."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -105,6 +106,11 @@ def test_an_open_batch_under_xla_is_named(tf, model, caplog):
 
 
 def test_the_steps_are_in_the_profile(tf, dense, pairs, tmp_path, caplog):
+    """A profile of another run lies in the folder, written before the clock of the machine was set back."""
+    other = tmp_path / "plugins/profile/2099_01_01_00_00_00/host.xplane.pb"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    os.utime(other, (4e9, 4e9))
     callback = train.profile(tmp_path, steps=(5, 9))
     with caplog.at_level(logging.WARNING, "tfprep.train"):
         dense.fit(pairs(48).batch(4).prefetch(1), verbose=0, shuffle=False, callbacks=[callback])
@@ -116,6 +122,10 @@ def test_the_steps_are_in_the_profile(tf, dense, pairs, tmp_path, caplog):
     assert b"IteratorGetNext" in content
     tf.profiler.experimental.start(str(tmp_path))  # AlreadyExistsError if a profiler still runs
     tf.profiler.experimental.stop(save=False)
+    with caplog.at_level(logging.WARNING, "tfprep.train"):
+        dense.fit(pairs(4).batch(4), verbose=0, shuffle=False, callbacks=[callback])
+    assert callback.folder is None, "that of the fit before is not the folder of this one"
+    assert "nothing was profiled" in caplog.text
 
 
 def test_a_training_that_ends_too_early_is_reported(dense, pairs, tmp_path, caplog):

@@ -48,16 +48,18 @@ class Profile(keras.callbacks.Callback):  # type: ignore[misc]
         self._log_dir, self._first, self._last = log_dir, first, last
         self._mark: Any = None
         self._running = False
+        self._before: set[tuple[Path, int]] = set()
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Count steps from here."""
         self._stop()
-        self._step = 0
+        self._step, self.folder = 0, None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Start the profiler at the first step, and mark each: TensorBoard takes `_r=1` for a step."""
         self._step += 1
         if self._step == self._first:
+            self._before = self._profiles()
             tf.profiler.experimental.start(str(self._log_dir))
             self._running = True
         if self._running:
@@ -82,6 +84,10 @@ class Profile(keras.callbacks.Callback):  # type: ignore[misc]
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
-            written = self._log_dir.glob("plugins/profile/*/*.xplane.pb")
-            self.folder = max(written, key=lambda path: path.stat().st_mtime).parent
+            path, _ = min(self._profiles() - self._before)  # by time it may be an older one, if the clock was set back
+            self.folder = path.parent
             _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))
+
+    def _profiles(self) -> set[tuple[Path, int]]:
+        """Return the profiles that there are, with the times at which they were written."""
+        return {(path, path.stat().st_mtime_ns) for path in self._log_dir.glob("plugins/profile/*/*.xplane.pb")}
