@@ -9,6 +9,7 @@
     │   └── TooManyRejectsError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
     │   ├── DatasetReplacedError  another build replaced the dataset since it was opened
+    │   ├── NothingToCompareError  no image has a digest or a hash, and none is stored
     │   ├── StorageError        a store of objects refuses, cannot be reached, or has no such object
     │   │   └── ObjectChangedError  another process wrote the object that was to be replaced
     │   └── RecordError         a record on disk is damaged, or is not the one that the index describes
@@ -109,6 +110,10 @@ class DatasetError(TfprepError):
 
 class DatasetReplacedError(DatasetError):
     """Another build replaced the dataset after it was opened, or it was removed; open it again."""
+
+
+class NothingToCompareError(DatasetError):
+    """No image of a dataset has a digest or a hash, and none is stored from which one could be computed."""
 
 
 class StorageError(DatasetError):

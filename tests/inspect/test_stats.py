@@ -102,3 +102,17 @@ def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, tmp
     html = page.read_text()
     assert "2 of 3 classes are missing in val" in html
     assert "missing in train" not in html
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys, is_damaged):
+    """A record that cannot be read, of which the hash would be computed, is an error and not that there is nothing to compare."""
+    made = make_dataset(samples={"train": 4}, shards=1, fields=("image", "label") if is_damaged else ("label",))
+    if is_damaged:
+        (shard,) = made.path.glob("*.tfrecord-*")
+        content = bytearray(shard.read_bytes())
+        content[-40] ^= 255
+        shard.write_bytes(content)
+    assert status_of("stats", made.path, "--samples", 1, "--json") == is_damaged
+    result = json.loads(capsys.readouterr().out)
+    assert ("wrong checksum" in result["error"]["message"]) if is_damaged else (result["duplicates"] is None)

@@ -146,7 +146,7 @@ _SHOWN, _stats_CLASSES_SHOWN = 3, 20
 def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
     """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, brightness, objects, rejects, duplicates."""
     from tfprep.dataset import open_dataset
-    from tfprep.errors import DatasetError
+    from tfprep.errors import NothingToCompareError
     from tfprep.inspect.leaks import find_leaks
     from tfprep.inspect.pages.report import report_page
     from tfprep.inspect.stats import statistics_of
@@ -157,7 +157,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
         stats = statistics_of(data, most_samples=samples, on_sample=on_sample)
     try:
         leaks = find_leaks(data)
-    except DatasetError:  # No image has a digest or a hash: the other statistics stand all the same.
+    except NothingToCompareError:  # the other statistics stand all the same
         leaks = None
     if html:
         write_whole(html, report_page(data, stats, leaks))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tfprep.dataset import Dataset
-from tfprep.errors import DatasetError
+from tfprep.errors import DatasetError, NothingToCompareError
 from tfprep.fields import Array
 from tfprep.inspect.fingerprints import (
     MOST_DISTANCE,
@@ -198,7 +198,8 @@ def find_leaks(
         on_record: Called after each picture that was read.
 
     Raises:
-        DatasetError: The index or a record cannot be read, no image has a digest or a hash, or `distance` is out of range.
+        NothingToCompareError: No image has a digest or a hash.
+        DatasetError: The index or a record cannot be read, or `distance` is out of range.
     """
     samples = sum(split.samples for split in data.splits.values())
     limit = distance if distance is not None else DISTANCE if samples <= MANY else DISTANCE_OF_MANY
@@ -206,7 +207,7 @@ def find_leaks(
         raise DatasetError(f"distance is a number of bits from 0 to {MOST_DISTANCE}, not {limit}")
     prints = read_fingerprints(data, on_record, from_records=from_records)
     if from_records and len(prints) and not (prints.hashed.any() or (prints.digests >= 0).any()):
-        raise DatasetError(
+        raise NothingToCompareError(
             f"{data.path}: no image has a digest or a hash, and no image is stored from which one could be computed; "
             "build the dataset again with this version"
         )
