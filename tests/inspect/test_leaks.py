@@ -197,6 +197,9 @@ def test_groups_of_one_prefix_or_camera_and_time_are_suspected(tmp_path, build_f
     assert suspicions["camera and time"].examples == {"Maker Model 2024:05:01 10:00:00": {"train": 1, "val": 1}}
     from_raw = {one.kind: one for one in suspected_groups(data, prints, tmp_path / "raw")}
     assert from_raw["camera and time"].examples == suspicions["camera and time"].examples
+    (data.path / data.file("val", 0, 0).name).unlink()
+    with pytest.raises(DatasetError, match=r"val.* cannot be opened"):
+        suspected_groups(data, prints)
 
 
 def test_the_command(built, tmp_path, capsys):

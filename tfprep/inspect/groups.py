@@ -19,7 +19,6 @@ import numpy as np
 from PIL import Image
 
 from tfprep.dataset import Dataset
-from tfprep.errors import TfprepError
 from tfprep.inspect.fingerprints import Fingerprints
 from tfprep.storage.urls import open_file
 
@@ -149,12 +148,9 @@ def _stored_header(data: Dataset) -> Callable[[Fingerprints, int], bytes] | None
     def read(prints: Fingerprints, row: int) -> bytes:
         split = prints.name_of_split(row)
         shard, offset, size = (places[split][name][int(prints.position[row])].as_py() for name in columns)
-        try:
-            with open_file(data.path / data.file(split, 0, shard).name) as file:
-                file.seek(offset)
-                return file.read(min(size, _HEADER_BYTES))
-        except TfprepError:
-            return b""
+        with open_file(data.shard_path(data.file(split, 0, shard))) as file:
+            file.seek(offset)
+            return file.read(min(size, _HEADER_BYTES))
 
     return read
 
