@@ -129,6 +129,13 @@ def test_unknown_names(text, message):
         named(text)
 
 
+def test_a_module_is_not_missing_where_it_imports_one_that_is(tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"):
+        named("of_mine:f")
+
+
 def test_a_function_by_file_and_by_module(tmp_path):
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     assert named(f"{tmp_path / 'mine.py'}:double")(4) == 8

@@ -75,6 +75,8 @@ def named(text: str) -> Any:
         try:
             module = importlib.import_module(home)
         except ModuleNotFoundError as error:
+            if not f"{home}.".startswith(f"{error.name}."):  # what the module itself imports
+                raise
             raise LoaderError(
                 f"there is no module {home!r} ({error}); a file is named by its path, as step.py:f"
             ) from error
