@@ -124,7 +124,9 @@ class Folder:
 
 
 def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
-    """Return the class of each image by its name without suffix, from a text file. SourceError if it cannot be read.
+    """Return the class of each image by its name without folders and suffix, from a text file.
+
+    Raises SourceError if it cannot be read, or gives images of one name different classes.
 
     Args:
         root: The root.
@@ -146,7 +148,12 @@ def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
             }
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(f"{root / path}: cannot read the classes of images: {error!r}") from error
-    return {os.path.splitext(words[0].rpartition("/")[2])[0]: words[1] for words in rows if len(words) > 1}
+    labels: dict[str, str] = {}
+    for image, label in (words[:2] for words in rows if len(words) > 1):
+        name = os.path.splitext(image.rpartition("/")[2])[0]
+        if labels.setdefault(name, label) != label:
+            raise SourceError(f"{root / path}: images named {name!r} are of the classes {labels[name]!r} and {label!r}")
+    return labels
 
 
 Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
