@@ -129,6 +129,9 @@ def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
     tar(root / "a.tar", {"../../a.png": content(0)["png"]})
     with pytest.raises(SourceError, match="below it"):
         list(sources.Archives().scan(root).entries)
+    tar(root / "a.tar", {"a.png": content(0)["png"], "a.PNG": content(1)["png"]})
+    with pytest.raises(SourceError, match=r"a\.tar: 'a\.png' and 'a\.PNG' are one part of the sample 'a'"):
+        list(sources.Archives().scan(root).entries)
     with pytest.raises(SourceError, match="no archive fits"):
         sources.Archives("*.zip").scan(root)
 

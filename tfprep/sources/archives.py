@@ -214,9 +214,15 @@ def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]
     plain = plain_archive(root / path)
     file = path if plain == root / path else str(plain)
     for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name)[0]):
-        found = {split_name(member.name)[1].lower(): member for member in group}
+        by_ending: dict[str, Member] = {}
+        for member in group:
+            other = by_ending.setdefault(split_name(member.name)[1].lower(), member)
+            if other is not member:
+                raise SourceError(
+                    f"{root / path}: {other.name!r} and {member.name!r} are one part of the sample {key!r}"
+                )
         if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
-            yield _Sample(path, file, key, found, next((ending for ending in images if ending in found), None))
+            yield _Sample(path, file, key, by_ending, next((ending for ending in images if ending in by_ending), None))
 
 
 def split_name(name: str) -> tuple[str, str]:
