@@ -49,6 +49,13 @@ def test_a_group_stays_together_and_others_where_they_were(root, tmp_path):
         assert (grouped["a/2.jpg"], grouped["b/3.jpg"]) == (plain["a/2.jpg"], plain["b/3.jpg"])
 
 
+def test_a_sample_in_two_groups_is_an_error(tmp_path):
+    path = tmp_path / "groups.csv"
+    path.write_text("key,group\na,0\nb,0\nb,0\na,1\n")
+    with pytest.raises(SourceError, match=r"GroupFile: .*groups.csv has 'a' in two groups, '0' and '1'"):
+        sources.GroupFile(path)("b")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

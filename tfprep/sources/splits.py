@@ -306,8 +306,11 @@ class GroupFile:
 
     @cached_property
     def _groups(self) -> dict[str, str]:
-        columns = _column(Path(self.path), "GroupFile", ("key", "group"))
-        return dict(zip(columns["key"], columns["group"], strict=True))
+        columns, groups = _column(Path(self.path), "GroupFile", ("key", "group")), dict[str, str]()
+        for key, group in zip(columns["key"], columns["group"], strict=True):
+            if groups.setdefault(key, group) != group:
+                raise SourceError(f"GroupFile: {self.path} has {key!r} in two groups, {groups[key]!r} and {group!r}")
+        return groups
 
     __repr__ = constructor_text
 
