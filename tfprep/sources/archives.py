@@ -163,19 +163,19 @@ class Archives:
         return compile_pattern(self.members, "Archives: members").match_path(name)
 
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
-        found: set[str] = set()
+        classes: set[str] = set()
         for sample in (one for path, _ in archives for one in _samples(root, path, self.image, Counter())):
             if self.label is None:
                 holes = self._holes(sample)
-                found |= {key_of(holes["label"])} if holes else set()
+                classes |= {key_of(holes["label"])} if holes else set()
                 continue
             cell = sample.cell(root, self.label)
-            found |= {str(one) for one in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
+            classes |= {str(one) for one in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
         if self.label is None:
-            return tuple(sorted(found))
-        if found and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in found):
-            return tuple(map(str, range(max(map(int, found)) + 1)))
-        return sorted_classes(found)
+            return tuple(sorted(classes))
+        if classes and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in classes):
+            return tuple(map(str, range(max(map(int, classes)) + 1)))
+        return sorted_classes(classes)
 
     __repr__ = constructor_text
 
@@ -192,10 +192,10 @@ class _Sample(NamedTuple):
     """The ending of its image."""
 
     def reference(self, ending: str) -> Reference:
-        found = self.members.get(ending.lower())
-        if found is None:
+        member = self.members.get(ending.lower())
+        if member is None:
             return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
-        return Reference(self.file, found.start, found.bytes, found.deflated, path_cell(found.name))
+        return Reference(self.file, member.start, member.bytes, member.deflated, path_cell(member.name))
 
     def cell(self, root: Path, ending: str) -> Any:
         """The text of a member, or a value in a JSON member; None if there is none."""

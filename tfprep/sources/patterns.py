@@ -55,11 +55,11 @@ class Template:
     def parse(text: str) -> Template:
         """Divide text at its placeholders in braces; `{{` and `}}` stand for braces, and so do braces without a partner."""
         tokens: list[tuple[bool, str]] = []
-        for found in _BRACES.finditer(text):
-            if found[1] is not None:
-                tokens.append((True, found[1]))
+        for brace in _BRACES.finditer(text):
+            if brace[1] is not None:
+                tokens.append((True, brace[1]))
                 continue
-            piece = found[0][0] if found[0] in ("{{", "}}") else found[0]
+            piece = brace[0][0] if brace[0] in ("{{", "}}") else brace[0]
             if tokens and not tokens[-1][0]:
                 piece = tokens.pop()[1] + piece
             tokens.append((False, piece))
@@ -89,10 +89,10 @@ class Template:
 
     def match(self, name: str, known: Holes) -> Holes | None:
         """Return `known` with what `name` adds to it; None if it does not fit."""
-        found = self._regex.fullmatch(name)
-        if found is None:
+        matched = self._regex.fullmatch(name)
+        if matched is None:
             return None
-        new = found.groupdict()
+        new = matched.groupdict()
         if not new:
             return known
         if any(known.get(hole, value) != value for hole, value in new.items()):
@@ -328,10 +328,10 @@ _FOLDERS_CACHED = 4
 def image_places(root: Path, path: str) -> dict[str, str]:
     """Return the path of each image below `root` by its name, if `path` begins with `**/`. SourceError for two of one name."""
     places: dict[str, str] = {}
-    for found, _ in walk(root, compile_pattern("**", "image"), Counter()) if path.startswith("**/") else ():
-        name = key_of(found.rpartition("/")[2])
-        if places.setdefault(name, found) != found:
-            raise SourceError(f"{root}: {path!r} may be {places[name]} or {found}; rename one, or name the folder")
+    for image, _ in walk(root, compile_pattern("**", "image"), Counter()) if path.startswith("**/") else ():
+        name = key_of(image.rpartition("/")[2])
+        if places.setdefault(name, image) != image:
+            raise SourceError(f"{root}: {path!r} may be {places[name]} or {image}; rename one, or name the folder")
     return places
 
 

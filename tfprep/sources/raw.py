@@ -158,10 +158,10 @@ def raw_root(place: PathOrUrl) -> Path:
         DatasetError: The URL's scheme is unknown, or it carries credentials.
         MissingDependencyError: The package for object stores is not installed.
     """
-    found: Any = place if _remote(place) else folder_at(place)
-    if is_remote(found) and not _remote(found):
-        found = RawUrl(found.scheme, found.bucket, found.key, _Objects(found))
-    return found  # type: ignore[no-any-return]
+    root: Any = place if _remote(place) else folder_at(place)
+    if is_remote(root) and not _remote(root):
+        root = RawUrl(root.scheme, root.bucket, root.key, _Objects(root))
+    return root  # type: ignore[no-any-return]
 
 
 def can_list(root: Path) -> bool:
@@ -172,8 +172,8 @@ def can_list(root: Path) -> bool:
 def names_of(folder: Path) -> Names:
     """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError, SourceError."""
     if url := _remote(folder):
-        found = url.objects.folders.get(url.path, {})
-        return Names([name for name, state in found.items() if state], [n for n, state in found.items() if not state])
+        states = url.objects.folders.get(url.path, {})
+        return Names([name for name, state in states.items() if state], [n for n, state in states.items() if not state])
     names = Names([], [])
     others = 0
     with os.scandir(os.fspath(folder)) as entries:

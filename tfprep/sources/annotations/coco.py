@@ -103,9 +103,9 @@ class Coco(AnnotatedSource):
 
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
-        for image, found, holes, file in files.images(tally):
+        for image, of_image, holes, file in files.images(tally):
             path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
-            part = self._objects(image, found, files, tally)
+            part = self._objects(image, of_image, files, tally)
             yield Entry(key_of(path), holes["split"], (path,), (part,)), None
 
     def _objects(
@@ -122,7 +122,7 @@ class Coco(AnnotatedSource):
                         raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
                     texts.append(" ".join(one["caption"].split()))
                 return {**part, "text": "\n".join(texts)}
-            part["objects"] = [made for one in annotations if (made := self._object(one, files, tally)) is not None]
+            part["objects"] = [item for one in annotations if (item := self._object(one, files, tally)) is not None]
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
         return part
@@ -137,18 +137,18 @@ class Coco(AnnotatedSource):
         if label is None or (crowd and self.crowds == "skip"):
             tally[OTHER_CLASS if label is None else "region of a crowd"] += 1
             return None
-        made: dict[str, Any] = {"id": name, "label": label}
+        item: dict[str, Any] = {"id": name, "label": label}
         if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
-            made |= _shape(one["segmentation"], name)  # the box is that around the polygons
+            item |= _shape(one["segmentation"], name)  # the box is that around the polygons
         elif "bbox" in one or self.fields != ("box_labels",):
-            made["box"] = box_corners(one.get("bbox"), name)
+            item["box"] = box_corners(one.get("bbox"), name)
         if crowd:
-            made |= {"void": True} if self.crowds == "void" else {"flags": {"crowd": 1}}
+            item |= {"void": True} if self.crowds == "void" else {"flags": {"crowd": 1}}
         if DRAWN & set(self.fields):
-            made |= _shape(one.get("segmentation"), name)
+            item |= _shape(one.get("segmentation"), name)
         if "points" in self.fields:
-            made["points"] = _points(one.get("keypoints"), files.by_id[one["category_id"]][1], name)
-        return made
+            item["points"] = _points(one.get("keypoints"), files.by_id[one["category_id"]][1], name)
+        return item
 
 
 def box_corners(box: Any, name: str) -> list[float]:
@@ -205,10 +205,10 @@ class CocoFile:
         text = JsonText(path)
         starts: dict[str, tuple[Array, Array]] = {}
         categories: tuple[Any, ...] = ()
-        named: dict[str, int] = {}
+        text_ids: dict[str, int] = {}
         for name, start in text.members():
             if name in ("images", "annotations"):
-                starts[name] = _starts(text, start, "id" if name == "images" else "image_id", path, name, named)
+                starts[name] = _starts(text, start, "id" if name == "images" else "image_id", path, name, text_ids)
             if name == "categories":
                 categories = tuple(value for value, _ in text.elements(start))
         if missing := {"images", "annotations"} - set(starts):
@@ -274,11 +274,11 @@ class CocoFiles:
         for file, holes in self._files:
             tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
             tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
-            for image, found in file.images():
-                if not found and self._unannotated == "skip":
+            for image, of_image in file.images():
+                if not of_image and self._unannotated == "skip":
                     tally[UNANNOTATED] += 1
                 else:
-                    yield image, found, holes, file.path
+                    yield image, of_image, holes, file.path
 
     def number(self, category: Any, annotation: str) -> int | None:
         """Return the class number of a category; None if its objects are left out."""
@@ -301,10 +301,12 @@ def image_file_name(image: Mapping[str, Any]) -> Any:
     return name.replace("\\", "/") if isinstance(name, str) else name
 
 
-def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: dict[str, int]) -> tuple[Array, Array]:
+def _starts(
+    text: JsonText, start: int, key: str, path: Path, name: str, text_ids: dict[str, int]
+) -> tuple[Array, Array]:
     """int64 [N] twice: the id of each element, and the character at which it begins.
 
-    An id that is text gets a number above all that tools give, which `named` keeps.
+    An id that is text gets a number above all that tools give, which `text_ids` keeps.
     """
     ids, starts = array("q"), array("q")
     for value, at in text.elements(start):
@@ -312,7 +314,7 @@ def _starts(text: JsonText, start: int, key: str, path: Path, name: str, named: 
         if isinstance(number, float) and number.is_integer():
             number = int(number)
         if isinstance(number, str) and number:
-            number = named.setdefault(number, (1 << 62) + len(named))
+            number = text_ids.setdefault(number, (1 << 62) + len(text_ids))
         elif not isinstance(number, int):
             raise SourceError(f"{path}: {name}[{len(ids)}] has no {key!r}, a whole number or text; got {value!r:.80}")
         ids.append(number)
@@ -396,8 +398,8 @@ class JsonText:
             raise self._error("brackets are nested too deeply", at) from error
 
     def _skip(self, at: int) -> int:
-        found = _SPACE.match(self._text, at)
-        return found.end() if found else at
+        space = _SPACE.match(self._text, at)
+        return space.end() if space else at
 
     def _expect(self, at: int, character: str) -> int:
         at = self._skip(at)

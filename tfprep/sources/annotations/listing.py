@@ -175,12 +175,12 @@ def annotated_images(
 
 def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[Any]]) -> set[str]:
     """Return the names of classes that occur in files of annotations. One that is wrong rejects its image when that is listed."""
-    found: set[str] = set()
+    class_names: set[str] = set()
     for path, _ in walk(root, annotations, Counter()):
         with suppress(WrongAnnotation):
             of_file = names(read_annotations(root, path) or b"", path)
-            found |= {name for name in of_file if isinstance(name, str) and name and not class_name_fault(name)}
-    return found
+            class_names |= {name for name in of_file if isinstance(name, str) and name and not class_name_fault(name)}
+    return class_names
 
 
 def object_listing(

@@ -99,10 +99,10 @@ class ObjectTable(AnnotatedSource):
         if len(columns) != 4 or not all(column is None or isinstance(column, str) for column in columns):
             raise RecipeError(f"ObjectTable: boxes are one column or four; got {self.boxes!r}")
         check_box_format(self.box_format, "ObjectTable: box_format")
-        wanted = {"boxes"} & set(self.fields) if self.boxes is None else set()
-        wanted |= DRAWN & set(self.fields) if self.runs is None else set()
-        if wanted:
-            raise RecipeError(f"ObjectTable: {' and '.join(sorted(wanted))} need columns (boxes=, runs=)")
+        undrawn = {"boxes"} & set(self.fields) if self.boxes is None else set()
+        undrawn |= DRAWN & set(self.fields) if self.runs is None else set()
+        if undrawn:
+            raise RecipeError(f"ObjectTable: {' and '.join(sorted(undrawn))} need columns (boxes=, runs=)")
         if self.split is not None and (self.splits is not None or "split" in pattern.holes):
             raise RecipeError(f"ObjectTable: the column {self.split!r} gives the splits; leave out the others")
 
@@ -122,14 +122,14 @@ class ObjectTable(AnnotatedSource):
         numbers = {name: number for number, name in enumerate(names)}
         relative = self.box_format.startswith("rel_")
         for path, image in images.items():
-            taken = [{"label": numbers[name], **one} for name, one in image.objects if name in numbers]
-            tally.update({OTHER_CLASS: len(image.objects) - len(taken)} if len(taken) < len(image.objects) else {})
+            objects = [{"label": numbers[name], **one} for name, one in image.objects if name in numbers]
+            tally.update({OTHER_CLASS: len(image.objects) - len(objects)} if len(objects) < len(image.objects) else {})
             if self.boxes is None and self.runs is None:
-                taken = list({one["label"]: one for one in taken}.values())
-            part: dict[str, Any] = {"size": None, "objects": taken, "relative": relative}
-            if image.fault or (not taken and self.unannotated == "reject"):
+                objects = list({one["label"]: one for one in objects}.values())
+            part: dict[str, Any] = {"size": None, "objects": objects, "relative": relative}
+            if image.fault or (not objects and self.unannotated == "reject"):
                 part["fault"] = image.fault or "the image has no objects"
-            if taken or image.fault or self.unannotated != "skip":
+            if objects or image.fault or self.unannotated != "skip":
                 yield Entry(key_of(path), image.split, (path,), (part,)), None
 
     def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
@@ -156,11 +156,11 @@ class ObjectTable(AnnotatedSource):
                 image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
         if not images:
             raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
-        boxed = [made for image in images.values() for _, made in image.objects if "box" in made]
-        boxes = np.array([made["box"] for made in boxed]).reshape(-1, 4)
+        boxed = [item for image in images.values() for _, item in image.objects if "box" in item]
+        boxes = np.array([item["box"] for item in boxed]).reshape(-1, 4)
         corners: BoxFormat = "rel_xyxy" if self.box_format.startswith("rel_") else "xyxy"
-        for made, box in zip(boxed, convert_boxes(boxes, corners, source=self.box_format).tolist(), strict=True):
-            made["box"] = box
+        for item, box in zip(boxed, convert_boxes(boxes, corners, source=self.box_format).tolist(), strict=True):
+            item["box"] = box
         return images
 
     def _object(self, cells: Mapping[str, Any], where: str, comma: bool) -> tuple[str, dict[str, Any]] | None:

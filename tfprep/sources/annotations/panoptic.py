@@ -95,11 +95,11 @@ class CocoPanoptic(AnnotatedSource):
 
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template, segments = Template.parse(self.images), Template.parse(self.segments)
-        for image, found, holes, file in files.images(tally):
+        for image, of_image, holes, file in files.images(tally):
             path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
-            name = found[0].get("file_name") if found else path.rpartition("/")[2].rpartition(".")[0] + ".png"
+            name = of_image[0].get("file_name") if of_image else path.rpartition("/")[2].rpartition(".")[0] + ".png"
             png = image_path(segments, {**holes, "file_name": name}, file)
-            part = self._objects(image, found, files)
+            part = self._objects(image, of_image, files)
             yield Entry(key_of(path), holes["split"], (path, png), (part,)), None
 
     def _objects(self, image: Mapping[str, Any], annotations: list[Any], files: CocoFiles) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class CocoPanoptic(AnnotatedSource):
                     raise WrongAnnotation(f"a segment is an object with an id; got {one!r:.60}")
                 name = f"segment {one['id']}"
                 label = files.number(one.get("category_id"), name)
-                made: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
+                item: dict[str, Any] = {"id": name, "label": label, "segment": one["id"]}
                 if one.get("iscrowd") and self.crowds != "keep":
-                    made |= {"void": True, "skip": self.crowds == "skip"}
+                    item |= {"void": True, "skip": self.crowds == "skip"}
                 if thing := files.by_id[one["category_id"]][2]:
-                    made["box"] = box_corners(one.get("bbox"), name)
-                part["objects" if thing else "stuff"].append(made)
+                    item["box"] = box_corners(one.get("bbox"), name)
+                part["objects" if thing else "stuff"].append(item)
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
         return part

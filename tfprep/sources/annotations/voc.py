@@ -127,10 +127,10 @@ class Voc(AnnotatedSource):
         masks = [compile_pattern(getattr(self, _MASKS[name]), name) for name in self.fields if name in _MASKS]
         companions = Companions(root)
         if self.sets is None:
-            found = annotated_images(self, root, image, annotations, tally)
+            listed = annotated_images(self, root, image, annotations, tally)
         else:
-            found = self._listed(root, image, annotations, companions)
-        for one, holes in found:
+            listed = self._listed(root, image, annotations, companions)
+        for one, holes in listed:
             yield one._replace(others=tuple(companions.find(mask, holes)[0] for mask in masks))
 
     def _listed(
@@ -141,11 +141,11 @@ class Voc(AnnotatedSource):
             for line in filter(None, text_lines(root / path, "list of images")):
                 # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
-                found = [companions.find(image, {**placeholders, "_1": name}) for name in names]
-                place = 0 if found[0][1] else 1
+                candidates = [companions.find(image, {**placeholders, "_1": name}) for name in names]
+                place = 0 if candidates[0][1] else 1
                 holes = {**placeholders, "_1": names[place]}
                 own = companions.find(annotations, holes)[0]
-                yield AnnotatedImage(found[place][0], placeholders["split"], own), holes
+                yield AnnotatedImage(candidates[place][0], placeholders["split"], own), holes
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         tree = _tree(data, path)
@@ -165,8 +165,8 @@ class Voc(AnnotatedSource):
                 rule = f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers"
                 raise WrongAnnotation(rule) from None
             corners = [x0 - self.first_pixel, y0 - self.first_pixel, x1, y1]
-            made = {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
-            objects.append(made)
+            item = {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
+            objects.append(item)
         sides = [_text(tree.find("size"), side) for side in ("height", "width")]
         known = all(side.isdecimal() and int(side) for side in sides)  # some tools write none, or 0
         return {"size": [int(side) for side in sides] if known else None, "objects": objects}
@@ -180,5 +180,5 @@ def _tree(data: bytes, path: str) -> ElementTree.Element:
 
 
 def _text(element: ElementTree.Element | None, name: str) -> str:
-    found = None if element is None else element.find(name)
-    return "" if found is None or found.text is None else found.text.strip()
+    child = None if element is None else element.find(name)
+    return "" if child is None or child.text is None else child.text.strip()

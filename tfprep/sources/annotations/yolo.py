@@ -162,7 +162,7 @@ class Yolo(AnnotatedSource):
             )
         if not all(map(math.isfinite, values)):
             raise WrongAnnotation(f"{name}: coordinates are finite numbers; got {' '.join(words)[:60]!r}")
-        made: dict[str, Any] = {"id": name, "label": label}
+        item: dict[str, Any] = {"id": name, "label": label}
         if data.points:
             count, numbers = data.points
             if len(values) != 4 + count * numbers:
@@ -171,18 +171,18 @@ class Yolo(AnnotatedSource):
             rows = [values[at : at + numbers] for at in range(4, len(values), numbers)]
             # Points of two numbers are visible, unless both are 0.
             points = [row if numbers == 3 else [*row, 2.0 if any(row) else 0.0] for row in rows]
-            return made | {"box": _corners(values[:4]), "points": points}
+            return item | {"box": _corners(values[:4]), "points": points}
         if len(values) == 4:
             if DRAWN & set(self.fields):
                 raise WrongAnnotation(
                     f"{name}: {' and '.join(sorted(DRAWN & set(self.fields)))} need a polygon, this is a box"
                 )
-            return made | {"box": _corners(values)}
+            return item | {"box": _corners(values)}
         if len(values) < 6 or len(values) % 2:
             raise WrongAnnotation(
                 f"{name}: expected x, y, w and h, or a polygon of three points or more; got {len(values)} numbers"
             )
-        return made | {"polygons": [values]}
+        return item | {"polygons": [values]}
 
 
 @dataclass(frozen=True)
