@@ -312,10 +312,15 @@ def warped_spec(spec: FieldSpec, geometry: Sequence[GeometryOp]) -> FieldSpec:
 
 def known_size(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> tuple[int | None, ...]:
     """The (height, width) of a raster of this size after the ops; None for a side that differs between samples."""
+    sizes = [transform.size for _, transform in transforms_of(geometry, size)]
+    return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
+
+
+def transforms_of(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> list[tuple[Size, Transform]]:
+    """The ops as one transform of a raster of this (height, width), or of several sizes where samples differ in it."""
     height, width = size
     probes = _PROBES if height is None or width is None else ((height, width),)
-    sizes = [transform_of(geometry, probe).size for probe in probes]
-    return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
+    return [(probe, transform_of(geometry, probe)) for probe in probes]
 
 
 def check_geometry(geometry: Any) -> None:

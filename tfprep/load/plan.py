@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
 from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels
-from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load
+from tfprep.load.at_load.plan import PLACES, AtLoad, dropped_by, plan_at_load, plan_geometry
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
@@ -83,12 +84,16 @@ class LoaderPlan:
         return common_specs(self.sources)
 
     @cached_property
-    def read(self) -> Outputs:
-        """The outputs as records give them."""
-        options, geometry = self.options, tuple(self.options.geometry)
-        warped = {name: warped_spec(spec, geometry) for name, spec in self.specs.items()}
+    def _warped(self) -> Mapping[str, FieldSpec]:
+        """The fields after `geometry`."""
+        return {name: warped_spec(spec, tuple(self.options.geometry)) for name, spec in self.specs.items()}
+
+    @cached_property
+    def _named(self) -> Outputs:
+        """The outputs that the options name, before rows are dropped or added."""
+        options = self.options
         try:
-            outputs = resolve(warped, options.fields, options.inputs, options.targets, options.sample_weight)
+            return resolve(self._warped, options.fields, options.inputs, options.targets, options.sample_weight)
         except LoaderError as error:
             if len(self.sources) == 1:
                 if added := self.sources[0].dataset.fields_added_since():
@@ -97,7 +102,22 @@ class LoaderPlan:
             raise LoaderError(
                 f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
             ) from None
-        outputs = pad_outputs(outputs, warped, options.pad)
+
+    @cached_property
+    def geometry_rules(self) -> Mapping[str, Any]:
+        """The options of `warp_sample` with which samples follow `geometry`."""
+        recipes = [source.dataset.manifest.recipe for source in self.sources]
+        return plan_geometry(tuple(self.options.geometry), self._named, self.specs, recipes)
+
+    @cached_property
+    def read(self) -> Outputs:
+        """The outputs as records give them."""
+        options, dropped = self.options, dropped_by(self.geometry_rules, self.specs)
+        kept = (
+            replace(output, shape=(None, *output.shape[1:])) if output.fields[0] in dropped else output
+            for output in self._named.outputs
+        )
+        outputs = pad_outputs(Outputs(tuple(kept), self._named.structure), self._warped, options.pad)
         self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
         manifest = self.sources[0].dataset.manifest

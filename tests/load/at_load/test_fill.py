@@ -7,9 +7,9 @@ import pytest
 
 import tfprep
 from tests.load.batches import batches, check_same, joined, overwrite
-from tfprep import Recipe, codecs, derive, sources
+from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.errors import LoaderError, RecordError
-from tfprep.load import Buckets, CutMix, MixUp, RandomCrop, RandomFlip, RandomResizedCrop
+from tfprep.load import Buckets, CutMix, MixUp, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 from tfprep.load.at_load.mixing import blend
 from tfprep.load.at_load.plan import unfit_fields
 
@@ -230,7 +230,40 @@ CANNOT_FOLLOW = {
     "InstanceOffsets": ("holds directions", RandomFlip(), None),
     "Distance": ("holds distances in pixels, which a resize", RandomResizedCrop(9, 9), Buckets([(9, 9)])),
     "Clicks": ("holds distances in pixels, which a resize", RandomResizedCrop(9, 9), None),
+    "ClickMaps": ("holds distances in pixels, which a resize", Resize(9, 9), None),
 }  # fmt: skip
+
+
+def mirrored(size, generator):
+    return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
+
+
+def turned(size, generator):
+    return augment.Transform(np.array([[0.0, 1, 0], [-1, 0, size[1]], [0, 0, 1]]), size[::-1])
+
+
+# By the loader's `geometry`: what each may do, and what not.
+BY_GEOMETRY = {
+    "ClickPoints": ([augment.Resize(24, 32)], [augment.CenterCrop(8, 8), augment.CenterCrop(99, 99), mirrored, turned]),
+    "InstanceOffsets": ([augment.CenterCrop(8, 8)], [mirrored, turned, augment.Resize(12, 16)]),
+    "Heatmaps": ([augment.CenterCrop(8, 8), turned, augment.Resize(12, 16)], [mirrored]),
+    "Distance": ([augment.CenterCrop(8, 8), mirrored, turned], [augment.Resize(24, 31), augment.Resize(shorter=48)]),
+    "ClickMaps": ([mirrored], [augment.Resize(12, 16)]),
+    "Boundaries": ([augment.Resize(12, 16), mirrored, turned, augment.CenterCrop(8, 8)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("derived", BY_GEOMETRY)
+def test_a_derived_input_that_cannot_follow_geometry_is_named(make_dataset, derived):
+    made = make_dataset(samples={"train": 4}, fields=("image", "clicks", "label"))
+    made.seal(lambda document: document.update(recipe={"derive": {"clicks": {"type": f"tfprep.derive.{derived}"}}}))
+    data, (allowed, refused) = tfprep.open(made.path), BY_GEOMETRY[derived]
+    for op in allowed:
+        data.numpy_loader("train", 4, geometry=[op])
+    for op in refused:
+        with pytest.raises(LoaderError, match=r"^geometry cannot be applied: 'clicks' (holds|has a channel)"):
+            data.numpy_loader("train", 4, geometry=[op])
+        data.numpy_loader("train", 4, geometry=[op], fields=["image", "label"])
 
 
 @pytest.mark.parametrize("derived", CANNOT_FOLLOW)

@@ -271,6 +271,52 @@ def test_geometry_comes_first(data):
         assert np.abs(batch["mask"] - batch["where"][..., 0] // 5 % 7)[:, 2:-2, 2:-2].astype(bool).mean() < 0.5
 
 
+@pytest.mark.parametrize("at_load", [[], [ColourJitter(p=0)]])
+def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
+    """What lies outside the picture, and which boxes remain, is the same with and without an op at load: that of a build."""
+    made = make_dataset(samples={"train": 6}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
+    rules = {"fill": {"mask": 11}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
+    made.seal(lambda document: document.update(recipe=rules))
+    data, stored = tfprep.load.open(made.path), made.values["train"][0]
+    options = {"batch_size": 6, "order": "sequential", "at_load": at_load}
+    (padded,) = batches(data, 1, fields=["image", "mask"], geometry=[augment.CenterCrop(99, 120)], **options)
+    (cut,) = batches(data, 1, fields=["image", "boxes", "box_labels"], geometry=[augment.CenterCrop(30, 40)], **options)
+    for row, sample in enumerate(stored):
+        height, width = sample["mask"].shape
+        top, left = (99 - height) // 2, (120 - width) // 2
+        around = ((top, 99 - height - top), (left, 120 - width - left))
+        np.testing.assert_array_equal(padded["mask"][row], np.pad(sample["mask"], around, constant_values=11))
+        shift = [round((width - 40) / 2), round((height - 30) / 2)]
+        moved = sample["boxes"] - np.tile(shift, 2).astype(np.float32)
+        inside = np.clip(moved, 0, [40, 30, 40, 30])
+        areas = [np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) for boxes in (inside, moved)]
+        seen = areas[0] >= 0.3 * areas[1]
+        np.testing.assert_allclose(cut["boxes"][row], inside[seen], rtol=1e-5)
+        np.testing.assert_array_equal(cut["box_labels"][row], sample["box_labels"][seen])
+    others = {"fields": ["image", "box_labels"], "geometry": [augment.CenterCrop(30, 40)]}
+    with pytest.raises(
+        LoaderError, match=r"^geometry: 'box_labels' loses the rows of boxes that are not visible; load"
+    ):
+        data.numpy_loader("train", 6, **others)
+
+
+def test_a_geometry_that_mirrors_points_needs_their_flip_indices(make_dataset):
+    def mirrored(size, generator):
+        return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
+
+    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
+    options = {"batch_size": 4, "geometry": [mirrored], "order": "sequential"}
+    with pytest.raises(
+        LoaderError, match=r"^geometry mirrors 'points', and a left hand becomes a right hand; say in the"
+    ):
+        tfprep.load.open(made.path).numpy_loader("train", **options)
+    made.seal(lambda document: document.update(recipe={"flip_indices": {"points": [0, 2, 1]}}))
+    (batch,) = batches(tfprep.load.open(made.path), 1, **options)
+    for points, stored in zip(batch["points"], made.values["train"][0], strict=True):
+        expected = (stored["points"] * [-1, 1, 1] + [stored["image"].shape[1], 0, 0])[[0, 2, 1]]
+        np.testing.assert_allclose(points, expected, rtol=1e-5)
+
+
 # --- mistakes -----------------------------------------------------------------------------------------------------------
 
 

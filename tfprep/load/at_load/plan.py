@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
+import numpy as np
+
+from tfprep import augment
+from tfprep.augment.transform import GeometryOp, is_affine, warp_boxes
+from tfprep.augment.warp import singular_values
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind
 from tfprep.load.at_load.ops import (
@@ -31,10 +36,12 @@ from tfprep.load.at_load.ops import (
     Resize,
 )
 from tfprep.load.order.permutation import seed_key
-from tfprep.load.outputs import Output, Outputs, known_size, renamed
+from tfprep.load.outputs import Output, Outputs, known_size, renamed, transforms_of
 from tfprep.optional import require_package
 
 PLACES: frozenset[Kind] = frozenset({"boxes", "points"})
+Act: TypeAlias = tuple[str, type]
+"""What changes samples: its name for messages, and the type of op that does the same."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,6 @@ def _planned(
     training: bool,
     warps: bool = False,
 ) -> AtLoad:
-    unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
     geometry = tuple(op for op in ops if isinstance(op, Geometry))
     colour = tuple(op for op in ops if isinstance(op, Colour))
     mixes = tuple(op for op in ops if isinstance(op, MixUp | CutMix))
@@ -262,19 +268,11 @@ def _planned(
     moved_alone = all(isinstance(op, Cut) for op in geometry) and not (geometry and moved & PLACES)
     warps = warps or bucket is not None or bool(colour) or not moved_alone
     forms, since = _forms(geometry, bucket, training)
-    first, *others = [_rules(recipe, outputs, specs, forms[-1]) for recipe in recipes]
-    rules = first if warps else None
-    if warps and any(other != rules for other in others):
-        raise LoaderError(
-            "at_load: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, by "
-            "which boxes and points follow; leave these out of `fields`, or build both alike"
-        )
-    dropping: frozenset[str] = frozenset()
-    if rules is not None and rules["min_visible"]:
-        boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
-        dropping = frozenset(boxes).union(*rules["row_fields"].values())
+    acts = [_act(op) for op in (*ops, *(bucket.forms[:1] if bucket else ()))]
+    rules = _rules(recipes, outputs.fields, specs, acts, warps=warps)
+    dropping = frozenset() if rules is None else dropped_by(rules, specs)
     plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, dropping)
-    _check_fields([*ops, *(bucket.forms[:1] if bucket else ())], outputs, kinds, unfit)
+    _check_fields(acts, outputs, kinds, recipes)
     for op in colour:
         name = type(op).__name__
         if not images:
@@ -311,29 +309,111 @@ def _forms(
     return chains, since if training else ()
 
 
+def plan_geometry(
+    geometry: Sequence[GeometryOp],
+    outputs: Outputs,
+    specs: Mapping[str, FieldSpec],
+    recipes: Sequence[Mapping[str, Any]],
+) -> Mapping[str, Any]:
+    """The options of `warp_sample` for `geometry`, ops of a recipe in their unaugmented form: those of a build.
+
+    LoaderError where a field cannot follow, as for an op at load.
+    """
+    rasters = [name for name in outputs.fields if name in specs and specs[name].kind in RASTER_KINDS]
+    if not geometry or not rasters:
+        return {}
+    acts = _acts_of(geometry, specs[rasters[0]].shape[:2])
+    _check_fields(acts, outputs, {output.name: _kinds(output, specs) for output in outputs.outputs}, recipes)
+    places = any(specs[name].kind in PLACES for name in outputs.fields if name in specs)
+    matters = places or ("geometry", augment.Translate) in acts  # or no rule says anything about the picture
+    return _rules(recipes if matters else recipes[:1], outputs.fields, specs, acts, warps=True) or {}
+
+
+def _acts_of(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> list[Act]:
+    """The ops that do what `geometry` does to rasters of this size. Rotate stands for any that turns, Translate for any that
+    moves the picture's edges."""
+    acts: set[type] = set()
+    for (height, width), transform in transforms_of(geometry, size):
+        linear = transform.matrix[:2, :2] / transform.matrix[2, 2]
+        bends = bool(transform.bends) or not is_affine(transform.matrix)
+        if bends or (np.abs(np.array(singular_values(transform)) - 1) > 1e-6).any():
+            acts.add(Resize)
+        if transform.mirrors:
+            acts.add(RandomFlip)
+        elif bends or (np.abs(linear / np.abs(np.linalg.det(linear)) ** 0.5 - np.eye(2)) > 1e-6).any():
+            acts.add(augment.Rotate)
+        (seen,), (visible,) = warp_boxes(np.array([[0, 0, width, height]]), transform)
+        if visible < 1 - 1e-6:
+            acts.add(CenterCrop)
+        if bends or not np.allclose(seen, (0, 0, transform.size[1], transform.size[0])) or CenterCrop in acts:
+            acts.add(augment.Translate)
+    return [
+        ("geometry", act) for act in (RandomFlip, Resize, CenterCrop, augment.Rotate, augment.Translate) if act in acts
+    ]
+
+
+def _act(op: AtLoadOp | Covering) -> Act:
+    return "bucket" if isinstance(op, Covering) else f"at_load: {type(op).__name__}", type(op)
+
+
 def _rules(
-    recipe: Mapping[str, Any], outputs: Outputs, specs: Mapping[str, FieldSpec], geometry: Sequence[Placed]
+    recipes: Sequence[Mapping[str, Any]],
+    fields: Sequence[str],
+    specs: Mapping[str, FieldSpec],
+    acts: Sequence[Act],
+    *,
+    warps: bool,
+) -> Mapping[str, Any] | None:
+    """The options of `warp_sample` that a build of these recipes takes, of the fields that are loaded; None unless it `warps`."""
+    first, *others = [_rules_of(recipe, fields, specs, acts) for recipe in recipes]
+    if not warps:
+        return None
+    if any(other != first for other in others):
+        raise LoaderError(
+            f"{acts[0][0] if acts else 'at_load'}: the datasets of a mix were built with different border, fill, min_visible, "
+            "row_fields or flip_indices, by which boxes and points follow; leave these out of `fields`, or build both alike"
+        )
+    return first
+
+
+def dropped_by(rules: Mapping[str, Any], specs: Mapping[str, FieldSpec]) -> frozenset[str]:
+    """The fields that lose the rows of boxes that are not visible any more."""
+    if not rules.get("min_visible"):
+        return frozenset()
+    boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
+    return frozenset(boxes).union(*rules["row_fields"].values())
+
+
+def _rules_of(
+    recipe: Mapping[str, Any], fields: Sequence[str], specs: Mapping[str, FieldSpec], acts: Sequence[Act]
 ) -> Mapping[str, Any]:
     """The options of `warp_sample` that a build of this recipe takes, of the fields that are loaded."""
-    loaded = [name for name in outputs.fields if name in specs]
+    loaded = [name for name in fields if name in specs]
     flips = {name: tuple(rows) for name, rows in recipe.get("flip_indices", {}).items()}
+    mirroring = next((what for what, act in acts if issubclass(act, RandomFlip)), None)
     for name in loaded:
-        if specs[name].kind == "points" and name not in flips and any(isinstance(op, RandomFlip) for op in geometry):
+        if specs[name].kind == "points" and name not in flips and mirroring:
             raise LoaderError(
-                f"at_load: RandomFlip mirrors '{name}', and a left hand becomes a right hand; say in the recipe which rows "
+                f"{mirroring} mirrors '{name}', and a left hand becomes a right hand; say in the recipe which rows "
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
             )
     rows = {name: [one for one in others if one in loaded] for name, others in recipe.get("row_fields", {}).items()}
-    least, cuts = recipe.get("min_visible", 0.0), any(not isinstance(op, RandomFlip | Resize) for op in geometry)
+    least, cutting = recipe.get("min_visible", 0.0), [what for what, act in acts if issubclass(act, _CUTS)]
     for boxes, others in rows.items():
-        if least and cuts and others and boxes not in loaded:
+        if least and cutting and others and boxes not in loaded:
+            where = cutting[0].partition(":")[0]
             raise LoaderError(
-                f"at_load: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
+                f"{where}: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
             )
     return {
-        "border": recipe.get("border", "constant"), "fill": recipe.get("fill", {}), "min_visible": least,
+        "border": recipe.get("border", "constant"),
+        "fill": {name: fill for name, fill in recipe.get("fill", {}).items() if name in loaded},
+        "min_visible": least,
         "row_fields": {name: others for name, others in rows.items() if name in loaded}, "flip_indices": flips,
     }  # fmt: skip
+
+
+_CUTS = (RandomCrop, RandomResizedCrop, CenterCrop, Covering)
 
 
 class Unfit(NamedTuple):
@@ -370,11 +450,14 @@ def _described(options: Mapping[str, Any], code: Mapping[str, Any]) -> tuple[set
 
 def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
     if "tfprep.derive.InstanceOffsets" in types or ("tfprep.derive.Sobel" in types and options.get("of") == "both"):
-        return Unfit((RandomFlip, *_SCALES), "holds directions, which a flip or a resize of its pixels does not turn")
+        return Unfit(
+            (RandomFlip, augment.Rotate, *_SCALES),
+            "holds directions, which a flip or a resize of its pixels does not turn",
+        )
     if "tfprep.derive.Heatmaps" in types and options.get("channels") != 1:
         return Unfit((RandomFlip,), "has a channel for each point, and a flip exchanges left and right points")
     if "tfprep.derive.ClickPoints" in types:
-        ops = (RandomFlip, RandomCrop, CenterCrop, *_SCALES, MixUp, CutMix)
+        ops = (RandomFlip, RandomCrop, CenterCrop, augment.Rotate, augment.Translate, *_SCALES, MixUp, CutMix)
         return Unfit(ops, "holds coordinates, which do not move with the pixels")
     if types & _LENGTHS:
         return Unfit(_SCALES, "holds distances in pixels, which a resize of its pixels does not scale")
@@ -382,7 +465,9 @@ def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
 
 
 _SCALES = (RandomResizedCrop, Resize, Covering)
-_LENGTHS = {f"tfprep.derive.{name}" for name in ("Clicks", "Distance", "GeodesicDistance", "SignedDistance")}
+_LENGTHS = {
+    f"tfprep.derive.{name}" for name in ("ClickMaps", "Clicks", "Distance", "GeodesicDistance", "SignedDistance")
+}
 
 
 def not_a_class(name: str, label: object, classes: int) -> str:
@@ -413,31 +498,30 @@ def _class_count(output: Output, encodings: Sequence[Encoding], classes: Mapping
 
 
 def _check_fields(
-    ops: Sequence[AtLoadOp | Covering], outputs: Outputs, kinds: Mapping[str, set[Kind]], unfit: Mapping[str, Unfit]
+    acts: Sequence[Act], outputs: Outputs, kinds: Mapping[str, set[Kind]], recipes: Sequence[Mapping[str, Any]]
 ) -> None:
+    unfit = {name: why for recipe in recipes for name, why in unfit_fields(recipe).items()}
     has_label = any("label" in of_output for of_output in kinds.values())
-    if not has_label and any(isinstance(op, OneHotLabels) for op in ops):
+    if not has_label and any(issubclass(act, OneHotLabels) for _, act in acts):
         raise LoaderError("at_load: no label is loaded for OneHotLabels to work on; name it in `fields` or `targets`")
-    for op in ops:
+    for what, act in acts:
         for output in outputs.outputs:
-            reason = _why_not(op, output, kinds[output.name], unfit)
-            if reason:
-                name = "bucket" if isinstance(op, Covering) else f"at_load: {type(op).__name__}"
-                raise LoaderError(f"{name} {reason}")
+            if reason := _why_not(act, output, kinds[output.name], unfit):
+                raise LoaderError(f"{what} {reason}")
 
 
-def _why_not(op: AtLoadOp | Covering, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
+def _why_not(act: type, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
     """Why an output cannot follow the op, and the way out; "" where it can."""
-    if isinstance(op, OneHotLabels | Colour):
+    if issubclass(act, OneHotLabels | Colour):
         return ""
     way_out = "leave it out of `fields`, or put the op into the recipe's geometry"
-    if kinds & PLACES and isinstance(op, Mixing):
+    if kinds & PLACES and issubclass(act, Mixing):
         return f"does not move boxes and points, such as '{output.name}'; {way_out}"
-    if isinstance(op, MixUp) and "mask" in kinds:
+    if issubclass(act, MixUp) and "mask" in kinds:
         return f"cannot mix the class numbers of '{output.name}'; use CutMix, or leave it out of `fields`"
     for field in output.fields:
         types, reason = unfit.get(field, ((), ""))
-        if isinstance(op, types):
+        if issubclass(act, types):
             return f"cannot be applied: '{field}' {reason}; {way_out}"
     return ""
 

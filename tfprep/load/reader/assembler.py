@@ -87,7 +87,9 @@ class BatchAssembler:
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         paths = plan.files if paths is None else paths
         own, *added = plan.parts_in.values()
-        self.reading = Reading(paths, identities, own, tuple(plan.options.geometry), plan.warping, cold, added)
+        self.reading = Reading(
+            paths, identities, own, tuple(plan.options.geometry), plan.geometry_rules, plan.warping, cold, added
+        )
         self.reader = open_reader(self.reading, damaged)
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
         self._columns = row_columns(self.reader, len(plan.tables))

@@ -127,14 +127,15 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 class Reading:
     """The files, what is read of them, and the geometry and the ops at load on the way in.
 
-    `identities`: see `Files`. `announce`: the page cache cannot hold all files, so the system is told which bytes come next.
-    `added`: the parts that are read in each further place.
+    `identities`: see `Files`. `rules`: options of `warp_sample` for `geometry`. `announce`: the page cache cannot hold all
+    files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
     """
 
     paths: Sequence[Any]
     identities: Sequence[FileIdentity | None]
     parts: Sequence[FieldPart]
     geometry: Sequence[GeometryOp] = ()
+    rules: Mapping[str, Any] | None = None
     at_load: AtLoad | None = None
     announce: bool = False
     added: Sequence[Sequence[FieldPart]] = ()
@@ -165,7 +166,7 @@ class RecordReader:
         self._mapped = mapped and not reading.announce
         self.parts, self._announce = reading.parts, reading.announce
         warps = reading.geometry or reading.at_load
-        self._warping = Warping(reading.parts, reading.geometry, reading.at_load) if warps else None
+        self._warping = Warping(reading.parts, reading.geometry, reading.rules, reading.at_load) if warps else None
         self.files = files
         self.fields = field_names(reading.parts)
         self._numbers = {name: number for number, name in enumerate(self.fields)}

@@ -31,9 +31,16 @@ Draws: TypeAlias = Sequence[Sequence[Drawn] | None]
 class Warping:
     """Fills rows from the bytes of their fields. Called by many threads at once, each with a state of its own."""
 
-    def __init__(self, parts: Sequence[FieldPart], geometry: Sequence[GeometryOp], plan: AtLoad | None) -> None:
-        """`geometry` comes first, in its unaugmented form, then the ops of `plan`, in each of its views."""
-        self._parts, self._geometry, self._plan = parts, geometry, plan
+    def __init__(
+        self,
+        parts: Sequence[FieldPart],
+        geometry: Sequence[GeometryOp],
+        rules: Mapping[str, Any] | None,
+        plan: AtLoad | None,
+    ) -> None:
+        """`geometry` comes first, in its unaugmented form, then the ops of `plan`, in each of its views; `rules` are options of
+        `warp_sample` where there is no `plan`."""
+        self._parts, self._geometry, self._rules, self._plan = parts, geometry, rules, plan
         self._views: Sequence[AtLoad | None] = (None,) if plan is None else plan.views or (plan,)
         self._fields = {part.field: part for part in parts}
         kinds: dict[str, Kind] = {name: part.spec.kind for name, part in self._fields.items()}
@@ -111,7 +118,7 @@ class Warping:
         draws: Sequence[Drawn] | None,
     ) -> dict[str, Any]:
         if view is None:
-            return warp_sample(sample, self._kinds, transform, size=size)
+            return warp_sample(sample, self._kinds, transform, size=size, **(self._rules or {}))
         allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
         sizes = {np.shape(sample[name])[:2] for name in self._rasters}
         if not sizes <= allowed:
