@@ -13,7 +13,9 @@ from tfprep.optional import require_package
 
 HAS_OPENCV = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is installed."""
-__all__ = ["HAS_OPENCV", "cv2"]
+CV_CHANNELS = 128
+"""The most channels of an array in OpenCV 5; 512 in OpenCV 4."""
+__all__ = ["CV_CHANNELS", "HAS_OPENCV", "cv2"]
 
 if TYPE_CHECKING:
     import cv2

@@ -124,6 +124,13 @@ def test_odd_masks(op, mask, expected):
     np.testing.assert_array_equal(value, expected)
 
 
+@pytest.mark.parametrize("count", [128, 130, 514])
+def test_more_channels_than_opencv_merges(count):
+    mask = np.arange(count, dtype=np.uint16).reshape(2, -1)
+    np.testing.assert_array_equal(of(derive.OneHot(classes=count), mask), mask[..., None] == np.arange(count))
+    assert of(derive.Clicks(sets=count // 2), mask).shape == (2, count // 2, count)
+
+
 def test_more_objects_than_a_byte_holds():
     mask = np.zeros((80, 80), np.uint8)
     mask[::2, ::2] = 5
@@ -148,6 +155,18 @@ def test_more_objects_than_a_byte_holds():
         (
             derive.OneHot(classes=2), {"mask": CLASSES}, SampleError,
             "'mask' holds the class 2, OneHot has 2 classes and ignores",
+        ),
+        (
+            derive.OneHot(classes=2), {"mask": np.array([[0, -1, 1]])}, SampleError,
+            "class numbers count from 0; 'mask' holds -1",
+        ),
+        (
+            derive.ClickMaps(), {"mask": CLASSES, "clicks": np.array([[2.5, 2.5, 1, 0], [4.5, 2.5, 1, 1]])}, SampleError,
+            r"of set 0 to 0; 'clicks' holds 1 and set 1: give ClickMaps\(sets=...\)",
+        ),
+        (
+            derive.ClickMaps(points="points"), {"mask": CLASSES, "points": np.array([[2.5, 2.5, 2]])}, SampleError,
+            r"a click is 1 \(positive\) or 0 \(negative\), .* 'points' holds 2 and set 0",
         ),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ import numpy as np
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array, Size
-from tfprep.opencv import cv2
+from tfprep.opencv import CV_CHANNELS, cv2
 
 Border: TypeAlias = Literal["constant", "reflect", "replicate"]
 
@@ -309,7 +309,7 @@ def _finished(array: Array, plan: Aligned) -> Array:
     """Turned and mirrored as planned, in memory of its own order."""
     if plan.transposed:
         array = np.ascontiguousarray(array.swapaxes(0, 1))
-    if array.dtype not in CV_DTYPES:
+    if array.dtype not in CV_DTYPES or array.shape[2:] > (CV_CHANNELS,):
         return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
     if plan.columns.flip or plan.rows.flip:
         code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0

@@ -26,9 +26,9 @@ import numpy as np
 
 from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, Box, box_of, depth_in, distance_to
-from tfprep.derive.inputs import classes_of, mask_of, points_of, size_of
+from tfprep.derive.inputs import classes_of, mask_of, merged, points_of, size_of
+from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
-from tfprep.opencv import cv2
 
 ClickDtype: TypeAlias = Literal["uint8", "uint16", "float32"]
 _HIGHEST = {"uint8": 255.0, "uint16": 65535.0, "float32": float("inf")}
@@ -210,6 +210,13 @@ class ClickMaps:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         points, (height, width) = points_of(sample, self.points), size_of(sample, self.like)
         table = np.pad(points, ((0, 0), (0, max(0, 4 - points.shape[1]))))
+        known = np.isin(table[:, 2], (0, 1)) & np.isin(table[:, 3], np.arange(self.sets))
+        if not known.all():
+            sign, number = table[~known][0, 2:4]
+            rule = f"a click is 1 (positive) or 0 (negative), of set 0 to {self.sets - 1}"
+            raise SampleError(
+                f"{rule}; {self.points!r} holds {sign:g} and set {number:g}: give ClickMaps(sets=...)", stage="derive"
+            )
         within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
         kinds = []
         for number in range(self.sets):
@@ -249,7 +256,7 @@ def _maps(shape: tuple[int, ...], kinds: list[Array], options: Clicks | ClickMap
     maps = [click_map(shape, clicks, options.truncate_px) for clicks in kinds]
     if options.dtype != "float32":
         maps = [np.rint(each, out=each).astype(options.dtype) for each in maps]
-    return np.asarray(cv2.merge(maps)).reshape(*shape, len(maps))
+    return merged(maps)
 
 
 def _deep(region: Array, margin_px: float) -> Array:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Sample, Size
+from tfprep.opencv import CV_CHANNELS, cv2
 
 
 def mask_of(sample: Sample, name: str) -> Array:
@@ -17,7 +19,17 @@ def mask_of(sample: Sample, name: str) -> Array:
         raise SampleError(
             f"a mask is whole numbers [H, W]; {name!r} is {mask.dtype} {list(mask.shape)}", stage="derive", field=name
         )
+    if mask.dtype.kind == "i" and mask.min(initial=0) < 0:
+        rule = f"class numbers count from 0; {name!r} holds {mask.min()}"
+        raise SampleError(f"{rule}, give void pixels a class of their own, such as 255", stage="derive", field=name)
     return mask
+
+
+def merged(channels: Sequence[Array]) -> Array:
+    """Arrays [H, W] as the channels of one: [H, W, C]."""
+    if len(channels) > CV_CHANNELS:  # NumPy takes several times as long
+        return np.stack(channels, axis=2)
+    return np.asarray(cv2.merge(channels)).reshape(*channels[0].shape, len(channels))
 
 
 def classes_of(mask: Array) -> list[int]:

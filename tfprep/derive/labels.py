@@ -15,7 +15,7 @@ import numpy as np
 from tfprep.checks import require, require_classes, require_count, require_distance, require_positive
 from tfprep.derive.distance import ERROR_PX, components, distance_to
 from tfprep.derive.heatmaps import stamp_gaussian
-from tfprep.derive.inputs import classes_of, mask_of
+from tfprep.derive.inputs import classes_of, mask_of, merged
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
 from tfprep.opencv import cv2
@@ -94,7 +94,7 @@ class OneHot:
             np.zeros(mask.shape, np.uint8) if number == self.ignore else (mask == number).view(np.uint8)
             for number in range(self.classes)
         ]
-        return np.asarray(cv2.merge(channels)).reshape(*mask.shape, self.classes)
+        return merged(channels)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tfprep.errors import LoaderError, RecordError
 from tfprep.load import Buckets, CutMix, MixUp, RandomCrop, RandomFlip, RandomResizedCrop, Resize
 from tfprep.load.at_load.mixing import blend
 from tfprep.load.at_load.plan import unfit_fields
+from tfprep.load.reader.stages import mirrored as mirrored_pixels
 
 RASTERS = ["image", "lossless", "mask", "depth", "clicks", "field"]
 MIXED = {"fields": ["image", "label", "key"], "batch_size": 8, "seed": 3}
@@ -30,6 +31,14 @@ def found(made, plain):
 
 
 # --- flip and crop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 32, 33, 200])
+def test_pixels_of_any_number_of_bytes_are_mirrored(channels):
+    for dtype in (np.uint8, np.float32):
+        part = np.random.default_rng(0).integers(0, 256, (5, 7, channels)).astype(dtype)
+        np.testing.assert_array_equal(mirrored_pixels(part, False, True), part[:, ::-1])
+        np.testing.assert_array_equal(mirrored_pixels(part, True, True), part[::-1, ::-1])
 
 
 @pytest.mark.parametrize("cache", [False, "decoded"])

@@ -22,15 +22,13 @@ from tfprep.load.outputs import Output
 from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Rows, Stage, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.opencv import CV_CHANNELS, HAS_OPENCV, cv2
 
 View: TypeAlias = tuple[int, int, int, int, bool, bool]
 """The window of a raster: y, x, height, width, whether it is flipped vertically, and horizontally."""
 
 STAGED_ROWS = 8
 """Rows decoded before they are cut: enough to share the cost of a call, and few enough to stay in the processor's cache."""
-CV2_PIXEL_BYTES = 512
-"""The largest pixel, in bytes, that OpenCV mirrors."""
 
 
 Cuts: TypeAlias = tuple[AtLoad, Mapping[str, Output]]
@@ -121,7 +119,7 @@ def mirrored(part: Array, flip_y: bool, flip_x: bool, out: Array | None = None) 
     """
     target = np.empty(part.shape, part.dtype) if out is None else out
     height, width = part.shape[:2]
-    if part[:1, :1].nbytes > CV2_PIXEL_BYTES or not HAS_OPENCV:
+    if part[:1, :1].nbytes > CV_CHANNELS or not HAS_OPENCV:
         target[...] = part[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
         return target
     code = -1 if flip_y and flip_x else int(flip_x)
