@@ -88,6 +88,12 @@ def test_one_axis_grows_and_one_shrinks(size):
     np.testing.assert_allclose(out, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("channels", [128, 129, 513])
+def test_a_flip_of_many_channels(channels):
+    array = RNG.integers(0, 256, (5, 7, channels), dtype=np.uint8)
+    np.testing.assert_array_equal(warped(array, compose((5, 7), Flip(1)), "map"), array[:, ::-1])
+
+
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 9])
 def test_any_number_of_channels(channels):
     array = RNG.random((20, 22, channels)).astype(np.float32)
@@ -185,6 +191,14 @@ def test_errors_name_the_field_and_the_stage():
         warp_sample({"boxes": np.zeros((2, 3))}, KINDS, identity((37, 53)))
     with pytest.raises(SampleError, match="one a channel"):
         warped(IMAGE, compose((37, 53), Rotate((5, 5))), fill={"x": (1, 2)})
+    for fill in (0.5, 256, -1, (0.485, 0.456, 0.406), float("nan")):
+        with pytest.raises(SampleError, match=r"fill is .*, which uint8 does not hold; give a whole number"):
+            warped(IMAGE, compose((37, 53), Rotate((5, 5))), fill={"x": fill})
+    for matrix, size in ((np.diag([0.0, 1, 1]), (37, 53)), (np.eye(3), (0, 53)), (np.eye(3), (37, 0))):
+        with pytest.raises(
+            SampleError, match="a size of at least 1 x 1 and a matrix that can be inverted, not Transform"
+        ):
+            warped(IMAGE, Transform(matrix, size))
 
 
 @pytest.mark.parametrize("name", CHAINS)

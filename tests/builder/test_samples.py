@@ -247,6 +247,16 @@ READ_ONLY = r"read-only|does not support item assignment"
     [
         ({"geometry": [augment.Custom(broken)]}, "RuntimeError: no idea", "geometry"),
         ({"geometry": [augment.Custom(lambda sample, draws: 3)]}, "a Custom function returns a mapping", "geometry"),
+        (
+            {
+                "geometry": [
+                    augment.Custom(lambda sample, draws: {**sample, "image": sample["image"][:9]}),
+                    augment.Flip(1),
+                ]
+            },
+            "images, masks and maps of one height and width: 'image' has the shape",
+            "geometry",
+        ),
         ({"colour": [broken]}, "RuntimeError: no idea", "colour"),
         ({"colour": [lambda image, draws: image / 2]}, "a colour op returns uint8", "colour"),
         ({"colour": [imports]}, r"^colour of 'colour/imports/0': ModuleNotFoundError", None),

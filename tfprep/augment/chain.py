@@ -12,7 +12,7 @@ from tfprep.augment.aligned import Border
 from tfprep.augment.transform import ColourOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.errors import SampleError
-from tfprep.fields import Array, ImageArray, Kind, Sample, Size, raster_size
+from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
 from tfprep.opencv import cv2
 
 
@@ -115,6 +115,14 @@ def apply_geometry(
                 raise SampleError(rule, stage="geometry")
             sample, transform = made, None
             size = raster_size(sample, kinds)
+            rasters = [name for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
+            if other := next((name for name in rasters if np.shape(sample[name])[:2] != size), None):
+                rule = "a Custom function returns images, masks and maps of one height and width"
+                raise SampleError(
+                    f"{rule}: {rasters[0]!r} has the shape {list(np.shape(sample[rasters[0]]))}, {other!r} "
+                    f"{list(np.shape(sample[other]))}",
+                    stage="geometry",
+                )
         elif size is not None:
             transform = identity(size) if transform is None else transform
             transform = transform.then(op(transform.size, generator))

@@ -207,6 +207,10 @@ class _Warp:
 
 def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int, windowed: bool) -> _Warp:
     """The warp of a picture of `size`, snapped to the pixels of a raster of `grid` size."""
+    determinants = [np.linalg.det(matrix) for matrix in (transform.matrix, *(matrix for matrix, _ in transform.bends))]
+    if not all(determinants) or min(transform.size) < 1:  # OpenCV would draw something
+        rule = "a geometry op returns a size of at least 1 x 1 and a matrix that can be inverted"
+        raise SampleError(f"{rule}, not {transform}", stage="geometry")
     view = _view(transform, size, grid, border, windowed)
     if view.plan is None:
         return _Warp(transform, size, border, reduced, windowed, view)
@@ -274,7 +278,11 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
     view = view or _view(warp.transform, warp.size, own, warp.border, warp.windowed, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
-    values = np.asarray(fill, array.dtype)  # one value, or one a channel
+    values = np.asarray(fill)  # one value, or one a channel
+    with np.errstate(invalid="ignore"):
+        values, exact = values.astype(array.dtype), values
+    if array.dtype.kind != "f" and (values != exact).any():
+        raise SampleError(f"fill is {fill}, which {array.dtype} does not hold; give a whole number of its range")
     if values.ndim and values.shape != array.shape[2:]:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"
         raise SampleError(f"{rule}; give one value, or one a channel")
