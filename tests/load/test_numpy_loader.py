@@ -14,7 +14,7 @@ import tfprep
 from tests.conftest import CODECS, write_dataset
 from tests.load.batches import batches, check_same, joined, keys
 from tfprep import augment, codecs
-from tfprep.errors import LoaderError
+from tfprep.errors import LoaderError, RecordError
 from tfprep.load import MixUp, RandomCrop, mix
 
 NAMES = {"fields": ["key", "variant"]}
@@ -220,6 +220,26 @@ def test_geometry_at_load(uneven):
         kinds = {"image": "image", "mask": "mask"}
         expected = augment.warp.warp_sample({name: stored[name] for name in kinds}, kinds, transform)
         check_same(expected, {name: found[name][row] for name in kinds})
+
+
+@pytest.mark.parametrize("fields", ["far", ["image", "far"], "rows"])
+def test_numbers_that_a_dtype_does_not_hold_are_no_infinities(make_dataset, fields):
+    def make(rng, number):
+        far = np.full((6, 8), 65504 if number else 65536, np.float32)
+        return {"image": np.zeros((6, 8, 3), np.uint8), "far": far, "rows": far[: number + 1]}
+
+    kinds, codec = (
+        {"image": "image", "far": "map", "rows": "map"},
+        dict.fromkeys(("image", "far", "rows"), codecs.Raw()),
+    )
+    made = make_dataset(samples={"train": 4}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
+    options = {"inputs": {"x": fields}, "dtype": "float16", "batch_size": 3, "order": "sequential"}
+    (batch,) = batches(tfprep.open(made.path), 1, **options, on_bad="skip")
+    assert [each.max() for each in batch["x"]] == [65504] * 3
+    with pytest.raises(
+        RecordError, match=r"(far|rows)' holds numbers beyond 65,504, where float16 ends; choose another"
+    ):
+        batches(tfprep.open(made.path), 1, **options)
 
 
 # --- the cache ----------------------------------------------------------------------------------------------------------

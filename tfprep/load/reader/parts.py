@@ -5,7 +5,8 @@ are cast or normalised on their way out of the cache.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -53,7 +54,21 @@ class Cast:
         """Fill these rows of the output."""
         stored, target = values[self.stored.name], values[self.output.name]
         for row in rows:
-            write(self.output, stored[row : row + 1][0, ...], target[row : row + 1][0, ...])
+            with _finite(self.output):
+                write(self.output, stored[row : row + 1][0, ...], target[row : row + 1][0, ...])
+
+
+@contextmanager
+def _finite(output: Output) -> Iterator[None]:
+    """SampleError where a number would become infinite in the output's dtype, as in a build."""
+    try:
+        with np.errstate(over="raise"):
+            yield
+    except FloatingPointError:
+        names, most = ", ".join(output.fields), np.finfo(output.dtype).max
+        raise SampleError(
+            f"'{names}' holds numbers beyond {most:,.0f}, where {output.dtype} ends; choose another dtype, or leave it out"
+        ) from None
 
 
 def smaller_forms(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Cast]:
@@ -176,7 +191,8 @@ class FieldPart:
         """Write a decoded value into its row, or its channels of it, cast and normalised."""
         if None in self.output.shape or self.output.dtype == "string":
             text = self.output.dtype == "string"
-            converted = value if text else np.array(normalised(self.output, value), self.output.dtype, order="C")
+            with _finite(self.output):
+                converted = value if text else np.array(normalised(self.output, value), self.output.dtype, order="C")
             values[self.output.name][row] = converted
             return
         target = values[self.output.name][row : row + 1][0, ...]
@@ -194,7 +210,8 @@ class FieldPart:
             value = value.reshape(*value.shape[:2], -1)
         if np.shape(value) != target.shape:
             raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
-        write(self.output, value, target, first, last, part=self.channels is not None)
+        with _finite(self.output):
+            write(self.output, value, target, first, last, part=self.channels is not None)
 
     def _from_example(self, payload: bytes) -> Array:
         try:
