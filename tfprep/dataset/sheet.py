@@ -8,7 +8,7 @@ image; labels and texts are to the left.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +88,8 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
     for name, spec in fields.items():
         if spec.kind == "mask":
             mask = sample[name]
-            colours: ImageArray = class_colours(int(mask.max()) + 1)[mask]
+            numbers, index = np.unique(mask, return_inverse=True)
+            colours: ImageArray = class_colours(numbers.tolist())[index.reshape(mask.shape)]
             if ground is not None and ground.shape[:2] == mask.shape:
                 colours = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
             yield Panel(f"{title}{name}", colours)
@@ -149,11 +150,10 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
     return marked
 
 
-def class_colours(count: int) -> ImageArray:
-    """Return one colour for each class, uint8 [count, 3]: black for class 0, then hues that keep neighbours distinct."""
-    hsv = [((n * 137.508 / 360) % 1, 0.78, 1.0 if n % 2 else 0.75) for n in range(count)]
+def class_colours(numbers: Iterable[int]) -> ImageArray:
+    """Return a colour for each class number, uint8 [N, 3]: black for class 0, then hues that keep neighbours distinct."""
+    hsv = [((n * 137.508 / 360) % 1, 0.78 if n else 0.0, (1.0 if n % 2 else 0.75) if n else 0.0) for n in numbers]
     colours = np.array([hsv_to_rgb(*colour) for colour in hsv]) * 255
-    colours[:1] = 0
     rounded: ImageArray = np.rint(colours).astype(np.uint8)
     return rounded
 

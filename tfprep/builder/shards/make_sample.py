@@ -329,6 +329,10 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
     rule, test = _FORMS[kind]
     if kind != "text" and not isinstance(value, np.ndarray):
         raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise SampleError(
+            "expected no masked array, whose masked values would be stored as numbers: fill them (`filled`)"
+        )
     if not test(value):
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise SampleError(f"expected {rule}, got {got}")
