@@ -258,6 +258,7 @@ BY_GEOMETRY = {
     "Heatmaps": ([augment.CenterCrop(8, 8), turned, augment.Resize(12, 16)], [mirrored]),
     "Distance": ([augment.CenterCrop(8, 8), mirrored, turned], [augment.Resize(24, 31), augment.Resize(shorter=48)]),
     "ClickMaps": ([mirrored], [augment.Resize(12, 16)]),
+    "Sobel": ([mirrored, turned, augment.CenterCrop(8, 8)], [augment.Resize(12, 16)]),
     "Boundaries": ([augment.Resize(12, 16), mirrored, turned, augment.CenterCrop(8, 8)], []),
 }  # fmt: skip
 

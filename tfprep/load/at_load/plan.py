@@ -459,6 +459,8 @@ def _unfit(types: set[str], options: Mapping[str, Any]) -> Unfit | None:
     if "tfprep.derive.ClickPoints" in types:
         ops = (RandomFlip, RandomCrop, CenterCrop, augment.Rotate, augment.Translate, *_SCALES, MixUp, CutMix)
         return Unfit(ops, "holds coordinates, which do not move with the pixels")
+    if "tfprep.derive.Sobel" in types:
+        return Unfit(_SCALES, "holds gradients in levels a pixel, which a resize of its pixels does not scale")
     if types & _LENGTHS:
         return Unfit(_SCALES, "holds distances in pixels, which a resize of its pixels does not scale")
     return None
