@@ -59,6 +59,25 @@ def first(tmp_path_factory):
     return root / "out"
 
 
+@pytest.mark.parametrize(
+    ("fields", "geometry", "warned"),
+    [
+        (("mask", "depth"), [augment.Resize(20, 20)], True),
+        (("mask", "depth"), [], False),
+        (("mask",), [augment.Flip()], False),
+    ],
+)
+def test_geometry_over_maps_that_an_earlier_recipe_derived_is_a_warning(first, tmp_path, fields, geometry, warned):
+    recipe = Recipe(
+        name="again", source=Records({name: FIELDS[name] for name in fields}), geometry=geometry,
+        store={name: STORE[name] for name in fields},
+    )  # fmt: skip
+    events = []
+    tfprep.build(recipe, tmp_path / "out", first, options=BuildOptions(workers=0), on_event=events.append)
+    texts = [event.text for event in events if event.name == "warning" and "an earlier recipe derived" in event.text]
+    assert [("(depth)" in text, "derive=" in text) for text in texts] == [(True, True)] * warned
+
+
 @pytest.mark.parametrize("at", ["folder", "url"])
 def test_a_built_dataset_field_by_field(first, tmp_path, at):
     place = first

@@ -196,6 +196,12 @@ class Build:
         self.log_event("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
             self.log_event("warning", warning)
+        if plan.recipe.geometry and (names := ", ".join(plan.listing.derived)):
+            self.log_event(
+                "warning",
+                f"geometry moves the pixels of fields that an earlier recipe derived ({names}), and leaves their numbers as they "
+                "are: distances, directions and coordinates fit no more after a resize or a flip. Derive them again (derive=)",
+            )
         if few := too_few_shards(plan):
             self.log_event("warning", few)
         return states

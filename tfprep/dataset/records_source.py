@@ -100,7 +100,9 @@ class Records:
                         record = Reference(files[shard], offset + HEADER_BYTES, payload, member=key)
                         yield Entry(key, split, (str(record),), (stored, crc))
 
-        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes)
+        earlier = {**data.manifest.recipe.get("derive", {}), **data.manifest.recipe.get("stack", {})}
+        derived = tuple(name for name in self.fields if name in earlier)
+        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes, derived=derived)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Listing:
         entries: The samples; the iterator can be consumed once. Their order depends on names alone, not on the file system.
         classes: Class names of label and mask fields, in the order of their numbers.
         tally: Number of files passed over or missing, by reason; complete once `entries` is consumed.
+        derived: The fields that an earlier recipe derived: geometry moves their pixels, and leaves their numbers as they are.
     """
 
     kinds: Mapping[str, Kind]
@@ -53,6 +54,7 @@ class Listing:
     entries: Iterator[Entry]
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tally: Mapping[str, int] = field(default_factory=dict)
+    derived: tuple[str, ...] = ()
 
 
 class FieldDecoder(Protocol):
