@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfprep import codecs
 from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
-from tfprep.errors import DatasetError, RecipeError, SampleError
+from tfprep.errors import BuildError, DatasetError, RecipeError, SampleError
 from tfprep.fields import KINDS, FieldSpec
 
 
@@ -83,6 +83,13 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
 def test_a_value_that_a_codec_cannot_store_is_a_sample_error(codec, value, message):
     with pytest.raises(SampleError, match=message):
         codec.encode(value)
+
+
+@pytest.mark.parametrize("name", ["CLEVEL", "SHUFFLE", "TYPESIZE", "COMPRESSOR", "BLOCKSIZE", "SPLITMODE"])
+def test_the_environment_does_not_change_what_blosc_stores(monkeypatch, name):
+    monkeypatch.setenv(f"BLOSC_{name}", "1")
+    with pytest.raises(BuildError, match=f"takes BLOSC_{name} from the environment, .*; unset it"):
+        Zstd().encode(np.zeros((4, 4), np.uint8))
 
 
 @pytest.mark.parametrize(

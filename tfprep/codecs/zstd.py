@@ -7,6 +7,7 @@ recipe and its files make the same bytes everywhere, and for itself, so that no 
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import numpy as np
 
 from tfprep.codecs.codec import Described, Feature, require_kind, tensor_feature
 from tfprep.codecs.raw import RAW_DTYPES, Raw, checked_shape, little, require_bfloat16
-from tfprep.errors import LoaderError, RecipeError, SampleError
+from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
 _PLAIN, _ROWS = 0, 1
@@ -27,6 +28,10 @@ _HEADER = struct.Struct("<B4xI4xI")
 """The form, then of the header of a Blosc frame, 16 bytes, those at 4 and 12: the bytes of the array and of the frame."""
 _MOST_BYTES = 2**31 - 1 - 16
 """Blosc's limit (BLOSC_MAX_BUFFERSIZE in blosc.h): with the header, the largest int."""
+_VARIABLES = tuple(
+    f"BLOSC_{name}" for name in ("CLEVEL", "SHUFFLE", "TYPESIZE", "COMPRESSOR", "BLOCKSIZE", "SPLITMODE")
+)
+"""Variables of the environment that Blosc puts in place of its arguments (`blosc_compress` in blosc.c)."""
 _BYTES, _BITS = 1, 2
 _FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))}
 _GAIN = 0.8
@@ -41,7 +46,8 @@ class Zstd(Described):
     """Any array, exactly, masks and maps in half the space of `Png`, decoded several times as fast: images of any type too.
 
     The array is cast first where `dtype` is given, by the rules of `Raw`. TensorFlow has no op for it: tfprep's loaders decode
-    it, and other readers by the lines in docs/format.md. An array of more than 2,147,483,631 bytes is a SampleError.
+    it, and other readers by the lines in docs/format.md. An array of more than 2,147,483,631 bytes is a SampleError, and a
+    variable of the environment that would change the bytes, such as BLOSC_CLEVEL, a BuildError.
 
     Attributes:
         level: Blosc's, 1 (fast) to 9 (smallest: builds take 30 times as long). Decoding is equally fast.
@@ -67,6 +73,9 @@ class Zstd(Described):
         require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
+        if names := [name for name in _VARIABLES if name in os.environ]:
+            rule = f"Blosc, by which Zstd() compresses, takes {', '.join(names)} from the environment"
+            raise BuildError(f"{rule}, so that the bytes are not those of the recipe; unset it, and run it again")
         size = np.size(value) * np.dtype(self.dtype or np.asarray(value).dtype).itemsize
         if size > _MOST_BYTES:
             rule = f"Zstd holds arrays of up to {_MOST_BYTES:,} bytes, this one has {size:,}"
