@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -104,9 +105,30 @@ def test_a_state_of_another_run_is_refused(data, name, first, other):
 
 
 def test_an_op_that_cannot_be_compared_is_named(data):
-    loader = data.numpy_loader("train", 8, fields=["image"], geometry=[CustomDataclass(threading.Lock())])
-    with pytest.raises(LoaderError, match=r"a state cannot say what CustomDataclass does: .* cannot be described"):
+    options = {"fields": ["image"], "geometry": [CustomDataclass(threading.Lock())]}
+    loader = data.numpy_loader("train", 8, **options)
+    with pytest.raises(LoaderError, match=r"a state cannot say what CustomDataclass does: .* described .*__getstate__"):
         loader.state_at(7)
+    assert "geometry=[CustomDataclass(option=<unlocked" in repr(data.random_access("train", **options))
+
+
+class CountingGeometry(CustomGeometry):
+    """A user's geometry op that keeps something of each call."""
+
+    calls = 0
+
+    def __call__(self, size, rng):
+        self.calls += 1
+        return super().__call__(size, rng)
+
+
+def test_what_an_op_keeps_of_its_calls_is_no_other_run(data):
+    op, options = CountingGeometry(), {"fields": ["image"], "workers": "threads"}
+    with closing(data.numpy_loader("train", 8, geometry=[op], **options)) as loader:
+        next(iter(loader))
+        state = through_a_file(loader.state_at(1))
+    assert op.calls
+    assert data.numpy_loader("train", 8, geometry=[CountingGeometry()], **options).step_of(state) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
+import json
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
-from tfprep.errors import LoaderError
+from tfprep.errors import LoaderError, RecipeError
 from tfprep.load.at_load.ops import AtLoadOp, Buckets
 from tfprep.load.at_load.plan import check_ops
 from tfprep.load.memory import parse_bytes
@@ -266,6 +268,26 @@ def loader_options(batch_size: int, keywords: Mapping[str, Any]) -> LoaderOption
             hint = f"instead: {instead}" if instead else f"there are {', '.join(known)}"
             raise LoaderError(f"a loader has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
+
+
+def op_text(op: Any) -> str:
+    """Return an op as text for a state: its name and the options that are not defaults, so that later ones change nothing.
+
+    A user's op, which may hold anything, is described like one of a recipe, by its options and its code.
+    """
+    kind = type(op)
+    if is_dataclass(op) and kind.__module__.startswith("tfprep."):
+        options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
+        return f"{kind.__qualname__}({', '.join(options)})"
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(op, "__qualname__", kind.__qualname__), Description()
+    try:
+        content = json.dumps([description.describe(op), description.code()])
+        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    except RecipeError as error:
+        way_out = "leave it out of what pickle takes (__getstate__)"
+        raise LoaderError(f"geometry: a state cannot say what {name} does: {error}; {way_out}") from error
 
 
 def _whole(options: LoaderOptions, name: str, least: int | None = None, most: int | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from tfprep.limits import usable_cpus
 from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels
 from tfprep.load.at_load.plan import PLACES, AtLoad, dropped_by, plan_at_load, plan_geometry
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
-from tfprep.load.options import LoaderOptions
+from tfprep.load.options import LoaderOptions, op_text
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
@@ -77,6 +78,11 @@ class LoaderPlan:
         """The variants that are read: by default all in turn in training, and otherwise the unaugmented one."""
         choice = self.options.variants
         return Variants(("rotate" if self.training else 0) if choice is None else choice, self.options.seed)
+
+    @cached_property
+    def geometry_texts(self) -> list[str]:
+        """The ops of `geometry` as states name them. LoaderError where one cannot be described."""
+        return [op_text(op) for op in self.options.geometry]
 
     @cached_property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -424,6 +430,8 @@ def plan_loader(
     if options.training is None:
         options = replace(options, training=is_training(sources))
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
+    with suppress(LoaderError):  # which is one of states alone
+        _ = plan.geometry_texts  # before an op runs: what it keeps from then on is no option
     _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
 

@@ -28,7 +28,7 @@ from tfprep.load.plan import plan_loader
 from tfprep.load.reader.batch import Batch, BatchMemory, empty_array
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.selection import SplitRows, table_rows
-from tfprep.load.state import fingerprint, op_text, start_step, state_at
+from tfprep.load.state import fingerprint, start_step, state_at
 
 VariantOrAll: TypeAlias = int | Literal["all"]
 
@@ -105,7 +105,11 @@ class RandomAccess:
         names = ", ".join(source.name for source in self._pipeline.sources)
         options = self._pipeline.options
         chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
-        chosen += f", geometry=[{', '.join(map(op_text, options.geometry))}]" if options.geometry else ""
+        try:
+            ops = self._pipeline.plan.geometry_texts
+        except LoaderError:
+            ops = [repr(op) for op in options.geometry]  # with an address, which is never equal in another process
+        chosen += f", geometry=[{', '.join(ops)}]" if ops else ""
         chosen += "" if self._rows is None else f", rows {zlib.crc32(self._rows.tobytes()):08x}"
         digest = fingerprint(self._pipeline.sources)
         return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"

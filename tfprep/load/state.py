@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfprep.errors import LoaderError, RecipeError
-from tfprep.load.options import MOST_STEPS
+from tfprep.errors import LoaderError
+from tfprep.load.options import MOST_STEPS, op_text
 
 if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
@@ -63,7 +62,7 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
         "remainder": schedule.remainder,
         "training": options.training,
         "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
-        "geometry": [op_text(op) for op in options.geometry],
+        "geometry": [*plan.geometry_texts],
         "at_load": _ops_text(options.at_load, options.views),
         "values": [options.dtype, "normalized" if options.normalize else "as stored"],
         "inputs": _plain(options.inputs),
@@ -103,24 +102,6 @@ def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
     if views is not None:
         return [[name, count, _ops_text(ops[name], None)] for name, count in views.items()]
     return [op_text(op) for op in ops]
-
-
-def op_text(op: Any) -> str:
-    """An op as text: its name and the options that are not defaults, so that new options of later versions change nothing.
-
-    A user's op, which may hold anything, is described like one of a recipe, by its options and its code.
-    """
-    kind = type(op)
-    if is_dataclass(op) and kind.__module__.startswith("tfprep."):
-        options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
-        return f"{kind.__qualname__}({', '.join(options)})"
-    from tfprep.recipe.describe import Description  # with the sources
-
-    name, description = getattr(op, "__qualname__", kind.__qualname__), Description()
-    try:
-        return f"{name} {_digest([description.describe(op), description.code()])}"
-    except RecipeError as error:
-        raise LoaderError(f"geometry: a state cannot say what {name} does: {error}") from error
 
 
 def _plain(choice: Any) -> Any:
