@@ -670,7 +670,19 @@ def table_of_lists_of_classes_as_text(root):
 def table_of_fractions_called_target(root):
     rows = [(name(p), n + 0.5, n) for n, p in enumerate(pictures(root, *numbered("images")))]
     csv_file(root, "scores.csv", "image,target,age", rows)
-    return r"none of its columns \(target, age\) is called like a class"
+    return {f"images/{name}": (ANY, None) for name, *_ in rows}
+
+
+def table_of_fractions_called_target_and_classes(root):
+    rows = [(name(p), n + 0.5, "ab"[n % 2]) for n, p in enumerate(pictures(root, *numbered("images")))]
+    csv_file(root, "scores.csv", "image,target,class", rows)
+    return {f"images/{name}": (ANY, label) for name, _, label in rows}
+
+
+def table_of_numbers_of_classes_and_nan(root):
+    rows = [(name(p), f"{n % 2}.0" if n else "nan") for n, p in enumerate(pictures(root, *numbered("images")))]
+    csv_file(root, "classes.csv", "image,label", rows)
+    return {f"images/{name}": (ANY, label) for name, label in rows}
 
 
 def table_of_points(root):
@@ -1644,6 +1656,8 @@ SAID = {
     masks_beside_lists_of_splits: "unsure: valid.txt may say which images are for training, and this recipe draws new splits",
     masks_beside_run_lengths: "this recipe does not read train.csv",
     masks_of_objects: "unsure: one mask holds 93 numbers: are these classes, or objects",
+    table_of_fractions_called_target: "'target' is taken for scalar (fields=)\nunsure: this recipe does not read the columns age",
+    table_of_fractions_called_target_and_classes: "this recipe does not read the columns target",
     masks_below_classes: "unsure: the folders Covid, Normal are no labels; {label} for {part1} in image=",
     table_with_commas_in_its_header: "this recipe does not read the columns Spacing[x, y]",
     table_of_the_training_alone: "this recipe does not read test.csv",

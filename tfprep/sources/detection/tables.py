@@ -183,16 +183,17 @@ class _TableHead:
             rule = f"{self.where}: {runs!r} holds masks as run lengths, and no column names images as they are called"
             raise SourceError(f"{rule}; write a column with the name of each image (ImageId)")
 
-    def named(self, names: Sequence[str]) -> str | None:
+    def named(self, names: Sequence[str], without: Sequence[str] = ()) -> str | None:
         """The first column with one of these names that names no images."""
-        plain = {_plain(column): column for column in reversed(list(self.columns)) if column not in self.paths}
+        left_out = {*self.paths, *without}
+        plain = {_plain(column): column for column in reversed(list(self.columns)) if column not in left_out}
         exact = {column.strip().lower() for column in self.columns}  # `y`, not `y]` of an unquoted [x,y]
         return next((plain[name] for name in names if name in plain and (len(name) > 1 or name in exact)), None)
 
     def label(self) -> str | None:
         """A column of classes, by its name; no column of fractions."""
-        column = self.named(_LABELS)
-        return None if column not in self.targets or _are_fractions(self.few(column)) else column
+        column = self.named(_LABELS, [column for column in self.columns if _are_fractions(self.few(column))])
+        return column if column in self.targets else None
 
     def few(self, column: str) -> list[Any]:
         """The first values of a column that are not empty."""
@@ -352,9 +353,10 @@ def _plain(column: str) -> str:
 
 def _are_fractions(values: Sequence[Any]) -> bool:
     try:
-        return not all(float(value).is_integer() for value in values)
+        numbers = [float(value) for value in values]
     except (TypeError, ValueError):
         return False
+    return any(number % 1 > 0 for number in numbers)  # not for NaN
 
 
 def _few(values: Sequence[Any]) -> list[Any]:
@@ -521,7 +523,10 @@ def _flag_columns(head: _TableHead) -> tuple[str, ...] | None:
 
 
 def _only_other(head: _TableHead, image: str) -> tuple[Kind, str] | None:
-    """The only column beside the images', and what it may hold: classes, numbers, or text where all cells differ."""
+    """The only column beside the images', or that of fractions called like a class, and what it may hold.
+
+    That is classes, numbers, or text where all cells differ.
+    """
     names = [column for column in head.columns if column and _plain(column) not in ("key", "index")]
     known = {*CellPath.parse(image, True).columns, *head.paths, head.split()}
     others = [column for column in names if column not in known and column in head.targets]
@@ -529,6 +534,8 @@ def _only_other(head: _TableHead, image: str) -> tuple[Kind, str] | None:
         set(re.split(r"[/_.-]", head.path_in(row, image))) for row in range(len(next(iter(head.columns.values()))))
     ]
     others = [c for c in others if not all(str(v) in of_row for v, of_row in zip(head.columns[c], parts, strict=True))]
+    if (target := head.named(_LABELS)) in others:
+        others = [target]
     values = [value for value in head.columns[others[0]] if value not in (None, "")] if len(others) == 1 else []
     distinct = len({str(value) for value in values})
     if distinct < 2:
