@@ -216,10 +216,9 @@ class Build:
         from tfprep.builder.publish import check_rejects, manifest_of, manifest_there, publish
         from tfprep.dataset.other_readers import tfds_limits
 
-        most = (
-            0.0 if self.options.on_bad == "fail" else self.options.max_bad
-        )  # also of shards that an earlier run built
-        check_rejects(self.layout, receipts, len(plan), most)
+        # A build with on_bad="fail" ends at its first reject; those left are of shards that an earlier run built.
+        max_bad = 0.0 if self.options.on_bad == "fail" else self.options.max_bad
+        check_rejects(self.layout, receipts, len(plan), max_bad)
         before = manifest_there(self.layout)
         manifest = manifest_of(plan, receipts, most_common(one.forms for one in receipts), before)
         manifest = (self.publication or publish)(self.layout, before, manifest, receipts)

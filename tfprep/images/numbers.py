@@ -145,9 +145,8 @@ def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
     array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED | cv2.IMREAD_IGNORE_ORIENTATION)
     if array is None or array.dtype != np.uint16 or array.shape[:2] != (image.height, image.width):
         raise SampleError("not a whole image of 16 bits a channel")
-    if image.mode == "LA" or (
-        image.format == "PNG" and data[25] == _GRAY_ALPHA
-    ):  # OpenCV repeats the gray of these three times
+    # OpenCV repeats the gray of these three times.
+    if image.mode == "LA" or (image.format == "PNG" and data[25] == _GRAY_ALPHA):
         return np.asarray(array[:, :, [0, 3]])
     channels = 1 if array.ndim == 2 else array.shape[2]
     order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(channels)

@@ -195,9 +195,8 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
     """Add what is found in the files of some samples."""
     decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
     numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
-    image = next(
-        (name for name, kind in listing.kinds.items() if kind == "image"), ""
-    )  # a dataset names it as it likes
+    # A dataset names its image as it likes.
+    image = next((name for name, kind in listing.kinds.items() if kind == "image"), "")
     for entry in entries:
         try:
             raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
