@@ -92,6 +92,7 @@ FORMS = {
     "gray.png": (lambda: png((DEEP[:, :, 0] >> 8).astype(np.uint8)), (DEEP[:, :, :1] >> 8).astype(np.uint8)),
     "rgb16.ppm": (lambda: pnm(DEEP[:, :, :3], 65535), DEEP[:, :, :3]),
     "gray12.pgm": (lambda: pnm(HU, 4095), HU[:, :, None]),
+    "comment.pgm": (lambda: pnm(HU, 4095).replace(b"P5\n", b"P5 # ends with CR\r"), HU[:, :, None]),
     "gray16.tif": (lambda: tiff(DEEP[:, :, 0]), DEEP[:, :, :1]),
     "rgb16.tif": (lambda: tiff(DEEP[:, :, :3], photometric="rgb"), DEEP[:, :, :3]),
     "planar.tif": (lambda: tiff(np.moveaxis(DEEP, 2, 0), planarconfig="separate"), DEEP),

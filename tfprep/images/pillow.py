@@ -27,6 +27,8 @@ PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _EXIF_ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC = 256, 257, 258, 262
+_PPM_HEADER = re.compile(rb"P[2356]{gap}\d+{gap}\d+{gap}(\d+)".replace(b"{gap}", rb"(?:\s|#[^\r\n]*[\r\n])+"))
+"""The numbers at the beginning of a PGM or PPM, of which the last one stands for white. A comment ends with CR or LF."""
 _CHANNELS = dict.fromkeys(("RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "LA", "PA", "I", "F"), 4) | {"I;16": 2}
 """Bytes a pixel in Pillow's memory, which keeps four channels for three."""
 _OPAQUE = 255
@@ -103,7 +105,7 @@ def bits_per_channel(image: Image.Image, data: bytes) -> int:
 def white_level(image: Image.Image, data: bytes) -> int | None:
     """The number that stands for white in a file of PPM or of few bits; None where it is the highest of the array's type."""
     if image.format == "PPM":
-        header = re.match(rb"P[2356](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d+)", data)
+        header = _PPM_HEADER.match(data)
         return int(header[1]) if header else None
     bits = bits_per_channel(image, data)
     return (1 << bits) - 1 if bits < 8 else None
