@@ -1646,7 +1646,7 @@ SAID = {
     folders_of_patients: "--as images reads them without",
     classes_below_a_folder_in_each_split: "which is no class; if those in it (cat, dog) are classes: "
     "sources.Folder('{split}/images/{label}/**')",
-    masks_of_sequences: "makes them classes, and group_by= keeps each in one split",
+    masks_of_sequences: "makes them classes, or group_by= keeps each in one split",
     masks_of_kitti: "training/instance/ holds 4 .png files that this recipe does not read",
     masks_and_fields_of_view: "unsure: training/1st_manual/ may hold masks too",
     masks_of_training_and_more_of_tests: "TestDataset/CVC/masks/ holds 4 .png files that this recipe does not read",

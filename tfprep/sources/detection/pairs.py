@@ -403,7 +403,7 @@ def pairs(tree: Inventory) -> Answers:
             if 1 < len(folders) < folders.total():  # not a folder for each image
                 few = ", ".join(sorted(folders)[:3]) + ", …" * (len(folders) > 3)
                 doubt = f"the folders {few} are no labels; {{label}} for {part} in image= and mask= makes them classes"
-                doubts.append(doubt + ", and group_by= keeps each in one split" * ("{split}" not in image))
+                doubts.append(doubt + ", or group_by= keeps each in one split" * ("{split}" not in image))
         yield LayoutGuess("masks", source, f"images {image} with masks {mask}", tuple(doubts))
     for image, mask, place in _one_name_apart(names):
         called = IMAGE_WORD.fullmatch(image.split("/")[place]) and MASK_WORD.fullmatch(mask.split("/")[place])
