@@ -161,6 +161,9 @@ class RawSamples:
 
 
 def _cast_as_stored(value: Any, spec: FieldSpec) -> Any:
+    array = np.asarray(value)
+    if array.dtype.name == spec.dtype:  # without copies, which would count against the recipe
+        return array
     raw = Raw(spec.dtype)  # rounds, and refuses what does not fit
     return raw.decode(raw.encode(value)[""], spec)
 
