@@ -201,6 +201,12 @@ def test_errors_name_the_field_and_the_stage():
             warped(IMAGE, Transform(matrix, size))
 
 
+def test_a_lack_of_memory_is_no_fault_of_the_sample():
+    enlarged = Resize(1 << 30, 1 << 30)((2, 2), None)
+    with pytest.raises(MemoryError, match=r"cannot warp an array of shape \(2, 2, 3\): .*Insufficient memory"):
+        warp_sample({"image": np.zeros((2, 2, 3), np.uint8)}, {"image": "image"}, enlarged)
+
+
 @pytest.mark.parametrize("name", CHAINS)
 def test_equal_bytes_at_any_memory_address_and_with_any_number_of_threads(name):
     transform = compose((37, 53), *CHAINS[name], seed=3)

@@ -117,6 +117,8 @@ def warp_sample(
             raise error.located(stage="geometry", field=name) from error
         except (cv2.error, ValueError) as error:
             rule = f"cannot warp an array of shape {np.shape(value)}"
+            if getattr(error, "code", None) == cv2.Error.StsNoMem:  # no fault of the sample
+                raise MemoryError(f"{rule}: {error}") from error
             raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
     if min_visible > 0:
         warped |= _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
