@@ -219,7 +219,8 @@ def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]
             other = by_ending.setdefault(split_name(member.name)[1].lower(), member)
             if other is not member:
                 raise SourceError(
-                    f"{root / path}: {other.name!r} and {member.name!r} are one part of the sample {key!r}"
+                    f"{root / path}: {other.name!r} and {member.name!r} are one part of the sample {key!r}; rename one, or "
+                    "leave it out of the archive"
                 )
         if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
             yield _Sample(path, file, key, by_ending, next((ending for ending in images if ending in by_ending), None))

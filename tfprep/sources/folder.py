@@ -126,12 +126,12 @@ class Folder:
 def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
     """Return the class of each image by its name without folders and suffix, from a text file.
 
-    Raises SourceError if it cannot be read, or gives images of one name different classes.
+    Raises SourceError if it cannot be read, or gives different classes to `images` of one name.
 
     Args:
         root: The root.
         path: The file, relative to the root.
-        images: The names of the images in the order of ImageNet's ground truth.
+        images: The names of the images that are read, in the order of ImageNet's ground truth.
     """
     try:
         lines = read_whole(root / path).decode("utf-8-sig").splitlines()
@@ -149,10 +149,12 @@ def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(f"{root / path}: cannot read the classes of images: {error!r}") from error
     labels: dict[str, str] = {}
+    read = {os.path.splitext(image)[0] for image in images}  # those of other splits may have names alike
     for image, label in (words[:2] for words in rows if len(words) > 1):
         name = os.path.splitext(image.rpartition("/")[2])[0]
-        if labels.setdefault(name, label) != label:
-            raise SourceError(f"{root / path}: images named {name!r} are of the classes {labels[name]!r} and {label!r}")
+        if labels.setdefault(name, label) != label and name in read:
+            rule = f"images named {name!r} are of the classes {labels[name]!r} and {label!r}"
+            raise SourceError(f"{root / path}: {rule}; name each image differently, for folders are not compared")
     return labels
 
 

@@ -309,7 +309,8 @@ class GroupFile:
         columns, groups = _column(Path(self.path), "GroupFile", ("key", "group")), dict[str, str]()
         for key, group in zip(columns["key"], columns["group"], strict=True):
             if groups.setdefault(key, group) != group:
-                raise SourceError(f"GroupFile: {self.path} has {key!r} in two groups, {groups[key]!r} and {group!r}")
+                rule = f"{self.path} has {key!r} in two groups, {groups[key]!r} and {group!r}"
+                raise SourceError(f"GroupFile: {rule}; leave one of them, or give both groups one name")
         return groups
 
     __repr__ = constructor_text
