@@ -114,7 +114,8 @@ def test_hosts(data):
 
 def test_classes_by_name(data):
     assert data.class_names == ("cat", "dog", "owl")
-    for options in ({"where": "label == 'dog'"}, {"weights": {"cat": 0, "dog": 1, "owl": 0}}):
+    of_dogs = [{"cat": 0, "dog": 1, "owl": 0}, {0.0: 0, np.float64(1): 1, np.int64(2): 0}]
+    for options in ({"where": "label == 'dog'"}, *({"weights": weights} for weights in of_dogs)):
         chosen = joined(batches(data, 6, fields=["label", "key"], **options))
         assert set(chosen["label"]) == {1}
         assert len(set(chosen["key"])) == 17

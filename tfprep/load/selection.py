@@ -269,7 +269,8 @@ def _class_number(name: Any, class_names: Sequence[str]) -> int:
             known = f"there are {', '.join(class_names)}" if class_names else NO_CLASS_NAMES
             raise LoaderError(f"there is no class {name!r}; {known}")
         return class_names.index(name)
-    if isinstance(name, bool) or not isinstance(name, int | np.integer):
+    # pandas and NumPy count labels of floats by 0.0 and 1.0.
+    if isinstance(name, bool) or not isinstance(name, int | float | np.integer) or name % 1:
         raise LoaderError(f"weights name classes by their names or whole numbers, not by {name!r}")
     return int(name)
 
