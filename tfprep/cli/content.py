@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -128,7 +129,7 @@ def show_command(
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         sheet.save(path)
-    except (ValueError, OverflowError, RuntimeError) as error:  # of Pillow: no such format, or too large for it
+    except (ValueError, OverflowError, RuntimeError, struct.error) as error:  # of Pillow: no such format, or too large
         raise click.BadParameter(f"{path.name} cannot be written ({error}); name a .png or .jpg") from error
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 

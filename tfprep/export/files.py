@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec
 from tfprep.images import encode_png
 from tfprep.storage.local import whole_file
 from tfprep.storage.urls import open_file
@@ -262,8 +262,13 @@ def _row(fields: Mapping[str, FieldSpec], shapes: Mapping[str, str], sample: Sto
             content, suffix = sample.files[name]
             row[name] = {"bytes": content, "path": f"{sample.key}.{suffix}"}
         elif spec.shape == ():
-            row[name] = value if isinstance(value, str) else np.asarray(value).item()
+            row[name] = value if isinstance(value, str) else _items(np.asarray(value))[0]
         else:
             array = np.asarray(value)
-            row[name], row[shapes[name]] = array.ravel().tolist(), list(array.shape)
+            row[name], row[shapes[name]] = _items(array), list(array.shape)
     return row
+
+
+def _items(array: Array) -> list[Any]:
+    # Arrow 17 makes its float16 of NumPy's alone, and not of Python's float.
+    return list(array.ravel()) if array.dtype == np.float16 else array.ravel().tolist()
