@@ -29,7 +29,7 @@ def numpy_column(column: pa.Array | pa.ChunkedArray, missing: Any = None) -> Arr
         ValueError: A value is missing, and `missing` is None.
     """
     if isinstance(column, pa.ChunkedArray):
-        return _joined([numpy_column(chunk, missing) for chunk in column.chunks], column.type.to_pandas_dtype())
+        return _joined([numpy_column(chunk, missing) for chunk in column.chunks], _dtype(column.type))
     values = _values(column)
     if not column.null_count:
         return values
@@ -55,13 +55,21 @@ def _joined(chunks: list[Array], dtype: Any) -> Array:
 
 def _values(column: pa.Array) -> Array:
     """Return what stands in the column's memory, also where a value is missing."""
-    dtype = np.dtype(column.type.to_pandas_dtype())
+    dtype = _dtype(column.type)
     if not len(column):
         return np.empty(0, dtype)
     data = column.buffers()[1]
     if pa.types.is_boolean(column.type):
         return _bits(data, column)
     return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
+
+
+def _dtype(kind: pa.DataType) -> Any:
+    # `to_pandas_dtype` imports pandas, too, up to Arrow 25.
+    return _DTYPES.get(str(kind)) or np.dtype(kind.to_pandas_dtype())
+
+
+_DTYPES = {str(pa.from_numpy_dtype(code)): np.dtype(code) for code in "?bhilBHILefd"}
 
 
 def _bits(data: pa.Buffer, column: pa.Array) -> Array:
