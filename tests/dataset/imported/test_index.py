@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import tarfile
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tfprep.builder.repair import repair
 from tfprep.dataset import IndexOptions, index_tfrecords
 from tfprep.dataset.imported import scan
 from tfprep.dataset.manifest import seal
+from tfprep.dataset.names import stored_name
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
 
@@ -306,10 +308,16 @@ def test_appending_reads_only_new_shards(tmp_path):
 
 
 def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
-    for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9"):
+    at_store = [stored_name(f"w-0000{number}-of-00003", sha256(b"%d" % number).hexdigest()) for number in (0, 2)]
+    for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9", *at_store):
         write(tmp_path / name, numbers(1))
     missing = ["x-00000-of-00004", "x-00002-of-00004"]
-    for pattern, expected in (("?-*", missing), ("y-*", []), ("x-00001-of-*", [*missing, "x-00003-of-00004"])):
+    for pattern, expected in (
+        ("?-*", missing),
+        ("y-*", []),
+        ("x-00001-of-*", [*missing, "x-00003-of-00004"]),
+        ("*-w-*", ["w-00001-of-00003"]),
+    ):
         assert sorted(index_tfrecords(tmp_path / pattern, "train", tmp_path / "out").missing) == expected
     status_of("index", tmp_path / "x*", "--split", "train", "--out", tmp_path / "out")
     assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in capsys.readouterr().out

@@ -84,7 +84,8 @@ def shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
     return [Shard(folder / name, listed[name].bytes, listed[name].version) for name in names]
 
 
-_NUMBERED = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})(.*)", re.DOTALL)
+_NUMBERED = re.compile(r"(?:[0-9a-f]{16}-)?(.*)-([0-9]{5})-of-([0-9]{5})(.*)", re.DOTALL)
+"""The digest before a name of `tfprep.dataset.names.stored_name` differs from shard to shard."""
 
 
 def missing_shards(paths: Iterable[Place]) -> list[str]:
