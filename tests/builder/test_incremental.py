@@ -287,6 +287,8 @@ def test_a_dataset_that_outgrew_its_shards_says_so_and_is_resharded(site, monkey
     again = []
     assert site.build(on_event=again.append).built_shards == 0, "later builds keep the number"
     assert not [event for event in again if "reshard" in event.text]
+    (site.out / ".tfprep" / "plan.json").write_text("[1]")
+    assert site.build().built_shards == 0, "what cannot be read is as nothing: 24 samples have four shards of their own"
 
 
 def test_a_dataset_that_replaces_another_has_its_own_number_of_shards(site, monkeypatch):

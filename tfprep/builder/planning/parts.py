@@ -99,7 +99,7 @@ def read_common_plan(layout: Layout) -> CommonPlan | None:
         return None
     except (OSError, ValueError) as error:
         raise BuildError(f"{layout.part_plan} cannot be read ({error}); {_RENEW}") from error
-    if document.pop("format", None) != _FORMAT:
+    if not isinstance(document, dict) or document.pop("format", None) != _FORMAT:
         raise BuildError(f"{layout.part_plan} was written by another version of tfprep; {_RENEW}")
     try:
         return from_json(CommonPlan, document)

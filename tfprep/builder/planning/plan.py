@@ -235,7 +235,7 @@ def _remembered(layout: Layout, name: str) -> dict[str, int]:
     try:
         noted = json.loads(read_content(layout.plan))
         shards: dict[str, int] = noted["shards"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     return shards if noted.get("name", name) == name else {}
 
