@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import os
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -403,3 +407,17 @@ def test_a_key_that_leads_out_of_the_folder_is_refused_and_one_with_dots_survive
     export(open_dataset(made.path), tmp_path / "tar", "webdataset")
     samples = read_tars((tmp_path / "tar").iterdir())
     assert [sample["key.txt"].decode() for sample in samples] == ["a.b/50%.x.jpg", "train/0001"]
+
+
+def test_a_key_that_file_names_cannot_hold_is_named(make_dataset, tmp_path):
+    made = make_dataset(samples={"train": 1}, fields=["image"], shards=1)
+    made.change_index(0, key="été")
+    ascii_names = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for to, status in (("folder", 1), ("coco", 1), ("webdataset", 0), ("parquet", 0)):
+        command = [sys.executable, "-m", "tfprep", "export", made.path, "--to", to, "--out", tmp_path / to]
+        done = subprocess.run(command, env=ascii_names, check=False, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        if status:
+            assert re.search(
+                r"'\S*/\\xe9t\\xe9.jpg' cannot be the name of a file here: .* is ascii. Set PYTHONUTF8=1", done.stderr
+            )

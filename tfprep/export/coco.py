@@ -23,7 +23,7 @@ import numpy as np
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.export.files import StoredSample, checked_key, image_fields, stored_samples
+from tfprep.export.files import StoredSample, checked_key, image_fields, stored_samples, write_file
 from tfprep.fields import Array
 from tfprep.optional import require_package
 from tfprep.storage.local import whole_file
@@ -118,8 +118,7 @@ def write_coco(data: Dataset, split: str, variant: int, out: Path) -> list[str]:
         for number, sample in enumerate(stored_samples(data, split, variant), 1):
             content, suffix = sample.files[stored.image]
             name = f"{split}/{checked_key(sample.key)}.{suffix}"
-            (out / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / "images" / name).write_bytes(content)
+            write_file(out / "images" / name, content)
             height, width = sample.values[stored.image].shape[:2]
             image = {"id": number, "file_name": name, "height": height, "width": width, "key": sample.key}
             objects.add(image, _objects(sample, stored))

@@ -132,6 +132,18 @@ def checked_key(key: str) -> str:
     return key
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and the folders above it. Raises DatasetError if the system's file names cannot hold its name."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except UnicodeEncodeError as error:
+        raise DatasetError(
+            f"{error.object!a} cannot be the name of a file here: Python's encoding of file names is {error.encoding}. Set "
+            "PYTHONUTF8=1, or export to webdataset or parquet"
+        ) from error
+
+
 # --- folders and tar files ---
 
 
@@ -172,8 +184,7 @@ def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
         return str(np.asarray(value).item())
     content, suffix = sample.files.get(name, (None, "npy"))
     path = f"{name}/{checked_key(sample.key)}.{suffix}"
-    (out / path).parent.mkdir(parents=True, exist_ok=True)
-    (out / path).write_bytes(content if content is not None else npy(value))
+    write_file(out / path, content if content is not None else npy(value))
     return path
 
 
