@@ -251,7 +251,7 @@ class _IndexCheck:
             value = value if isinstance(value, str) else np.asarray(value).tolist()
             if isinstance(value, list):  # None where a record has no value
                 value = value[0] if value else None
-            if row[name] != value:
+            if repr(row[name]) != repr(value):  # by their texts: NaN is not equal to itself
                 self._add(name, f"record {number}: {name!r} is {value!r}, not {row[name]!r}")
         size = (row["height"], row["width"])
         fitting = [name for name in self._rasters if np.shape(values[name])[:2] == size]

@@ -102,6 +102,12 @@ def test_shapes(tmp_path):
         assert sample["texts"].tolist() == ["x"] * (number % 3 + 1)
 
 
+def test_numbers_that_equal_nothing_are_no_difference(tmp_path):
+    index(tmp_path, [serialized({"x": np.array([x], np.float32)}) for x in (np.nan, np.inf, -0.0)])
+    np.testing.assert_array_equal([sample["x"] for sample in read_all(tmp_path)], [np.nan, np.inf, 0])
+    assert not list(verify(tmp_path / "tfprep-index"))
+
+
 def test_names(tmp_path):
     report = index(
         tmp_path, [serialized({"a/b": 1, "a_b": 2, "9x": 3, "key": b"k", "size": 4, "a_b_size": 5, "größe": 6})]
