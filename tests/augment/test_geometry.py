@@ -111,6 +111,7 @@ def test_points_beyond_the_horizon_are_not_shown():
     assert behind[0, 2] == 0
 
 
+@pytest.mark.precise_warps
 def test_points_of_a_folded_image_go_where_they_are_seen():
     """A point that lands at p must be what is drawn at p, also where the image folds over itself."""
     grid = np.stack(np.meshgrid(np.arange(4, 200, 8) + 0.5, np.arange(4, 160, 8) + 0.5), 2).reshape(-1, 2)
