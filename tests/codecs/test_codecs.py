@@ -64,6 +64,11 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Png(), np.zeros((4, 4), np.float32), r"uint8 and uint16, not float32; store it as Zstd\(\) or Raw\(\)"),
         (Png(), np.zeros((4, 4, 2), np.uint16), "two channels as uint8 only"),
         (Png(), np.zeros((4, 4, 5), np.uint8), "1 to 4 channels"),
+        (
+            Png(),
+            np.zeros((1_000_001, 1, 2), np.uint8),
+            r"sides of up to 1,000,000 pixels, not \[1000001, 1, 2\]; use Raw",
+        ),
         (Raw(), np.array(["a"]), "arrays of numbers"),
         (Zstd(), np.array(["a"]), "arrays of numbers"),
         (Zstd(dtype="uint8"), np.array([256]), "do not fit into uint8"),

@@ -17,10 +17,15 @@ from tfprep.opencv import HAS_OPENCV, cv2
 _GRAY_ALPHA = 4
 """The colour type of gray and alpha in a PNG's header, byte 25."""
 
+_LONGEST_SIDE = 1_000_000
+"""libpng's own limit, with which OpenCV reads and writes. Pillow writes more, which OpenCV does not read."""
+
 
 def encode_png(array: Array, level: int) -> bytes:
     """uint8 [H, W] or [H, W, C] with 1 to 4 channels, or uint16 with 1, 3 or 4, as a PNG. Two channels are stored as gray and
     alpha. `level` is zlib's, 0 to 9. Raises SampleError for any other array."""
+    if max(array.shape[:2], default=0) > _LONGEST_SIDE:
+        raise SampleError(f"PNG has sides of up to {_LONGEST_SIDE:,} pixels, not {list(array.shape)}; use Raw")
     if array.ndim == 3 and array.shape[2] == 2:
         if array.dtype != np.uint8:
             rule = f"PNG holds two channels as uint8 only, not {array.dtype}"
