@@ -117,7 +117,7 @@ def _buffers(values: Sequence[Any], dtype: pa.DataType) -> list[pa.Buffer]:
         return [pa.py_buffer(b"".join(items))]
     _check_types(values, int)
     numbers = [0 if value is None else value for value in values]
-    return [pa.py_buffer(np.array(numbers, dtype.to_pandas_dtype()))]
+    return [pa.py_buffer(np.array(numbers, _dtype(dtype)))]
 
 
 def _check_types(values: Sequence[Any], *allowed: type) -> None:
