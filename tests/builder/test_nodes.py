@@ -194,6 +194,7 @@ def test_a_node_that_sees_the_same_folders_takes_part_and_a_difference_is_named(
     assert not layout.mark.exists()
 
 
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # its hook sees the import of `pip`
 def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {

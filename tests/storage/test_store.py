@@ -2,6 +2,8 @@
 
 import itertools
 import pickle
+import subprocess
+import sys
 import threading
 import traceback
 from pathlib import Path
@@ -389,3 +391,27 @@ def test_missing_credentials_are_named(monkeypatch):
     text = r"/x cannot be read: the environment holds no credentials; check AWS_ACCESS_KEY_ID"
     with pytest.raises(StorageError, match=text):
         open_store("s3://bucket/folder").info("x")
+
+
+THREADS = """
+import threading
+from tfprep.storage.store import open_store
+def work(number):
+    for round in range(5000):
+        name = f"{number}-{round % 50}"
+        store.write(name, b"content")
+        assert name in [info.name for info in store.list()]
+        assert bytes(store.read(name)) == b"content"
+        store.delete([name])
+store = open_store("memory://bucket/folder")
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_list_do_not_wait_for_each_other_without_end():
+    """In a process of its own: with obstore 0.11 the threads, and all others of the process, stood still."""
+    subprocess.run([sys.executable, "-c", THREADS], check=True, timeout=100)
