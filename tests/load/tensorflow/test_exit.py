@@ -9,7 +9,7 @@ import pytest
 
 from tests.warm_python import run_python
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 CODE = """
 import tfprep
@@ -68,6 +68,9 @@ for batches in (loader, loader.map(lambda batch: batch["image"])):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is that of glibc")
+@pytest.mark.skipif(
+    tf.__version__.startswith("2.18."), reason="it sets no threshold, and glibc keeps the blocks by itself"
+)
 @pytest.mark.parametrize(("variables", "kept"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "131072"}, False)])
 def test_freed_blocks_are_kept(photos, variables, kept):
     done = run_python(["-c", BLOCKS, str(photos.path)], env=os.environ | variables)
