@@ -194,6 +194,10 @@ def test_errors_name_the_field_and_the_stage():
     for fill in (0.5, 256, -1, (0.485, 0.456, 0.406), float("nan")):
         with pytest.raises(SampleError, match=r"fill is .*, which uint8 does not hold; give a whole number"):
             warped(IMAGE, compose((37, 53), Rotate((5, 5))), fill={"x": fill})
+    for dtype in ("float16", pytest.importorskip("ml_dtypes").bfloat16):  # which hold fractions and NaN
+        for fill in (0.1, float("nan")):
+            larger = warped(IMAGE[..., 0].astype(dtype), identity((38, 54)), "map", fill={"x": fill}).astype(float)
+            np.testing.assert_allclose(larger[-1], fill, rtol=1e-2)
     for matrix, size in ((np.diag([0.0, 1, 1]), (37, 53)), (np.eye(3), (0, 53)), (np.eye(3), (37, 0))):
         with pytest.raises(
             SampleError, match="a size of at least 1 x 1 and a matrix that can be inverted, not Transform"

@@ -243,6 +243,18 @@ def test_numbers_that_a_dtype_does_not_hold_are_no_infinities(make_dataset, fiel
         batches(tfprep.open(made.path), 1, **options)
 
 
+def test_bfloat16_names_the_record_whose_number_it_does_not_hold(make_dataset):
+    pytest.importorskip("ml_dtypes")
+    options = {"fields": ("far",), "kinds": {"far": "map"}, "codec": {"far": codecs.Raw()}}
+    made = make_dataset(
+        samples={"train": 4}, make=lambda rng, number: {"far": np.full((6, 8), 1.0 if number else 1e300)}, **options
+    )
+    with pytest.raises(
+        RecordError, match=r"'far' holds numbers beyond 340,282,.*, where bfloat16 ends; choose another"
+    ):
+        batches(tfprep.open(made.path), 1, dtype="bfloat16", batch_size=4, order="sequential")
+
+
 # --- the cache ----------------------------------------------------------------------------------------------------------
 
 CASTS = {

@@ -283,7 +283,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
     values = np.asarray(fill)  # one value, or one a channel
     with np.errstate(invalid="ignore"):
         values, exact = values.astype(array.dtype), values
-    if array.dtype.kind != "f" and (values != exact).any():
+    if array.dtype.kind in "biu" and (values != exact).any():
         raise SampleError(f"fill is {fill}, which {array.dtype} does not hold; give a whole number of its range")
     if values.ndim and values.shape != array.shape[2:]:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"

@@ -1,5 +1,6 @@
 """Samples that are warped while they are loaded: every field follows, in every reader, after every resume; what cannot follow."""
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -298,6 +299,23 @@ def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
         LoaderError, match=r"^geometry: 'box_labels' loses the rows of boxes that are not visible; load"
     ):
         data.numpy_loader("train", 6, **others)
+
+
+@pytest.mark.parametrize("ops", [{"geometry": [augment.CenterCrop(30, 40)]}, {"at_load": [Resize(30, 40)]}])
+def test_rules_of_fields_that_are_not_loaded_part_no_mix(make_dataset, ops):
+    """Images of a dataset with key points and one without: boxes and points are no matter."""
+    rules = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
+    shares = {}
+    for name, recipe in (("poses", {**rules, "fill": {"mask": 11}}), ("plain", {})):
+        made = make_dataset(name, samples={"train": 4}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
+        made.seal(lambda document, recipe=recipe: document.update(recipe=recipe))
+        shares[tfprep.load.open(made.path)] = 0.5
+    mix = tfprep.mix(shares)
+    (batch,) = itertools.islice(mix.numpy_loader("train", 4, fields=["image", "label"], **ops), 1)
+    assert batch["image"].shape == (4, 30, 40, 3)
+    for field in ("mask", "boxes", "points"):
+        with pytest.raises(LoaderError, match="the datasets of a mix were built with different border, fill, min_vis"):
+            mix.numpy_loader("train", 4, fields=["image", field], **ops)
 
 
 def test_a_geometry_that_mirrors_points_needs_their_flip_indices(make_dataset):

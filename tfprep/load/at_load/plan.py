@@ -389,7 +389,7 @@ def _rules_of(
 ) -> Mapping[str, Any]:
     """The options of `warp_sample` that a build of this recipe takes, of the fields that are loaded."""
     loaded = [name for name in fields if name in specs]
-    flips = {name: tuple(rows) for name, rows in recipe.get("flip_indices", {}).items()}
+    flips = {name: tuple(rows) for name, rows in recipe.get("flip_indices", {}).items() if name in loaded}
     mirroring = next((what for what, act in acts if issubclass(act, RandomFlip)), None)
     for name in loaded:
         if specs[name].kind == "points" and name not in flips and mirroring:
@@ -408,7 +408,7 @@ def _rules_of(
     return {
         "border": recipe.get("border", "constant"),
         "fill": {name: fill for name, fill in recipe.get("fill", {}).items() if name in loaded},
-        "min_visible": least,
+        "min_visible": least if any(specs[name].kind == "boxes" for name in loaded) else 0.0,
         "row_fields": {name: others for name, others in rows.items() if name in loaded}, "flip_indices": flips,
     }  # fmt: skip
 

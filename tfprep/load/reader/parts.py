@@ -65,7 +65,8 @@ def _finite(output: Output) -> Iterator[None]:
         with np.errstate(over="raise"):
             yield
     except FloatingPointError:
-        names, most = ", ".join(output.fields), np.finfo(output.dtype).max
+        known = "float32" if output.dtype == "bfloat16" else output.dtype  # NumPy knows no limits of bfloat16
+        names, most = ", ".join(output.fields), np.finfo(known).max
         raise SampleError(
             f"'{names}' holds numbers beyond {most:,.0f}, where {output.dtype} ends; choose another dtype, or leave it out"
         ) from None
