@@ -79,7 +79,7 @@ def test_strategy_3_stops_where_the_band_is_used_up():
 
 
 def test_clicks_of_an_annotator_may_be_outside_the_image():
-    points = np.array([[10.5, 20.5, 1], [300, 20, 1], [5, -1, 0], [np.nan, 3, 0]], np.float32)
+    points = np.array([[10.5, 20.5, 1], [300, 20, 1], [5, -1, 0], [np.nan, 3, 0], [-1] * 3, [np.nan] * 3], np.float32)
     out = ClickMaps()({"mask": MASK, "clicks": points}, rng())
     assert np.argwhere(out[:, :, 0] == 0).tolist() == [[20, 10]]
     assert (out[:, :, 1] == 255).all()

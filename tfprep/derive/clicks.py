@@ -210,14 +210,14 @@ class ClickMaps:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         points, (height, width) = points_of(sample, self.points), size_of(sample, self.like)
         table = np.pad(points, ((0, 0), (0, max(0, 4 - points.shape[1]))))
-        known = np.isin(table[:, 2], (0, 1)) & np.isin(table[:, 3], np.arange(self.sets))
-        if not known.all():
-            sign, number = table[~known][0, 2:4]
+        within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
+        unknown = within & ~(np.isin(table[:, 2], (0, 1)) & np.isin(table[:, 3], np.arange(self.sets)))
+        if unknown.any():
+            sign, number = table[unknown][0, 2:4]
             rule = f"a click is 1 (positive) or 0 (negative), of set 0 to {self.sets - 1}"
             raise SampleError(
                 f"{rule}; {self.points!r} holds {sign:g} and set {number:g}: give ClickMaps(sets=...)", stage="derive"
             )
-        within = (table[:, :2] >= 0).all(1) & (table[:, :2] < [width, height]).all(1)
         kinds = []
         for number in range(self.sets):
             for positive in (1, 0):
