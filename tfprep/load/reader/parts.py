@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -53,9 +53,15 @@ class Cast:
     def rows(self, values: Mapping[str, Any], rows: Iterable[int]) -> None:
         """Fill these rows of the output."""
         stored, target = values[self.stored.name], values[self.output.name]
+        ends = _ends(self.output, self.stored.dtype)
         for row in rows:
-            with _finite(self.output):
+            with _finite(self.output) if ends else nullcontext():
                 write(self.output, stored[row : row + 1][0, ...], target[row : row + 1][0, ...])
+
+
+def _ends(output: Output, stored: str) -> bool:
+    """Whether numbers of the stored dtype may lie beyond the output's: checks take as long as small fields themselves."""
+    return output.mean is not None or not (output.dtype == stored or np.can_cast(stored, output.dtype))
 
 
 @contextmanager
@@ -132,6 +138,10 @@ class FieldPart:
     warped: bool = False
 
     @cached_property
+    def _ends(self) -> bool:
+        return _ends(self.output, self.spec.dtype)
+
+    @cached_property
     def in_place(self) -> bool:
         """Return whether it is decoded straight into its row."""
         plain = self.channels is None and not self.warped and self.output.mean is None and not self.output.padded
@@ -192,7 +202,7 @@ class FieldPart:
         """Write a decoded value into its row, or its channels of it, cast and normalised."""
         if None in self.output.shape or self.output.dtype == "string":
             text = self.output.dtype == "string"
-            with _finite(self.output):
+            with _finite(self.output) if self._ends else nullcontext():
                 converted = value if text else np.array(normalised(self.output, value), self.output.dtype, order="C")
             values[self.output.name][row] = converted
             return
@@ -211,7 +221,7 @@ class FieldPart:
             value = value.reshape(*value.shape[:2], -1)
         if np.shape(value) != target.shape:
             raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
-        with _finite(self.output):
+        with _finite(self.output) if self._ends else nullcontext():
             write(self.output, value, target, first, last, part=self.channels is not None)
 
     def _from_example(self, payload: bytes) -> Array:
