@@ -110,6 +110,7 @@ ODD = {
     "one object of another class": (derive.OneObject(target=4), ONE, np.where(ONE, 2, 0)),
     "no centres": (derive.InstanceCenters(), EMPTY, EMPTY),
     "no offsets": (derive.InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
+    "distances beside a class -1": (derive.Distance(target=1), np.array([[1, -1, -1]]), [[0, 1, 2]]),
     "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),
     "no classes": (derive.InstanceClasses(), EMPTY, np.zeros(0)),
     "an instance that covers all": (derive.InstanceOffsets(), SEVEN, 3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0]),
@@ -158,7 +159,7 @@ def test_more_objects_than_a_byte_holds():
         ),
         (
             derive.OneHot(classes=2), {"mask": np.array([[0, -1, 1]])}, SampleError,
-            "class numbers count from 0; 'mask' holds -1",
+            "class numbers count from 0; the mask holds -1, give void",
         ),
         (
             derive.ClickMaps(), {"mask": CLASSES, "clicks": np.array([[2.5, 2.5, 1, 0], [4.5, 2.5, 1, 1]])}, SampleError,

@@ -19,9 +19,6 @@ def mask_of(sample: Sample, name: str) -> Array:
         raise SampleError(
             f"a mask is whole numbers [H, W]; {name!r} is {mask.dtype} {list(mask.shape)}", stage="derive", field=name
         )
-    if mask.dtype.kind == "i" and mask.min(initial=0) < 0:
-        rule = f"class numbers count from 0; {name!r} holds {mask.min()}"
-        raise SampleError(f"{rule}, give void pixels a class of their own, such as 255", stage="derive", field=name)
     return mask
 
 
@@ -33,7 +30,10 @@ def merged(channels: Sequence[Array]) -> Array:
 
 
 def classes_of(mask: Array) -> list[int]:
-    """The class numbers that occur in a mask, ascending."""
+    """The class numbers that occur in a mask, ascending. SampleError for numbers below 0."""
+    if mask.dtype.kind == "i" and mask.min(initial=0) < 0:
+        rule = f"class numbers count from 0; the mask holds {mask.min()}"
+        raise SampleError(f"{rule}, give void pixels a class of their own, such as 255", stage="derive")
     return [int(number) for number in np.flatnonzero(np.bincount(mask.ravel()))]
 
 

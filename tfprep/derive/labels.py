@@ -86,7 +86,7 @@ class OneHot:
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
-        for number in classes_of(mask) if mask.max(initial=0) >= self.classes else ():
+        for number in classes_of(mask) if mask.dtype.kind == "i" or mask.max(initial=0) >= self.classes else ():
             if number >= self.classes and number != self.ignore:
                 rule = f"{self.mask!r} holds the class {number}, OneHot has {self.classes} classes"
                 raise SampleError(f"{rule} and ignores {self.ignore}", stage="derive")

@@ -329,9 +329,9 @@ def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
     rule, test = _FORMS[kind]
     if kind != "text" and not isinstance(value, np.ndarray):
         raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
-    if isinstance(value, np.ma.MaskedArray):
+    if np.ma.is_masked(value):
         raise SampleError(
-            "expected no masked array, whose masked values would be stored as numbers: fill them (`filled`)"
+            "expected no masked values, which would be stored as the numbers below the mask: fill them (`filled`)"
         )
     if not test(value):
         got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

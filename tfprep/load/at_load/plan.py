@@ -371,7 +371,8 @@ def _rules(
     if any(other != first for other in others):
         raise LoaderError(
             f"{acts[0][0] if acts else 'at_load'}: the datasets of a mix were built with different border, fill, min_visible, "
-            "row_fields or flip_indices, by which boxes and points follow; leave these out of `fields`, or build both alike"
+            "row_fields or flip_indices, by which edges, boxes and points follow; build both alike, or leave boxes and points "
+            "out of `fields`"
         )
     return first
 
