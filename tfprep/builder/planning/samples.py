@@ -147,9 +147,8 @@ def collect_samples(listing: Listing, root: Path, seed: int, folder: Path | None
     for chunk in write_listing(listing, root, seed):
         content, data, splits = chunk
         rows = np.frombuffer(data, ROW).copy()
-        rows["split"] = np.array([split_numbers.setdefault(name, len(split_numbers)) for name in splits], np.int16)[
-            rows["split"]
-        ]
+        of_chunk = [split_numbers.setdefault(name, len(split_numbers)) for name in splits]
+        rows["split"] = np.array(of_chunk, np.int16)[rows["split"]]
         rows["offset"] += texts.size
         texts.append(content)
         numbers.append(rows.tobytes())
