@@ -3,7 +3,7 @@
     python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2]
         [--only NAME,...] [--megapixels 12] [--json FILE]
 
-Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the centre, encoded as JPEG of quality 95
+Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the center, encoded as JPEG of quality 95
 (4:2:0) and written to TFRecords. The candidates are
 
 - `limit`: processes that do only this, with simplejpeg and OpenCV, each for its share of the files, without checks or an index;

@@ -61,7 +61,7 @@ def taught(folder: Path, options: Any) -> tuple[Any, float]:
         sources.Folder(splits=sources.Fractions(train=0.5, val=0.5, stratify="label")),
         {"image": codecs.Png(), "label": codecs.Scalar()},
         geometry=[augment.RandomResizedCrop(SIDE, SIDE, scale=(0.3, 1.0)), augment.Flip(), augment.Rotate(20)],
-        colour=[augment.Brightness(0.3), augment.Contrast(0.3), augment.Hue(0.1)],
+        color=[augment.Brightness(0.3), augment.Contrast(0.3), augment.Hue(0.1)],
         variants={"train": 8},
         seed=1,
     )

@@ -152,12 +152,12 @@ def seeds(rng: np.random.Generator) -> Iterator[tuple[str, bytes]]:
 
 def deep_seeds(size: tuple[int, int], rng: np.random.Generator) -> Iterator[tuple[str, bytes]]:
     """Files with 16 bits per channel: PNG, and TIFF with interleaved, separate, premultiplied and tiled channels."""
-    colour = rng.integers(0, 65536, (*size, 4)).astype(np.uint16)
+    color = rng.integers(0, 65536, (*size, 4)).astype(np.uint16)
     for channels in (3, 4):
-        yield "png", cv2.imencode(".png", colour[:, :, :channels])[1].tobytes()
+        yield "png", cv2.imencode(".png", color[:, :, :channels])[1].tobytes()
     for array, options in (
-        (colour[:, :, :3], {}), (colour[:, :, :3], {"tile": (16, 16)}), (colour[:, :, :3], {"compression": "zlib"}),
-        (np.moveaxis(colour[:, :, :3], 2, 0), {"planarconfig": "separate"}), (colour, {"extrasamples": ["assocalpha"]}),
+        (color[:, :, :3], {}), (color[:, :, :3], {"tile": (16, 16)}), (color[:, :, :3], {"compression": "zlib"}),
+        (np.moveaxis(color[:, :, :3], 2, 0), {"planarconfig": "separate"}), (color, {"extrasamples": ["assocalpha"]}),
     ):  # fmt: skip
         file = io.BytesIO()
         tifffile.imwrite(file, array, photometric="rgb", **options)

@@ -29,7 +29,7 @@ import tfprep
 from tfprep.builder import BuildOptions
 from tfprep.errors import TfprepError
 from tfprep.recipe.file import data_root, load_recipe
-from tfprep.recipe.template import recipe_text, recognised
+from tfprep.recipe.template import recipe_text, recognized
 
 TIMEOUT_S = 60.0
 
@@ -40,7 +40,7 @@ def outcome_of(folder: Path, out: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            recipe_path.write_text(recipe_text(recognised(folder), folder, recipe_path))
+            recipe_path.write_text(recipe_text(recognized(folder), folder, recipe_path))
             recipe, root = load_recipe(recipe_path), data_root(recipe_path)
             summary = tfprep.build(recipe, out, root, options=BuildOptions(workers=0), on_event=lambda event: None)
         except TfprepError:

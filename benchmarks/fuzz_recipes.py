@@ -46,7 +46,7 @@ FOLDER = """RECIPE = Recipe(
     source=sources.Folder(splits=sources.Fractions(train=0.5, val=0.5, stratify="label")),
     geometry=[augment.RandomResizedCrop(16, 16), augment.Flip(p=0.5), augment.Maybe(augment.Rotate(10), p=0.3)],
     derive={"lifted": lifted},
-    colour=[augment.Brightness(0.2), augment.OneOf([augment.Blur((0.5, 1.0)), augment.Hue(0.1)]), darker],
+    color=[augment.Brightness(0.2), augment.OneOf([augment.Blur((0.5, 1.0)), augment.Hue(0.1)]), darker],
     variants={"train": 2},
     shards={"train": 1},
     store={"image": codecs.Jpeg(95), "label": codecs.Scalar(), "lifted": codecs.Raw("float32")},

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import harness
 
 ROOT = Path(__file__).resolve().parents[1]
-AREAS = ("geometry", "policies", "colour", "derive", "images", "codecs", "load", "load_ops")
+AREAS = ("geometry", "policies", "color", "derive", "images", "codecs", "load", "load_ops")
 SURVIVORS: dict[str, str] = {}
 """Why no test can find a mutant, by its name; at most one of 20."""
 

@@ -3,7 +3,7 @@
     python benchmarks/small_network.py --photos data/photos [--seeds 5] [--epochs 60] [--json FILE]
 
 Photos in class folders, 70 % for training, are stored with a short side of 96 pixels. The network is four blocks of convolution,
-batch normalisation and pooling (0.1 million weights), trained with Adam from 10^-3 down to 0 by a cosine, the same number of
+batch normalization and pooling (0.1 million weights), trained with Adam from 10^-3 down to 0 by a cosine, the same number of
 steps each time. The figure is the mean of the classes' recalls on the other 30 %, in the last epoch, as its mean and standard
 deviation over the seeds. The seed decides the weights, the order and the draws; the stored variants are the same.
 """
@@ -30,7 +30,7 @@ from tfprep.load import RandomFlip, RandomResizedCrop, Resize
 
 SIDE, STORED, VARIANTS, BATCH = 64, 96, 8, 30
 GEOMETRY = [augment.RandomResizedCrop(STORED, STORED), augment.Flip(), augment.Rotate(10)]
-COLOUR = [augment.Brightness(0.4), augment.Contrast(0.4), augment.Saturation(0.4)]
+COLOR = [augment.Brightness(0.4), augment.Contrast(0.4), augment.Saturation(0.4)]
 WINDOW: list[Any] = [RandomResizedCrop(SIDE, SIDE), RandomFlip()]
 CASES: dict[str, tuple[int, list[Any]]] = {
     "nothing": (1, [Resize(SIDE, SIDE)]),
@@ -82,7 +82,7 @@ def built(folder: Path, photos: Path, variants: int) -> Any:
         sources.Folder(splits=sources.Fractions(train=0.7, val=0.3, stratify="label")),
         {"image": codecs.Png(), "label": codecs.Scalar()},
         geometry=GEOMETRY if variants > 1 else plain,
-        colour=COLOUR if variants > 1 else [],
+        color=COLOR if variants > 1 else [],
         variants={"train": variants},
         seed=1,
     )
@@ -107,7 +107,7 @@ def trained(data: Any, ops: list[Any], epochs: int, seed: int) -> float:
 
 
 def network(side: int, widths: Sequence[int], classes: int, momentum: float = 0.99) -> Any:
-    """Blocks of convolution, batch normalisation and pooling; returns logits. `momentum` is that of the moving averages."""
+    """Blocks of convolution, batch normalization and pooling; returns logits. `momentum` is that of the moving averages."""
     import keras
     from keras import layers
 

@@ -31,7 +31,7 @@ import numpy as np
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.load import Buckets, ColourJitter, Grayscale, MixUp, RandomErasing, RandomFlip, RandomResizedCrop
+from tfprep.load import Buckets, ColorJitter, Grayscale, MixUp, RandomErasing, RandomFlip, RandomResizedCrop
 from tfprep.load.options import OrderKeywords
 
 BATCH, EPOCHS, IMAGES = 8, 3, 61
@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "all variants": {"variants": "all", "remainder": "keep"},
     "evaluation": {"training": False},
     "at load": {"at_load": [RandomFlip(), MixUp(0.4)]},
-    "windows": {"at_load": [RandomResizedCrop(24, 20), RandomFlip(), ColourJitter(), RandomErasing(), MixUp(0.4)]},
+    "windows": {"at_load": [RandomResizedCrop(24, 20), RandomFlip(), ColorJitter(), RandomErasing(), MixUp(0.4)]},
     "growing": {"at_load": [RandomResizedCrop(sizes={0: 16, 1: 24, 2: (20, 28)}), RandomFlip()]},
     "buckets": {"bucket": Buckets([(16, 24), (20, 20), (24, 16)]), "at_load": [RandomFlip()]},
     "views": {

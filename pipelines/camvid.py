@@ -16,7 +16,7 @@ RECIPE = Recipe(
     name="camvid",
     source=sources.Paired(image="{split}/*.png", mask="{split}annot/*.png", classes=CLASSES),
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=5), augment.Scale((0.9, 1.3))],
-    colour=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Hue(0.02)],
+    color=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Hue(0.02)],
     derive={"road": derive.SignedDistance(mask="mask", target=CLASSES.index("road"), void=VOID)},
     variants={"train": 3},
     fill={"mask": VOID},

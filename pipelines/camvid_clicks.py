@@ -14,7 +14,7 @@ RECIPE = Recipe(
     name="camvid_clicks",
     source=sources.Paired(image="{split}/*.png", mask="{split}annot/*.png"),
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Crop(320, 320)],
-    colour=[augment.Brightness(0.2), augment.Contrast(0.2)],
+    color=[augment.Brightness(0.2), augment.Contrast(0.2)],
     derive={"clicks": derive.Clicks(mask="mask", target=CAR, background=None, void=VOID, truncate_px=255)},
     variants={"train": 4},
     fill={"mask": VOID},

@@ -36,12 +36,12 @@ RECIPE = Recipe(
         "onehot": derive.OneHot(mask="mask", classes=11, ignore=VOID),
         "sobel": derive.Sobel(),
     },
-    colour=[
+    color=[
         augment.SomeOf(
             [augment.Brightness(0.2), augment.Contrast(0.2), augment.Gamma((0.8, 1.25)), augment.Hue(0.03)], 2
         ),
         augment.Maybe(
-            augment.OneOf([augment.Blur((0.5, 1.5)), augment.Noise((2.0, 8.0)), augment.JpegArtefacts((40, 80))]), p=0.5
+            augment.OneOf([augment.Blur((0.5, 1.5)), augment.Noise((2.0, 8.0)), augment.JpegArtifacts((40, 80))]), p=0.5
         ),
     ],
     variants={"train": 3},

@@ -22,7 +22,7 @@ RECIPE = Recipe(
         void=VOID,
     ),
     geometry=[augment.Flip(p=0.5), augment.Resize(shorter=400), augment.Crop(384, 384)],
-    colour=[augment.Brightness(0.2), augment.Contrast(0.2)],
+    color=[augment.Brightness(0.2), augment.Contrast(0.2)],
     derive={
         "object": derive.OneInstance(mask="instances", void=VOID, min_px=400),
         "clicks": derive.Clicks(mask="object", target=1, void=VOID, truncate_px=255),

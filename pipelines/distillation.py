@@ -15,7 +15,7 @@ RECIPE = Recipe(
     name="things",
     source=sources.Folder(splits=sources.Fractions(train=0.5, val=0.5, stratify="label")),
     geometry=[augment.RandomResizedCrop(48, 48, scale=(0.3, 1.0)), augment.Flip(), augment.Rotate(20)],
-    colour=[augment.Brightness(0.3), augment.Contrast(0.3), augment.Hue(0.1)],
+    color=[augment.Brightness(0.3), augment.Contrast(0.3), augment.Hue(0.1)],
     variants={"train": 8},
     store={"image": codecs.Png(), "label": codecs.Scalar()},
     seed=1,

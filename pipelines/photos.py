@@ -11,7 +11,7 @@ RECIPE = Recipe(
     name="photos",
     source=sources.Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify="label")),
     geometry=[augment.RandomResizedCrop(224, 224), augment.Flip(p=0.5)],
-    colour=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Saturation(0.2)],
+    color=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Saturation(0.2)],
     variants={"train": 2},
     store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
     seed=1,

@@ -3,7 +3,7 @@
     tfprep.build(recipe, out)         the offline stage; `tfprep build` on the command line
     tfprep.open(folder)               a built dataset; `.loader("train", batch_size=32)` is a tf.data.Dataset
     tfprep.mix({a: 0.7, b: 0.3})      several datasets as one
-    tfprep.Recipe                     what to build: a source, geometry, derived inputs, colour, codecs
+    tfprep.Recipe                     what to build: a source, geometry, derived inputs, color, codecs
     tfprep.sources .augment .derive .codecs     the parts of a recipe
     tfprep.add_fields(folder, tfprep.ModelFields(...))      fields that a model computes, stored beside a dataset
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras

@@ -88,12 +88,12 @@ def require_range(name: str, value: Range, low: float, high: float) -> None:
     require(pair and low <= value[0] <= value[1] <= high, rule, value, "give two numbers in that order")
 
 
-def around(centre: float, amount: float | Range) -> Range:
-    """`amount` as a range: a single number means `centre` ± that number."""
+def around(center: float, amount: float | Range) -> Range:
+    """`amount` as a range: a single number means `center` ± that number."""
     if isinstance(amount, tuple):
         return amount
     require(is_number(amount), "an amount is a number or a range (from, to)", amount, "for example 0.2")
-    return centre - amount, centre + amount
+    return center - amount, center + amount
 
 
 def is_number(value: object) -> TypeGuard[float]:

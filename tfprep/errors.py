@@ -73,7 +73,7 @@ class SampleError(TfprepError):
 
     Attributes:
         reason: What is wrong.
-        stage: The stage that failed: `read`, `decode`, `geometry`, `derive`, `colour` or `encode`; "" if not known.
+        stage: The stage that failed: `read`, `decode`, `geometry`, `derive`, `color` or `encode`; "" if not known.
         field: The field that was computed; "" if not known.
         path: The raw file; "" if not known, or if there is none.
     """

@@ -14,7 +14,7 @@
 An image is RGB of 8 bits unless its source says otherwise (`sources.Pixels`).
 
 Coordinates are continuous, in pixels: x to the right, y down, the image covers [0, W] x [0, H], and the pixel in row r,
-column c covers [c, c+1] x [r, r+1], so that its centre is (c + 0.5, r + 0.5).
+column c covers [c, c+1] x [r, r+1], so that its center is (c + 0.5, r + 0.5).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def items_of(folder: Path) -> list[Item]:
 
 
 def prepared(path: str) -> Any:
-    """uint8 [224, 224, 3]: the photo with its shorter side scaled to 256 by area averaging, cropped at the centre."""
+    """uint8 [224, 224, 3]: the photo with its shorter side scaled to 256 by area averaging, cropped at the center."""
     cv2.setNumThreads(0)
     pixels = cv2.cvtColor(cv2.imread(path, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
     height, width = pixels.shape[:2]

@@ -2,7 +2,7 @@
 
 Run: python benchmarks/peers/run.py --photos data/photos --python-torch peers/bin/python [--rounds 3] [--json FILE]
 
-Every peer builds its own format from the same photos (shorter side 256, cropped to 224 at the centre, JPEG of quality 95 or raw).
+Every peer builds its own format from the same photos (shorter side 256, cropped to 224 at the center, JPEG of quality 95 or raw).
 Then all load in turns, round by round, each in a new process: shuffled batches of 64, decoded to uint8, on all cores. A ratio is
 taken within a round, and the result is the median. Rounds in which other programs used more than a tenth of the cores while one
 of the two ran do not count, unless all rounds are like that. A peer that is not installed is reported and skipped.

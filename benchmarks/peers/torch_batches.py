@@ -27,7 +27,7 @@ class EndlessShuffle(torch.utils.data.Sampler[int]):
 
 
 def shared_images(count: int) -> torch.Tensor:
-    """uint8 [count, 224, 224, 3] in shared memory, not initialised."""
+    """uint8 [count, 224, 224, 3] in shared memory, not initialized."""
     storage = torch.UntypedStorage._new_shared(count * IMAGE_BYTES)
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(count, CROP, CROP, 3)
 

@@ -1,8 +1,8 @@
-"""Draws the gallery: every geometry op, colour op and derived input on one generated sample, labelled.
+"""Draws the gallery: every geometry op, color op and derived input on one generated sample, labeled.
 
 Run: python docs/gallery/draw.py [--out docs/gallery]
 
-Writes geometry.jpg, colour.jpg and derived.jpg. On geometry, the outline of the warped mask is drawn in white, the warped
+Writes geometry.jpg, color.jpg and derived.jpg. On geometry, the outline of the warped mask is drawn in white, the warped
 boxes in yellow and the warped points in red: they must lie where the picture shows them.
 """
 
@@ -26,7 +26,7 @@ KINDS = {"image": "image", "mask": "mask", "instances": "mask", "points": "point
 FILL = {"image": (90, 90, 90), "mask": 0, "instances": 0}
 
 
-def shift_colours(sample: Mapping[str, Any], draws: np.random.Generator | None) -> dict[str, Any]:
+def shift_colors(sample: Mapping[str, Any], draws: np.random.Generator | None) -> dict[str, Any]:
     """A user's own function: it may do anything with a sample."""
     return {**sample, "image": np.roll(sample["image"], 1, axis=2)}
 
@@ -56,10 +56,10 @@ GEOMETRY: dict[str, Any] = {
     "Maybe(Rotate)": [augment.Maybe(augment.Rotate((30, 30)), 1)],
     "RandAugment(3, 20)": [augment.RandAugment(3, 20)],
     "TrivialAugment": [augment.TrivialAugment()],
-    "Custom(shift_colours)": [augment.Custom(shift_colours)],
+    "Custom(shift_colors)": [augment.Custom(shift_colors)],
 }
 SEEDS = {"Rotate90": 3, "RandAugment(3, 20)": 5, "TrivialAugment": 15, "Rotate(25)": 3, "SomeOf(3 of 4)": 2}
-COLOUR: dict[str, Any] = {
+COLOR: dict[str, Any] = {
     "the sample": None,
     "Brightness 1.5": augment.Brightness((1.5, 1.5)),
     "Contrast 1.8": augment.Contrast((1.8, 1.8)),
@@ -79,7 +79,7 @@ COLOUR: dict[str, Any] = {
     "Blur, 3 pixels": augment.Blur((3, 3)),
     "MotionBlur, 15 pixels": augment.MotionBlur((15, 15), (30, 30)),
     "Noise, 25 levels": augment.Noise((25, 25)),
-    "JpegArtefacts, quality 10": augment.JpegArtefacts((10, 10)),
+    "JpegArtifacts, quality 10": augment.JpegArtifacts((10, 10)),
     "Cutout(60)": augment.Cutout(60),
     "Erasing": augment.Erasing(1),
     "AugMix": augment.AugMix(severity=6),
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     out = parser.parse_args().out
-    for name, cells in (("geometry", geometry()), ("colour", colours()), ("derived", derived())):
+    for name, cells in (("geometry", geometry()), ("color", colors()), ("derived", derived())):
         sheet(cells).save(out / f"{name}.jpg", quality=88)
         print(out / f"{name}.jpg")
 
@@ -130,10 +130,10 @@ def main() -> None:
 def scene() -> dict[str, Any]:
     """A disc (class 1), a car (2) and two stars (3) on a tiled floor under a sky, and a letter that shows what is mirrored."""
     image, mask, instances = backdrop(), canvas(1), canvas(1)
-    for number, (label, colour, polygons) in enumerate(objects(), start=1):
+    for number, (label, color, polygons) in enumerate(objects(), start=1):
         for polygon in polygons:
             points = [np.round(np.array(polygon) * 16).astype(np.int32)]
-            cv2.fillPoly(image, points, colour, cv2.LINE_AA, shift=4)
+            cv2.fillPoly(image, points, color, cv2.LINE_AA, shift=4)
             cv2.fillPoly(mask, points, label, shift=4)
             cv2.fillPoly(instances, points, number, shift=4)
     cv2.putText(image, "F", (8, 48), cv2.FONT_HERSHEY_SIMPLEX, 1.6, (20, 20, 40), 4, cv2.LINE_AA)
@@ -190,8 +190,8 @@ def geometry() -> dict[str, Any]:
         warped = apply_geometry(scene(), KINDS, [(op, draws(name)) for op in ops], fill=FILL)
         image = warped["image"]
         for op in ops:
-            for colour in op.colour_ops(draws(name)) if hasattr(op, "colour_ops") else ():
-                image = colour(image, draws(name))
+            for color in op.color_ops(draws(name)) if hasattr(op, "color_ops") else ():
+                image = color(image, draws(name))
         cells[name] = marked(image, warped)
     return cells
 
@@ -208,9 +208,9 @@ def marked(image: Any, sample: Mapping[str, Any]) -> Any:
     return drawn
 
 
-def colours() -> dict[str, Any]:
+def colors() -> dict[str, Any]:
     image = scene()["image"]
-    return {name: image if op is None else op(image, draws(name)) for name, op in COLOUR.items()}
+    return {name: image if op is None else op(image, draws(name)) for name, op in COLOR.items()}
 
 
 def derived() -> dict[str, Any]:
@@ -235,8 +235,8 @@ def dots(points: Any, sample: Mapping[str, Any]) -> Any:
     """Positive clicks and visible points green, negative ones red."""
     drawn = sample["image"] // 2 + 100
     for point in points:
-        colour = (0, 150, 0) if point[2] else (220, 0, 0)
-        cv2.circle(drawn, (int(point[0]), int(point[1])), 4, colour, -1, cv2.LINE_AA)
+        color = (0, 150, 0) if point[2] else (220, 0, 0)
+        cv2.circle(drawn, (int(point[0]), int(point[1])), 4, color, -1, cv2.LINE_AA)
     return drawn
 
 

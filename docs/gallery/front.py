@@ -26,7 +26,7 @@ RECIPE = tfprep.Recipe(
         "clicks": derive.Clicks(mask="mask", target=2),
         "distance": derive.SignedDistance(mask="mask", target=(1, 2, 3), truncate_px=40),
     },
-    colour=[augment.Brightness(0.3), augment.Contrast(0.3)],
+    color=[augment.Brightness(0.3), augment.Contrast(0.3)],
     border="reflect",
     variants={"train": 3},
     store={name: codecs.Raw() for name in ("image", "mask", "clicks", "distance")},
@@ -35,7 +35,7 @@ RECIPE = tfprep.Recipe(
 SAMPLE, MASK = "train/images/0011.jpg", "train/masks/0011.png"
 PANEL, GAP, WIDTH, HEIGHT = 128, 10, 1160, 530
 INK, FAINT, PAPER = (25, 25, 25), (110, 110, 110), (255, 255, 255)
-COLOURS = np.array([[70, 70, 70], [90, 190, 90], [240, 180, 60], [120, 140, 230]], np.uint8)
+COLORS = np.array([[70, 70, 70], [90, 190, 90], [240, 180, 60], [120, 140, 230]], np.uint8)
 COLUMNS = ("image", "mask", "click map: this", "click map: not this", "distance")
 
 
@@ -52,7 +52,7 @@ def rows(folder: Path) -> list[list[ImageArray]]:
         keys = data.index("train", variant, ["key"])["key"].to_pylist()
         sample = next(data.samples("train", variant, [keys.index(SAMPLE)]))
         clicks = sample["clicks"]
-        panels = [sample["image"], COLOURS[sample["mask"]], heat(clicks[..., 0]), heat(clicks[..., 1])]
+        panels = [sample["image"], COLORS[sample["mask"]], heat(clicks[..., 0]), heat(clicks[..., 1])]
         drawn.append([*panels, heat(sample["distance"].min(-1))])
     return drawn
 
@@ -90,7 +90,7 @@ def main() -> None:
         tfprep.build(RECIPE, out, raw, options=BuildOptions(workers=0))
         variants = rows(out)
         photo = Image.open(raw / SAMPLE)
-        mask = Image.fromarray(COLOURS[np.asarray(Image.open(raw / MASK))])
+        mask = Image.fromarray(COLORS[np.asarray(Image.open(raw / MASK))])
         draw(photo, mask, variants).save(Path(__file__).with_name("front.jpg"), quality=90)
 
 

@@ -21,18 +21,18 @@ def test_every_public_name_has_a_cell(gallery):
         entries = (entry if isinstance(entry, (list, tuple)) else [entry] for entry in table.values())
         return {type(op).__name__ for entry in entries for op in entry}
 
-    protocols = {"ColourOp", "GeometryOp", "Transform", "Derived"}
-    assert set(augment.__all__) - protocols <= types_in(gallery.GEOMETRY) | types_in(gallery.COLOUR)
+    protocols = {"ColorOp", "GeometryOp", "Transform", "Derived"}
+    assert set(augment.__all__) - protocols <= types_in(gallery.GEOMETRY) | types_in(gallery.COLOR)
     assert set(derive.__all__) - protocols <= types_in(gallery.DERIVED)
 
 
 def test_all_cells_but_the_first_differ_from_the_image(gallery):
-    for cells in (gallery.geometry(), gallery.colours()):
+    for cells in (gallery.geometry(), gallery.colors()):
         first, *others = cells.values()
         for picture in (first, *others):
             assert picture.dtype == np.uint8
             assert picture.shape[2] == 3
         assert all(other.shape != first.shape or (other != first).any() for other in others)
     assert all(picture.max() > picture.min() for picture in gallery.derived().values())
-    for name in ("geometry.jpg", "colour.jpg", "derived.jpg"):
+    for name in ("geometry.jpg", "color.jpg", "derived.jpg"):
         assert (DRAW.parent / name).stat().st_size > 50_000

@@ -48,7 +48,7 @@ def test_sizes(op, size, expected):
 
 
 @pytest.mark.parametrize(("size", "window"), [((10, 400), [[194, 0], [207, 10]]), ((400, 10), [[0, 194], [10, 207]])])
-def test_random_resized_crop_falls_back_to_the_centre(size, window):
+def test_random_resized_crop_falls_back_to_the_center(size, window):
     """No window with 8 % of the area of a strip has an allowed aspect ratio: torchvision takes the central one."""
     drawn = RandomResizedCrop(32, 32, scale=(0.9, 1))(size, np.random.default_rng(0))
     np.testing.assert_allclose(drawn.pull(np.array([[0, 0], [32.0, 32]])), window, atol=1)

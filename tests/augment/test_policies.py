@@ -56,30 +56,30 @@ def test_the_draws_of_an_op_do_not_depend_on_other_ops():
 
 
 @pytest.mark.parametrize("policy", [RandAugment(3, 20), TrivialAugment()])
-def test_a_nested_policy_keeps_geometry_and_colour(policy):
-    """The geometry and the colours are those of the inner policy with the draws that it received."""
+def test_a_nested_policy_keeps_geometry_and_color(policy):
+    """The geometry and the colors are those of the inner policy with the draws that it received."""
 
     class Spy:
         def __call__(self, size, generator):
             return seen.append(generator.bit_generator.state["state"]["key"].tolist()) or policy(size, generator)
 
-        def colour_ops(self, generator):
+        def color_ops(self, generator):
             seen.append(generator.bit_generator.state["state"]["key"].tolist())
-            return policy.colour_ops(generator)
+            return policy.color_ops(generator)
 
-    colours = 0
+    colors = 0
     for outer in (Maybe(Spy(), 0.6), OneOf([Flip(), Spy()]), SomeOf([Spy(), Flip(), Spy()], 2, shuffle=True)):
         for nested in (outer, Maybe(outer, 0.9), OneOf([outer])):
             for seed in range(20):
                 seen = []
                 nested(SIZE, rng(seed))
                 geometry, seen = seen, []
-                drawn = nested.colour_ops(rng(seed))
+                drawn = nested.color_ops(rng(seed))
                 assert seen == geometry  # The same inner policies in the same order with the same draws.
                 assert bool(seen) or not drawn
-                colours += len(drawn)
-    assert colours > 50
-    assert Maybe(Flip()).colour_ops(rng()) == ()
+                colors += len(drawn)
+    assert colors > 50
+    assert Maybe(Flip()).color_ops(rng()) == ()
     assert Maybe(Crop(8, 9), 0.1)(SIZE, None).size == OneOf([Crop(8, 9), Resize(8, 9)])(SIZE, None).size == (8, 9)
 
 
@@ -117,23 +117,21 @@ def test_an_albumentations_pipeline_is_a_custom_function(monkeypatch):
 
 # --- every op -------------------------------------------------------------------------------------------------------
 
-NOT_COLOUR = (
-    "ColourOp Transform GeometryOp Custom Maybe OneOf SomeOf CenterCrop Crop Elastic Flip GridDistortion Resize"
-)
-NOT_COLOUR += " Perspective RandAugment RandomResizedCrop Rotate Rotate90 Scale Shear Translate TrivialAugment"
+NOT_COLOR = "ColorOp Transform GeometryOp Custom Maybe OneOf SomeOf CenterCrop Crop Elastic Flip GridDistortion Resize"
+NOT_COLOR += " Perspective RandAugment RandomResizedCrop Rotate Rotate90 Scale Shear Translate TrivialAugment"
 OPTIONS = {"ChannelShuffle": [1], "Cutout": [10], "Erasing": [1], "Grayscale": [1], "Invert": [1]}
-COLOURS = [
-    *[getattr(augment, name)(*OPTIONS.get(name, ())) for name in sorted({*augment.__all__} - {*NOT_COLOUR.split()})],
+COLORS = [
+    *[getattr(augment, name)(*OPTIONS.get(name, ())) for name in sorted({*augment.__all__} - {*NOT_COLOR.split()})],
     OneOf([Blur(), Gamma()]),
     SomeOf([Blur(), Gamma(), Hue()], 2),
 ]
 
 
-@pytest.mark.parametrize("op", COLOURS, ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("op", COLORS, ids=lambda op: type(op).__name__)
 def test_equal_keys_give_equal_bytes_of_an_unchanged_image_at_any_memory_address(op):
     for image in (IMAGE, IMAGE[:1, :1], np.full((300, 7, 3), 255, np.uint8)):
-        made = op(image, keyed(7, "key", 1, "colour/0"))
+        made = op(image, keyed(7, "key", 1, "color/0"))
         assert (made.shape, made.dtype) == (image.shape, np.uint8)
         check_equal_bytes(
-            lambda arrays: {"image": op(arrays["image"], keyed(7, "key", 1, "colour/0"))}, {"image": image}
+            lambda arrays: {"image": op(arrays["image"], keyed(7, "key", 1, "color/0"))}, {"image": image}
         )

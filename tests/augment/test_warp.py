@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from tests.addresses import check_equal_bytes
 from tfprep.augment import Crop, Elastic, Flip, Perspective, RandomResizedCrop, Resize, Rotate, Rotate90, Scale, Shear
-from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
+from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
 from tfprep.augment.warp import reduction_for, warp_sample
 from tfprep.errors import SampleError
 
@@ -41,8 +41,8 @@ def test_every_flip_and_quarter_turn_is_exact(dtype):
             expected = np.rot90(array[:, ::-1] if mirror else array, turns)
             angle, size = np.deg2rad(90 * turns), expected.shape[:2]
             turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-            centred = about_centre(turn @ np.diag([-1.0 if mirror else 1.0, 1.0]), (9, 12)).matrix
-            transform = Transform(translation((size[1] - 12) / 2, (size[0] - 9) / 2) @ centred, size)
+            centered = about_center(turn @ np.diag([-1.0 if mirror else 1.0, 1.0]), (9, 12)).matrix
+            transform = Transform(translation((size[1] - 12) / 2, (size[0] - 9) / 2) @ centered, size)
             np.testing.assert_array_equal(warped(array, transform, "map"), expected, strict=True)
             assert transform.mirrors == mirror
 
@@ -68,7 +68,7 @@ def test_shrunk_pixels_of_8_bits_are_those_of_opencv(size, channels):
 
 @pytest.mark.parametrize("size", [(74, 106), (40, 54), (111, 200)])
 @pytest.mark.precise_warps
-def test_enlarging_is_linear_between_pixel_centres(size):
+def test_enlarging_is_linear_between_pixel_centers(size):
     out = warped(IMAGE, Resize(*size)((37, 53), None))
     rows = (np.arange(size[0]) + 0.5) * 37 / size[0] - 0.5
     columns = (np.arange(size[1]) + 0.5) * 53 / size[1] - 0.5

@@ -9,16 +9,14 @@ import pytest
 import tfprep
 from tests.conftest import write_dataset
 from tfprep import codecs
-from tfprep.load import Buckets, ColourJitter, CutMix, MixUp, OneHotLabels, RandomErasing, RandomFlip, RandomResizedCrop
+from tfprep.load import Buckets, ColorJitter, CutMix, MixUp, OneHotLabels, RandomErasing, RandomFlip, RandomResizedCrop
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
 SHAPES = [(30, 60), (40, 40), (62, 30)]
 GROWING = [RandomResizedCrop(sizes={0: 8, 1: (12, 16), 2: 24}), OneHotLabels()]
 CASES = {
-    "ops": {
-        "at_load": [RandomResizedCrop(16, 24), RandomFlip(), ColourJitter(), RandomErasing(), MixUp(0.4), CutMix()]
-    },
+    "ops": {"at_load": [RandomResizedCrop(16, 24), RandomFlip(), ColorJitter(), RandomErasing(), MixUp(0.4), CutMix()]},
     "growing": {"at_load": GROWING},
     "buckets": {"bucket": Buckets([(16, 32), (24, 24), (32, 16)]), "at_load": [RandomFlip(), OneHotLabels()]},
     "views": {
@@ -80,7 +78,7 @@ def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_siz
 
 
 class Pooled(keras.Model):  # type: ignore[misc]
-    """Class scores of the mean colour of an image, or of all views; `traces` are the shapes with which it was called."""
+    """Class scores of the mean color of an image, or of all views; `traces` are the shapes with which it was called."""
 
     def __init__(self):
         super().__init__()

@@ -122,7 +122,7 @@ def test_a_single_strategy_can_be_chosen(raw, tmp_path):
             "original bytes",
             [
                 'in the recipe: store={"image": codecs.Original(), "label": codecs.Scalar()},',
-                "in the recipe: no geometry=, colour= and variants=",
+                "in the recipe: no geometry=, color= and variants=",
                 "in the trainer: data.loader(..., geometry=[...])",
             ],
         ),

@@ -62,7 +62,7 @@ def into_store(folder: Path, address: str) -> dict[str, Any]:
 
 def with_changed_module(folder: Path) -> dict[str, Any]:
     """Change a module that this program has imported: the nodes get the file as it is now."""
-    path = folder / "neighbour/waiting.py"
+    path = folder / "neighbor/waiting.py"
     text = path.read_text()
     path.write_text(text.replace("0.05", "0.06"))
     try:

@@ -32,7 +32,7 @@ RECIPE = Recipe(
         image="{split}/{label}/*.jpg", mask="{split}/{label}/*.mask.png", classes=("ground", "thing", "void")
     ),
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Crop(16, 20)],
-    colour=[augment.Brightness(0.2)],
+    color=[augment.Brightness(0.2)],
     derive={"distance": derive.Distance(mask="mask", target=1)},
     variants={"train": 2},
     fill={"mask": 2},

@@ -25,7 +25,7 @@ from tfprep.seeding import sample_hash
 
 WITHOUT_STEPS = (
     "geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Crop(16, 20)],", "",
-    "colour=[augment.Brightness(0.2)],", "",
+    "color=[augment.Brightness(0.2)],", "",
     'derive={"distance": derive.Distance(mask="mask", target=1)},', "",
     'variants={"train": 2},', "",
     '"distance": codecs.Raw("float16"), ', "",
@@ -142,14 +142,14 @@ def test_statistics_and_counts_are_those_of_the_stored_training_pixels(full):
 
 
 def test_functions_that_no_worker_can_import_are_refused_with_the_way_out(full):
-    recipe = Recipe("local", sources.Folder("train/{label}/*.jpg"), {"image": codecs.Raw()}, colour=[lambda i, g: i])
+    recipe = Recipe("local", sources.Folder("train/{label}/*.jpg"), {"image": codecs.Raw()}, color=[lambda i, g: i])
     with pytest.raises(RecipeError, match=r"put the recipe into a file of its own .* or build with workers=0"):
         build(recipe, full.out, full.data, options=BuildOptions(workers=1))
     assert build(recipe, full.out, full.data, options=BuildOptions(workers=0)).samples == 24
     code = (
         "import sys\nfrom tfprep import Recipe, sources, codecs\nfrom tfprep.builder import build, BuildOptions\n"
         "def same(image, generator): return image\n"
-        "r = Recipe('main', sources.Folder('train/{label}/*.jpg'), {'image': codecs.Raw()}, colour=[same])\n"
+        "r = Recipe('main', sources.Folder('train/{label}/*.jpg'), {'image': codecs.Raw()}, color=[same])\n"
         "build(r, sys.argv[1], sys.argv[2], options=BuildOptions(workers=1))"
     )
     done = run([sys.executable, "-c", code, full.out.with_name("main"), full.data])

@@ -31,7 +31,7 @@ import json, os, signal
 from pathlib import Path
 import numpy as np
 from tfprep import Recipe, codecs, sources
-from neighbour.waiting import wait
+from neighbor.waiting import wait
 
 SCALE = json.loads(Path(__file__).with_name("scale.json").read_text()) * np.load(Path(__file__).with_name("one.npy"))
 
@@ -48,7 +48,7 @@ RECIPE = Recipe(
     files=["one.npy"], store={"image": codecs.Png(), "slow": codecs.Raw("float32"), "label": codecs.Scalar()},
 )
 """
-NEIGHBOUR = """
+NEIGHBOR = """
 import time
 from pathlib import Path
 
@@ -63,7 +63,7 @@ SHARDS = 12
 
 @dataclass
 class Site:
-    """Raw images, a recipe with neighbours, and an output folder."""
+    """Raw images, a recipe with neighbors, and an output folder."""
 
     folder: Path
 
@@ -72,10 +72,10 @@ class Site:
         return self.folder / "out"
 
     def write(self) -> "Site":
-        package = self.folder / "neighbour"
+        package = self.folder / "neighbor"
         package.mkdir()
         (package / "__init__.py").touch()
-        (package / "waiting.py").write_text(NEIGHBOUR.replace("SECONDS", repr(str(self.folder / "seconds"))))
+        (package / "waiting.py").write_text(NEIGHBOR.replace("SECONDS", repr(str(self.folder / "seconds"))))
         (self.folder / "scale.json").write_text("2.5")
         np.save(self.folder / "one.npy", np.float32(1))
         (self.folder / "slow.py").write_text(RECIPE)

@@ -195,7 +195,7 @@ def test_a_node_that_sees_the_same_folders_takes_part_and_a_difference_is_named(
 
 
 @pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # its hook sees the import of `pip`
-def test_the_recipe_and_its_neighbours_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
+def test_the_recipe_and_its_neighbors_are_sent_and_large_data_and_installed_packages_are_not(tmp_path, monkeypatch):
     home, elsewhere, there = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "there"
     for path, text in {
         home / "recipe.py": "import near, elsewhere_module, pip\nfrom sent_package.inner import deep\nRECIPE = None\n",

@@ -26,7 +26,7 @@ def poison(site, body: str | dict[str, str]) -> Path:
     """Adds code that runs a body for each of these samples, by default for `KEY`, after it has written the number of the body and
     the process to the file that it returns and that bodies know as TRACE.
 
-    The code recognises a sample by its mask, which has one number everywhere: 2, the value that fills what rotations leave empty,
+    The code recognizes a sample by its mask, which has one number everywhere: 2, the value that fills what rotations leave empty,
     for the first body."""
     bodies = {KEY: body} if isinstance(body, str) else body
     distinct = list(dict.fromkeys(bodies.values()))

@@ -25,7 +25,7 @@ def noise(form: str) -> bytes:
 
 
 def frames() -> bytes:
-    images = [Image.new("RGB", (28, 24), colour) for colour in ("red", "green", "blue")]
+    images = [Image.new("RGB", (28, 24), color) for color in ("red", "green", "blue")]
     return saved(images[0], "TIFF", save_all=True, append_images=images[1:])
 
 
@@ -93,7 +93,7 @@ BAD = [
 
 def test_bad_samples_are_named(full):
     """The images of samples for which the user's function fails are plain; the masks of all others are as they were."""
-    full.change_recipe("colour=[augment.Brightness(0.2)],", "")
+    full.change_recipe("color=[augment.Brightness(0.2)],", "")
     ways = "".join(f"    if level == {number}:\n        {line}\n" for number, line in enumerate(LINES))
     full.derive(
         "made",

@@ -100,14 +100,14 @@ def test_small_targets_are_decoded_small_unless_the_recipe_or_a_mask_forbids_it(
 
 
 def test_variant_zero_is_unaugmented_and_others_depend_only_on_key_and_number():
-    crop = maker({"image": "image"}, geometry=[augment.Crop(20, 20)], colour=[augment.Brightness(0.3)])
+    crop = maker({"image": "image"}, geometry=[augment.Crop(20, 20)], color=[augment.Brightness(0.3)])
     first, *others = [one.values["image"] for one in crop.variants("k", {"image": JPEG}, 4)]
     np.testing.assert_array_equal(first, images.decode_image(JPEG)[22:42, 30:50])
     assert len({other.tobytes() for other in others}) == 3
     for key, same in (("k", True), ("other key", False)):
         (again,) = crop.made(key, {"image": JPEG}, [2])
         assert np.array_equal(again["image"], others[1]) == same
-    assert set(crop.seconds) == {"decode", "geometry", "colour", "encode"}
+    assert set(crop.seconds) == {"decode", "geometry", "color", "encode"}
     before = dict(crop.seconds)
     list(crop.variants("k", {"image": JPEG}, 2))
     assert all(crop.seconds[stage] > seconds > 0 for stage, seconds in before.items())
@@ -148,7 +148,7 @@ def test_a_damaged_original_is_not_stored():
                 stored({"image": data[:-cut]}, **ORIGINAL)
 
 
-# --- geometry and colour ------------------------------------------------------------------------------------------------------
+# --- geometry and color ------------------------------------------------------------------------------------------------------
 
 
 def test_geometry_without_draws_is_asked_for_once_for_all_images_of_one_size():
@@ -187,8 +187,8 @@ def test_transforms_are_not_kept_beyond_their_variant():
 
 @pytest.mark.parametrize("policy", [augment.RandAugment(n=3, m=12), augment.TrivialAugment()])
 def test_draws_are_those_of_the_ops_name_and_number(policy):
-    """Those of geometry and colour of a policy are the same; tone curves that are joined give the bytes of one after the other;
-    a derived input sees neither colour nor the draws of others."""
+    """Those of geometry and color of a policy are the same; tone curves that are joined give the bytes of one after the other;
+    a derived input sees neither color nor the draws of others."""
     ops = [
         augment.Brightness(0.4), augment.Contrast(0.4), augment.Gamma((0.7, 1.5)), augment.ToneCurve(),
         augment.Posterize((3, 6)), augment.Invert(), augment.Blur(), augment.Solarize(), augment.Hue(0.1),
@@ -202,12 +202,12 @@ def test_draws_are_those_of_the_ops_name_and_number(policy):
         transform = transform.then(policy((60, 80), generator(0, "key", variant, policy_step)))
         expected = warp_sample({"image": IMAGE, "mask": RAW["mask"]}, KINDS, transform)
         image = expected["image"]
-        for number, op in enumerate(policy.colour_ops(generator(0, "key", variant, policy_step))):
+        for number, op in enumerate(policy.color_ops(generator(0, "key", variant, policy_step))):
             image = op(image, generator(0, "key", variant, f"{policy_step}/{number}"))
         steps = [f"{type(op).__name__}/0" for op in ops[:-1]] + ["Brightness/1"]
         for step, op in zip(steps, ops, strict=True):
-            image = op(image, generator(0, "key", variant, f"colour/{step}"))
-        sample = made(variant, geometry=geometry, colour=ops, derive=derived)
+            image = op(image, generator(0, "key", variant, f"color/{step}"))
+        sample = made(variant, geometry=geometry, color=ops, derive=derived)
         assert np.array_equal(sample["image"], image)
         assert np.array_equal(sample["mask"], expected["mask"])
         assert np.array_equal(sample["copy"], expected["image"])
@@ -257,12 +257,12 @@ READ_ONLY = r"read-only|does not support item assignment"
             "images, masks and maps of one height and width: 'image' has the shape",
             "geometry",
         ),
-        ({"colour": [broken]}, "RuntimeError: no idea", "colour"),
-        ({"colour": [lambda image, draws: image / 2]}, "a colour op returns uint8", "colour"),
-        ({"colour": [imports]}, r"^colour of 'colour/imports/0': ModuleNotFoundError", None),
+        ({"color": [broken]}, "RuntimeError: no idea", "color"),
+        ({"color": [lambda image, draws: image / 2]}, "a color op returns uint8", "color"),
+        ({"color": [imports]}, r"^color of 'color/imports/0': ModuleNotFoundError", None),
         ({"derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
         ({"derive": {"x": sets_a_field}}, READ_ONLY, "derive"),
-        ({"colour": [inverts_in_place]}, READ_ONLY, "colour"),
+        ({"color": [inverts_in_place]}, READ_ONLY, "color"),
         ({"geometry": [augment.Flip(0.5)], "derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
     ],
 )
@@ -334,7 +334,7 @@ STACKED = Recipe(
     source=sources.Paired(image="image/*.png", mask="mask/*.png"),
     geometry=[augment.Flip(p=0.5)],
     derive={"clicks": derive.Clicks(mask="mask", target=1)},
-    colour=[augment.Brightness(0.3)],
+    color=[augment.Brightness(0.3)],
     stack={"x": ("image", "mask", "clicks")},
     variants={"train": 3},
     store=dict.fromkeys(("x", "image", "mask", "clicks"), codecs.Raw()),
@@ -357,7 +357,7 @@ def built(recipe, raw):
 
 
 def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw):
-    """After colour ops, in every variant, from the built to the batch."""
+    """After color ops, in every variant, from the built to the batch."""
     data = built(STACKED, raw)
     assert (data.manifest.rejects, data.fields["x"].shape) == (0, (20, 30, 6))
     for variant in range(3):

@@ -55,7 +55,7 @@ def data(rows, tmp_path_factory):
         name="mixed",
         source=sources.Table("table.jsonl", image="path", label="animal", splits="split", fields=fields),
         geometry=[augment.Rotate(10), augment.Crop(40, 40)],
-        colour=[augment.Brightness(0.2)],
+        color=[augment.Brightness(0.2)],
         derive={"gray": gray, "plain": plain},
         variants={"train": 3},
         shards={"train": 3},

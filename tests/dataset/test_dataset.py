@@ -14,7 +14,7 @@ from tests.dataset.conftest import LABELS, flip
 from tfprep import codecs
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import _caption, _words, _wrapped, class_colours, contact_sheet
+from tfprep.dataset.sheet import _caption, _words, _wrapped, class_colors, contact_sheet
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_records
 
@@ -212,14 +212,14 @@ def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, caps
     assert "sheet.gif cannot be written (" in capsys.readouterr().err
 
 
-def test_class_colours_are_distinct():
-    colours = class_colours(range(40))
-    assert len({tuple(colour) for colour in colours.tolist()}) == 40
-    assert np.array_equal(colours[[3, 0, 4]], class_colours([3, 0, 4]))
+def test_class_colors_are_distinct():
+    colors = class_colors(range(40))
+    assert len({tuple(color) for color in colors.tolist()}) == 40
+    assert np.array_equal(colors[[3, 0, 4]], class_colors([3, 0, 4]))
 
 
 def test_a_contact_sheet_of_any_class_numbers(make_dataset):
-    """A colour for each number up to the highest one would take minutes, and below 0 there is none."""
+    """A color for each number up to the highest one would take minutes, and below 0 there is none."""
 
     def make(rng, number):
         return {"mask": rng.choice([-5, 0, 1 << 40], (24, 32))}
@@ -228,11 +228,11 @@ def test_a_contact_sheet_of_any_class_numbers(make_dataset):
         samples={"train": 2}, fields=("mask",), make=make, kinds={"mask": "mask"}, codec={"mask": codecs.Raw()}
     )
     sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=2, panel_px=32))
-    for colour in class_colours([-5, 0, 1 << 40]):
-        assert (sheet == colour).all(2).sum() > 100
+    for color in class_colors([-5, 0, 1 << 40]):
+        assert (sheet == color).all(2).sum() > 100
 
 
-def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_colour_and_ends_its_lines_between_words(data):
+def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_color_and_ends_its_lines_between_words(data):
     """The width of each line is measured letter by letter, which takes minutes for arrays and long texts."""
     for value, caption in (
         (np.float32(0.5), "0.5"),

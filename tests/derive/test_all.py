@@ -35,7 +35,7 @@ OPS = [
     derive.Clicks(strategies=(1,), void=255), derive.Clicks(strategies=(2,), background=None),
     derive.Clicks(strategies=(3,), dtype="float32"), derive.Distance(void=255),
     derive.Distance(to="inside", truncate_px=20, dtype="uint8"),
-    derive.Distance(to="boundary", truncate_px=20, normalise=True), derive.Distance(target=(1, 2), void=255),
+    derive.Distance(to="boundary", truncate_px=20, normalize=True), derive.Distance(target=(1, 2), void=255),
     derive.ExtremePoints(), derive.GeodesicDistance(), derive.Heatmaps(), derive.InstanceBoxes(void=255),
     derive.InstanceCenters(void=255), derive.InstanceClasses(classes="classes"), derive.InstanceOffsets(void=255),
     derive.OneHot(classes=3, mask="classes"), derive.OneInstance(mask="mask", void=255), derive.OneObject(void=255),
@@ -108,7 +108,7 @@ SEVEN = np.ones((5, 7), np.uint8)
 ODD = {
     "one object of none": (derive.OneObject(target=4), EMPTY, EMPTY),
     "one object of another class": (derive.OneObject(target=4), ONE, np.where(ONE, 2, 0)),
-    "no centres": (derive.InstanceCenters(), EMPTY, EMPTY),
+    "no centers": (derive.InstanceCenters(), EMPTY, EMPTY),
     "no offsets": (derive.InstanceOffsets(), EMPTY, np.zeros((6, 7, 2))),
     "distances beside a class -1": (derive.Distance(target=1), np.array([[1, -1, -1]]), [[0, 1, 2]]),
     "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),

@@ -9,7 +9,7 @@ from tfprep import Recipe, augment, codecs, derive, load, sources
 from tfprep.builder.shards.make_sample import SampleMaker
 
 _NO_OPS = {
-    "ColourOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
+    "ColorOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
 }  # fmt: skip
 """Public classes that are no ops."""
 PUBLIC = {
@@ -30,9 +30,9 @@ def variants(sample, kinds, count=1, *, first=1, **options):
     return list(SampleMaker(recipe, kinds, {}).made("key", sample, range(first, first + count)))
 
 
-def coloured(op, image, count=1, **options):
-    """The image under a colour op, `count` times."""
-    made = variants({"image": image}, {"image": "image"}, count, colour=op if isinstance(op, list) else [op], **options)
+def colored(op, image, count=1, **options):
+    """The image under a color op, `count` times."""
+    made = variants({"image": image}, {"image": "image"}, count, color=op if isinstance(op, list) else [op], **options)
     return [each["image"] for each in made]
 
 

@@ -64,33 +64,33 @@ def to(region):
     return edt(~region)
 
 
-def neighbours(region):
-    """Pixels with one of their 4 neighbours in the region."""
+def neighbors(region):
+    """Pixels with one of their 4 neighbors in the region."""
     return ndimage.binary_dilation(region, ndimage.generate_binary_structure(2, 1)) & ~region
 
 
-INNER = IS & neighbours(OTHER)
+INNER = IS & neighbors(OTHER)
 SIGNED = np.where(IS, 0.5 - to(~IS), to(IS) - 0.5)
 CUT = np.clip(SIGNED, -6, 6)
 DISTANCES = [
     (Distance(target=2), to(IS)),
     (Distance(target=2, truncate_px=7), np.minimum(to(IS), 7)),
     (Distance(target=2, truncate_px=20, dtype="uint8"), np.rint(np.minimum(to(IS), 20))),
-    (Distance(target=2, truncate_px=20, dtype="uint8", normalise=True), np.rint(np.minimum(to(IS), 20) * 255 / 20)),
-    (Distance(target=2, truncate_px=20, normalise=True), np.minimum(to(IS), 20) / 20),
+    (Distance(target=2, truncate_px=20, dtype="uint8", normalize=True), np.rint(np.minimum(to(IS), 20) * 255 / 20)),
+    (Distance(target=2, truncate_px=20, normalize=True), np.minimum(to(IS), 20) / 20),
     (Distance(target=2, truncate_px=7, dtype="uint16"), np.rint(np.minimum(to(IS), 7))),
-    (Distance(target=2, truncate_px=8, dtype="uint16", normalise=True), np.rint(np.minimum(to(IS), 8) * 65535 / 8)),
+    (Distance(target=2, truncate_px=8, dtype="uint16", normalize=True), np.rint(np.minimum(to(IS), 8) * 65535 / 8)),
     (Distance(target=2, truncate_px=2, dtype="float16"), np.minimum(to(IS), 2).astype(np.float16)),
     (Distance(target=(2, 3)), np.stack([to(IS), to(MASK == 3)], 2)),
     (Distance(target=2, to="inside"), np.where(IS, to(~IS), 0)),
     (Distance(target=2, to="inside", void=VOID), np.where(IS, to(OTHER), 0)),
-    (Distance(target=2, to="boundary"), to(IS & neighbours(~IS))),
+    (Distance(target=2, to="boundary"), to(IS & neighbors(~IS))),
     (Distance(target=2, to="boundary", void=VOID), to(INNER)),
     (SignedDistance(target=2), SIGNED),
     (SignedDistance(target=2, outline="inner"), np.where(IS, 1 - to(~IS), to(IS))),
     (SignedDistance(target=2, void=VOID), np.where(NOT_VOID, np.where(IS, 0.5 - to(OTHER), to(IS) - 0.5), 0)),
     (SignedDistance(target=2, truncate_px=6), CUT),
-    (SignedDistance(target=2, truncate_px=6, normalise=True), CUT / 6),
+    (SignedDistance(target=2, truncate_px=6, normalize=True), CUT / 6),
     (SignedDistance(target=2, truncate_px=6, dtype="uint16"), np.rint(32768 + 32767 / 6 * CUT)),
     (SignedDistance(target=2, truncate_px=6, dtype="uint8"), np.rint(128 + 127 / 6 * CUT)),
 ]
@@ -115,7 +115,7 @@ def test_distances_to_nothing():
         (Distance(target=2, truncate_px=9), NONE, 9),
         (Distance(target=2), ALL, 0),
         (Distance(target=2, to="boundary"), ALL, diagonal),
-        (Distance(target=2, to="boundary", truncate_px=5, normalise=True, dtype="uint8"), NONE, 255),
+        (Distance(target=2, to="boundary", truncate_px=5, normalize=True, dtype="uint8"), NONE, 255),
         (Distance(target=2, to="inside"), NONE, 0),
         (Distance(target=2, to="inside"), ALL, diagonal),
         (Distance(target=2, to="inside", truncate_px=9), ALL, 9),
@@ -151,9 +151,9 @@ def test_derived_inputs_come_from_the_warped_mask_and_keep_void():
 
 
 def by_dijkstra(image, pixels, weight):
-    """Least costs from these pixels, (row, column), on the graph of 8 neighbours."""
+    """Least costs from these pixels, (row, column), on the graph of 8 neighbors."""
     number = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2])
-    colours = image.astype(float) / 255 * weight
+    colors = image.astype(float) / 255 * weight
     starts, ends, costs = [], [], []
     for a, b, squared in (
         (np.s_[:, :-1], np.s_[:, 1:], 1),
@@ -163,14 +163,14 @@ def by_dijkstra(image, pixels, weight):
     ):
         starts.append(number[a].ravel())
         ends.append(number[b].ravel())
-        costs.append(np.sqrt(squared + np.square(colours[a] - colours[b]).sum(-1)).ravel())
+        costs.append(np.sqrt(squared + np.square(colors[a] - colors[b]).sum(-1)).ravel())
     graph = coo_matrix((np.concatenate(costs), (np.concatenate(starts), np.concatenate(ends))), (number.size,) * 2)
     seeds = [number[pixel] for pixel in pixels]
     return dijkstra(graph, directed=False, indices=seeds).min(0).reshape(image.shape[:2])
 
 
 def maze(size=31):
-    """A spiral, in which the path to the centre is much longer than the straight line."""
+    """A spiral, in which the path to the center is much longer than the straight line."""
     image = np.zeros((size, size, 3), np.uint8)
     for ring in range(0, size // 2, 4):
         image[ring : size - ring, ring : size - ring] = 255
@@ -414,7 +414,7 @@ INSTANCES = MASK.astype(np.uint16)
 for _class, _number in ((1, 3), (2, 7), (3, 900), (4, 2)):
     INSTANCES[_class == MASK] = _number
 NUMBERS = [2, 3, 7, 900]
-CENTRES = {
+CENTERS = {
     number: (y + 0.5, x + 0.5)
     for number, (y, x) in zip(NUMBERS, ndimage.center_of_mass(np.ones(SHAPE), INSTANCES, NUMBERS), strict=True)
 }
@@ -424,11 +424,11 @@ LARGE = [number for number in NUMBERS if PIXELS[number] >= LEAST]
 
 
 @pytest.mark.covers("InstanceCenters", "InstanceOffsets")
-def test_centres_and_offsets_are_scipys_centres_of_mass():
-    heat = np.max([gaussian(x, y, 5) for y, x in CENTRES.values()], axis=0)
+def test_centers_and_offsets_are_scipys_centers_of_mass():
+    heat = np.max([gaussian(x, y, 5) for y, x in CENTERS.values()], axis=0)
     np.testing.assert_allclose(derived(InstanceCenters(sigma_px=5, void=VOID), mask=INSTANCES)[0], heat, atol=1e-5)
     expected = np.zeros((*SHAPE, 2))
-    for number, (y, x) in CENTRES.items():
+    for number, (y, x) in CENTERS.items():
         rows, columns = np.nonzero(number == INSTANCES)
         expected[rows, columns] = np.stack([y - rows - 0.5, x - columns - 0.5], 1)
     np.testing.assert_allclose(derived(InstanceOffsets(void=VOID), mask=INSTANCES)[0], expected, atol=1e-3)

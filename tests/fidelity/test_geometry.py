@@ -1,6 +1,6 @@
 """Geometry ops: markers that are drawn into an image and found again, against formulas; every field against the others.
 
-Two fields tell where each output pixel comes from: the map `where` holds the coordinates of its own pixel centres, which linear
+Two fields tell where each output pixel comes from: the map `where` holds the coordinates of its own pixel centers, which linear
 interpolation keeps exactly, and the map `inside` is 1. So nothing here reads a matrix of tfprep.
 """
 
@@ -74,7 +74,7 @@ def interpolated(raster, x, y):
 # --- formulas -----------------------------------------------------------------------------------------------------------
 
 
-def about_centre(a, b, c, d):
+def about_center(a, b, c, d):
     return lambda x, y: (W / 2 + a * (x - W / 2) + b * (y - H / 2), H / 2 + c * (x - W / 2) + d * (y - H / 2))
 
 
@@ -83,10 +83,10 @@ MOVES = {
     "Flip": (Flip(1), lambda x, y: (W - x, y), SIZE),
     "Flip, vertical": (Flip(1, "vertical"), lambda x, y: (x, H - y), SIZE),
     # Counter-clockwise as seen, y pointing down.
-    "Rotate": (Rotate((25, 25)), about_centre(C, S, -S, C), SIZE),
-    "Scale": (Scale((1.25, 1.25)), about_centre(1.25, 0, 0, 1.25), SIZE),
-    "Scale, smaller": (Scale((0.75, 0.75)), about_centre(0.75, 0, 0, 0.75), SIZE),
-    "Shear": (Shear((20, 20), (-10, -10)), about_centre(1, tan(radians(20)), tan(radians(-10)), 1), SIZE),
+    "Rotate": (Rotate((25, 25)), about_center(C, S, -S, C), SIZE),
+    "Scale": (Scale((1.25, 1.25)), about_center(1.25, 0, 0, 1.25), SIZE),
+    "Scale, smaller": (Scale((0.75, 0.75)), about_center(0.75, 0, 0, 0.75), SIZE),
+    "Shear": (Shear((20, 20), (-10, -10)), about_center(1, tan(radians(20)), tan(radians(-10)), 1), SIZE),
     "Translate": (Translate((0.06, 0.06), (-0.1, -0.1)), lambda x, y: (x + round(0.06 * W), y + round(-0.1 * H)), SIZE),
     "Translate, part of a pixel": (
         Translate((0.06, 0.06), (-0.1, -0.1), whole=False),
@@ -367,7 +367,7 @@ def test_crops_are_equally_likely_at_every_position():
     positions = [tuple(each) for each in made.astype(int)]
     check_counts([positions.count((x, y)) for y in range(5) for x in range(4)])
     assert len(set(positions)) == 20
-    # Unaugmented, and where the image is smaller: the centre, as torchvision's CenterCrop has it.
+    # Unaugmented, and where the image is smaller: the center, as torchvision's CenterCrop has it.
     sample = {"image": np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)}
     plain = variants(sample, {"image": "image"}, first=0, geometry=[Crop(4, 9)])[0]["image"]
     np.testing.assert_array_equal(plain, sample["image"][2:6, 2:11])
@@ -389,7 +389,7 @@ def test_random_resized_crops_have_szegedys_distribution():
     check_uniform(np.clip(np.log(width / height), log(0.5), log(1.5)), log(0.5), log(1.5))
     check_uniform(np.clip(left / (600 - width), 0, 1), 0, 1)
     check_uniform(np.clip(top / (600 - height), 0, 1), 0, 1)
-    # Unaugmented: 'resize to 256, crop 224 from the centre'.
+    # Unaugmented: 'resize to 256, crop 224 from the center'.
     sample = scene((256, 256))
     out = variants({"where": sample["where"]}, {"where": "map"}, first=0, geometry=[RandomResizedCrop(224, 224)])[0][
         "where"

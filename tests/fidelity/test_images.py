@@ -56,12 +56,12 @@ def test_images_stand_upright_as_in_pillow(kind, orientation):
         assert images.stored_size(data) == (45, 61)
 
 
-@pytest.mark.parametrize("colour", [(255, 255, 255), (0, 0, 255)])
-def test_transparency_shows_the_background(colour):
-    """Other colour models and formats are compared with Pillow in `tests/images`."""
+@pytest.mark.parametrize("color", [(255, 255, 255), (0, 0, 255)])
+def test_transparency_shows_the_background(color):
+    """Other color models and formats are compared with Pillow in `tests/images`."""
     rgba = Image.fromarray(np.dstack([RGB, smooth(45, 61, 1, 2)]))
-    expected = Image.alpha_composite(Image.new("RGBA", rgba.size, colour), rgba).convert("RGB")
-    options = {} if colour == (255, 255, 255) else {"background": colour}
+    expected = Image.alpha_composite(Image.new("RGBA", rgba.size, color), rgba).convert("RGB")
+    options = {} if color == (255, 255, 255) else {"background": color}
     np.testing.assert_array_equal(images.decode_image(written(rgba), **options), np.asarray(expected))
     with pytest.raises(SampleError):
         images.decode_image(written(rgba), background=None)
@@ -69,8 +69,8 @@ def test_transparency_shows_the_background(colour):
 
 def test_sixteen_bits_are_kept_or_refused():
     deep = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    colour = RNG.integers(0, 65536, (20, 30, 3), dtype=np.uint16)
-    for data, pixels in ((written(Image.fromarray(deep)), deep[:, :, None]), (images.encode_png(colour, 3), colour)):
+    color = RNG.integers(0, 65536, (20, 30, 3), dtype=np.uint16)
+    for data, pixels in ((written(Image.fromarray(deep)), deep[:, :, None]), (images.encode_png(color, 3), color)):
         np.testing.assert_array_equal(images.decode_pixels(data), pixels)
         with pytest.raises(SampleError):
             images.decode_image(data)

@@ -146,8 +146,8 @@ def test_every_sample_is_as_likely_at_every_place(data):
     for values in (rho, between):
         assert abs(np.mean(values)) < 5 / np.sqrt((COUNT - 1) * len(values))
         assert np.std(values) == pytest.approx(1 / np.sqrt(COUNT - 1), rel=0.35)
-    neighbours = np.abs(np.diff(epochs, axis=1)) == 1
-    assert neighbours.mean() == pytest.approx(2 / COUNT, abs=0.012)
+    neighbors = np.abs(np.diff(epochs, axis=1)) == 1
+    assert neighbors.mean() == pytest.approx(2 / COUNT, abs=0.012)
 
 
 def test_blocks_stay_together_and_are_mixed_within_a_window(data):
@@ -325,7 +325,7 @@ def test_random_crops_are_equally_likely_at_every_place(data):
             check_share(flipped, 0.5)
             check_counts(np.bincount(left[flipped], minlength=4))
     unaugmented = windows(data, [RandomCrop(6, 8)], None, split="val")
-    assert (unaugmented == [3, 2, 10, 7]).all()  # the centre
+    assert (unaugmented == [3, 2, 10, 7]).all()  # the center
 
 
 @pytest.mark.covers("RandomFlip", "RandomCrop")
@@ -379,8 +379,8 @@ def test_cutmix_is_yuns_formula(data):
     """Yun et al., ICCV 2019: a box of sqrt(1 - w) of each side around any pixel; labels by the area that is left."""
     rng = np.random.default_rng(0)
     sides = (np.sqrt(1 - rng.beta(1, 1, 100_000))[:, None] * SIZE).astype(int)
-    centre = (rng.random((100_000, 2)) * SIZE).astype(int)
-    low, high = np.clip(centre - sides // 2, 0, SIZE), np.clip(centre + sides // 2, 0, SIZE)
+    center = (rng.random((100_000, 2)) * SIZE).astype(int)
+    low, high = np.clip(center - sides // 2, 0, SIZE), np.clip(center + sides // 2, 0, SIZE)
     expected = 1 - np.prod(high - low, axis=1) / (H * W)
     shares, rows = [], []
     for a, b, mixed, own, other, label in pairs(data, CutMix(), 60):

@@ -1,6 +1,6 @@
-"""Ops at load against the published algorithms, written anew: windows, pixels, colour, erased rectangles.
+"""Ops at load against the published algorithms, written anew: windows, pixels, color, erased rectangles.
 
-The map `where` holds the coordinates of its own pixel centres, which averages and linear interpolation keep: it says which window
+The map `where` holds the coordinates of its own pixel centers, which averages and linear interpolation keep: it says which window
 of the stored sample an element shows.
 """
 
@@ -103,7 +103,7 @@ def test_windows_are_torchvisions(data, scale, ratio):
 
 
 def along(length, start, window, count):
-    """The weights [count, length] of an axis: areas where it shrinks, linear between pixel centres where it grows.
+    """The weights [count, length] of an axis: areas where it shrinks, linear between pixel centers where it grows.
 
     The window is cut out first, as torchvision does.
     """
@@ -114,9 +114,9 @@ def along(length, start, window, count):
             for j in range(length):
                 weights[i, j] = max(0.0, min(j + 1, high) - max(j, low))
         else:
-            centre = start + np.clip((i + 0.5) * window / count - 0.5, 0, window - 1)
-            j = min(int(centre), length - 2)
-            weights[i, j : j + 2] = 1 - (centre - j), centre - j
+            center = start + np.clip((i + 0.5) * window / count - 0.5, 0, window - 1)
+            j = min(int(center), length - 2)
+            weights[i, j : j + 2] = 1 - (center - j), center - j
     return weights / weights.sum(1, keepdims=True)
 
 
@@ -146,7 +146,7 @@ EVALUATED = [
 
 
 @pytest.mark.covers("load.RandomResizedCrop", "load.CenterCrop", "load.Resize")
-def test_evaluation_takes_the_centre(data):
+def test_evaluation_takes_the_center(data):
     for ops, expected in EVALUATED:
         drawn = windows(column(data, "where", ops, split="val"))
         np.testing.assert_allclose(drawn, np.broadcast_to(expected, drawn.shape), atol=0.3)
@@ -180,18 +180,18 @@ def test_flips_before_and_after_a_window_are_equally_likely(data):
         np.testing.assert_allclose(np.abs(drawn[:, 2:]), plain[:, 2:], atol=1e-3)
 
 
-# --- colour -----------------------------------------------------------------------------------------------------------------
+# --- color -----------------------------------------------------------------------------------------------------------------
 
 
 PUBLISHED = {"brightness": ImageEnhance.Brightness, "contrast": ImageEnhance.Contrast, "saturation": ImageEnhance.Color}
 
 
-@pytest.mark.covers("ColourJitter")
+@pytest.mark.covers("ColorJitter")
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_colour_jitter_is_pillows_blend(made, data, name):
+def test_color_jitter_is_pillows_blend(made, data, name):
     """Each change by itself: every factor from 0.5 to 1.5 is as likely, and the pixels are Pillow's to one level."""
     amounts = {**dict.fromkeys(PUBLISHED, 0), name: 0.5}
-    pixels = column(data, "image", [load.ColourJitter(**amounts)], 400)
+    pixels = column(data, "image", [load.ColorJitter(**amounts)], 400)
     factors = []
     candidates = np.linspace(0.5, 1.5, 201)
     for row in range(0, 400, 2):
@@ -215,12 +215,12 @@ def test_colour_jitter_is_pillows_blend(made, data, name):
     assert np.ptp(factors) > 0.9
 
 
-@pytest.mark.covers("ColourJitter")
-def test_colour_jitter_takes_all_orders_and_its_probability(made, data):
+@pytest.mark.covers("ColorJitter")
+def test_color_jitter_takes_all_orders_and_its_probability(made, data):
     stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
-    pixels = column(data, "image", [load.ColourJitter(p=0.3)], 600).reshape(-1, *stored.shape)
+    pixels = column(data, "image", [load.ColorJitter(p=0.3)], 600).reshape(-1, *stored.shape)
     check_share((pixels != stored).any((2, 3, 4)).ravel(), 0.3)
-    jitter = load.ColourJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
+    jitter = load.ColorJitter(0, (3.0, 3.0), (0.0, 0.0))  # contrast, then gray; or gray, then contrast
     image = stored[0]
     results = set()
 

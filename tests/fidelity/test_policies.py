@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage, stats
 
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, coloured, line_of, variants
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, colored, line_of, variants
 from tfprep.augment import (
     AugMix,
     Brightness,
@@ -44,7 +44,7 @@ WIDE = {"shear": 0.99, "x": 32, "y": 32, "degrees": 135, "factor": 0.99, "bits":
 
 
 def geometric(most, name, share):
-    """Where the dots go: shears and turns about the centre, shifts by whole pixels."""
+    """Where the dots go: shears and turns about the center, shifts by whole pixels."""
     x, y = DOTS.astype(float).T - [[28], [20]]
     if name == "ShearX":
         x = x + most["shear"] * share * y
@@ -90,7 +90,7 @@ def table(most, magnitudes):
     return keys, np.array(points), images
 
 
-def recognised(out, results):
+def recognized(out, results):
     """The ops that explain a result."""
     keys, points, images = results
     near = np.abs(out["points"] - points).max((1, 2)) < 2e-3
@@ -106,7 +106,7 @@ def drawn_by(op, count):
 @pytest.mark.parametrize("m", [0, 8, 9, 10, 20, 22, 30])
 def test_rand_augment_applies_the_papers_ops_at_the_papers_strength(m):
     results = table(NARROW, [m])
-    drawn = [recognised(out, results) for out in drawn_by(RandAugment(1, m), 280)]
+    drawn = [recognized(out, results) for out in drawn_by(RandAugment(1, m), 280)]
     assert all(drawn), f"{sum(not each for each in drawn)} of 280 results are none of the paper's"
     if m in (9, 20):
         names = Counter(each[0][0] for each in drawn)
@@ -117,7 +117,7 @@ def test_rand_augment_applies_the_papers_ops_at_the_papers_strength(m):
 
 @pytest.mark.covers("RandAugment")
 def test_rand_augment_applies_n_ops_in_their_order():
-    """Colour ops alone are compared: for (9 / 14)² of the draws of two ops both are."""
+    """Color ops alone are compared: for (9 / 14)² of the draws of two ops both are."""
     most, share, pairs = NARROW, 15 / 30, set()
     signed = [
         (name, sign * share) for name in OPS if name not in OPS[:6] for sign in ((1, -1) if name in FACTORS else (1,))
@@ -134,7 +134,7 @@ def test_trivial_augment_draws_one_wide_op_and_its_magnitude():
     results = table(WIDE, range(31))
     names, shares = Counter(), []
     for out in drawn_by(TrivialAugment(), 600):
-        found = recognised(out, results)
+        found = recognized(out, results)
         assert found, "a result that is none of the paper's"
         kinds = {key[0] for key in found}
         names["Identity" if "Identity" in kinds else found[0][0]] += 1
@@ -148,19 +148,19 @@ def test_trivial_augment_draws_one_wide_op_and_its_magnitude():
 
 
 @pytest.mark.covers("Maybe", "OneOf", "SomeOf")
-def test_policies_keep_the_colours_of_policies_inside():
-    """RandAugment of colour and geometry inside other policies, in a recipe's geometry: its colour half must not be lost."""
+def test_policies_keep_the_colors_of_policies_inside():
+    """RandAugment of color and geometry inside other policies, in a recipe's geometry: its color half must not be lost."""
     results = table(NARROW, [20])
     for outer in (Maybe(RandAugment(1, 20), 1), OneOf([RandAugment(1, 20)]), SomeOf([RandAugment(1, 20)], 1)):
-        drawn = [recognised(out, results) for out in drawn_by(outer, 150)]
+        drawn = [recognized(out, results) for out in drawn_by(outer, 150)]
         assert all(drawn)
-        coloured_ones = [each[0][0] for each in drawn if each[0][0] not in OPS[:6]]
-        assert len(coloured_ones) > 50  # 86 are expected of 150, with a deviation of 6
-        assert len(set(coloured_ones)) == 8
+        colored_ones = [each[0][0] for each in drawn if each[0][0] not in OPS[:6]]
+        assert len(colored_ones) > 50  # 86 are expected of 150, with a deviation of 6
+        assert len(set(colored_ones)) == 8
 
 
 def step(number):
-    """A colour op that writes its number behind those already there."""
+    """A color op that writes its number behind those already there."""
 
     def op(image, generator):
         image = image.copy()
@@ -171,12 +171,12 @@ def step(number):
 
 
 def taken(op, count=400):
-    made = coloured(op, np.zeros((1, 8, 3), np.uint8), count)
+    made = colored(op, np.zeros((1, 8, 3), np.uint8), count)
     return [tuple(int(n) for n in image[0, :, 0] if n) for image in made]
 
 
 @pytest.mark.covers("Maybe", "OneOf", "SomeOf")
-def test_policies_of_colours_draw_as_they_say():
+def test_policies_of_colors_draw_as_they_say():
     check_share([len(each) == 1 for each in taken(Maybe(step(1), 0.3))], 0.3)
     chosen = taken(OneOf([step(1), step(2), step(3)], [1, 2, 5]), 600)
     check_counts([chosen.count((n,)) for n in (1, 2, 3)], [1 / 8, 2 / 8, 5 / 8])
@@ -212,12 +212,12 @@ def test_policies_of_geometry_draw_as_they_say():
 def test_ops_inside_draw_their_own_numbers():
     """An op inside a policy has its whole range, whatever the policy drew before it."""
     white = np.full((1, 1, 3), 255, np.uint8)
-    levels = [image[0, 0, 0] for image in coloured(Maybe(Brightness((0.2, 0.9)), 0.5), white, 900)]
+    levels = [image[0, 0, 0] for image in colored(Maybe(Brightness((0.2, 0.9)), 0.5), white, 900)]
     check_uniform(np.clip([level for level in levels if level < 255], 51, 229.5), 51, 229.5)
     made = drawn_by(OneOf([Rotate(40), Rotate(40)]), 600)
     right = np.array([each["points"][1] - each["points"][0] for each in made])
     check_uniform(np.degrees(np.arctan2(-right[:, 1], right[:, 0])), -40.01, 40.01)
-    check_share([image[0, 0, 0] == 0 for image in coloured(OneOf([Invert(0.5), Invert(0.5)]), white, 400)], 0.5)
+    check_share([image[0, 0, 0] == 0 for image in colored(OneOf([Invert(0.5), Invert(0.5)]), white, 400)], 0.5)
 
 
 # --- AugMix -------------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def test_augmix_draws_the_papers_ops():
     }
     means = (np.stack([np.asarray(image, np.float32) for image in candidates.values()]) + IMAGE) / 2
     drawn = Counter()
-    for made in coloured(AugMix(severity=10, width=1, depth=1, alpha=1e6), IMAGE, 360):
+    for made in colored(AugMix(severity=10, width=1, depth=1, alpha=1e6), IMAGE, 360):
         away = np.abs(means - made).max((1, 2, 3))
         drawn[[*candidates][int(away.argmin())] if away.min() <= 1 else ("geometry", 0)] += 1
     names = ("AutoContrast", "Equalize", "Posterize", "Solarize", "geometry")
@@ -252,7 +252,7 @@ def test_augmix_weighs_its_chains_by_dirichlet_and_beta():
     The paper's formula is simulated with NumPy.
     """
     white = np.full((9, 9, 3), 255, np.uint8)
-    made = [image[4, 4, 0] for image in coloured(AugMix(10, width=4, depth=1, alpha=0.1), white, 700)]
+    made = [image[4, 4, 0] for image in colored(AugMix(10, width=4, depth=1, alpha=0.1), white, 700)]
     rng = np.random.default_rng(0)
     op, bits = rng.integers(9, size=(50_000, 4)), 4 - (rng.uniform(0.01, 1, (50_000, 4)) * 4).astype(int)
     level = np.select([op == 0, op == 1], [0, 256 - 2 ** (8 - bits)], 255)
@@ -269,7 +269,7 @@ def test_augmix_moves_no_further_than_its_severity():
     bar[28:33] = 200
     y, x = np.mgrid[-30:31, -30:31]
     near, slants = np.hypot(x, y) < 22, []
-    for image in coloured(AugMix(6, width=1, depth=1, alpha=1e6), bar, 200):
+    for image in colored(AugMix(6, width=1, depth=1, alpha=1e6), bar, 200):
         moved = np.clip(2 * image[:, :, 0].astype(float) - bar[:, :, 0], 0, 255) * near
         if moved.any() and np.abs(np.array([(moved * x).sum(), (moved * y).sum()]) / moved.sum()).max() < 0.3:
             slants.append(line_of(moved)[0])

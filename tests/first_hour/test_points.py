@@ -95,9 +95,9 @@ STORE = '{"image": codecs.Jpeg(95), "label": codecs.Scalar()}'
 @pytest.mark.parametrize(
     ("option", "store", "expected"),
     [
-        ("colour=[augment.Flip()]", STORE, "geometry="),
-        ("geometry=[augment.Brightness(0.2)]", STORE, "colour="),
-        ("colour=[augment.Brightness(20)]", STORE, "Brightness"),
+        ("color=[augment.Flip()]", STORE, "geometry="),
+        ("geometry=[augment.Brightness(0.2)]", STORE, "color="),
+        ("color=[augment.Brightness(20)]", STORE, "Brightness"),
         ('seed="x"', STORE, "seed"),
         ("seed=7", '{"image": "jpeg"}', "codecs"),
         ('derive={"clicks": derive.Clicks(mask="mask", target=8)}', STORE, "mask"),

@@ -57,14 +57,14 @@ def chunk(name, body):
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-def ihdr(height, width, bits=8, colour=2):
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
+def ihdr(height, width, bits=8, color=2):
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
 
 
-def png(rows, height, width, bits, colour, extra=b""):
-    """A PNG of these rows of bytes. Pillow cannot write 16 bits in colour, or gray of 1, 2 and 4 bits."""
+def png(rows, height, width, bits, color, extra=b""):
+    """A PNG of these rows of bytes. Pillow cannot write 16 bits in color, or gray of 1, 2 and 4 bits."""
     body = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return ihdr(height, width, bits, colour) + extra + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    return ihdr(height, width, bits, color) + extra + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
 def png16(array, extra=b""):
@@ -95,11 +95,11 @@ FORMATS = {
     "gray PNG": encoded(RGB[:, :, 0], "PNG"),
     "bilevel PNG": encoded(RGB[:, :, 0] > 128, "PNG"),
     "palette PNG": encoded(Image.fromarray(RGB).quantize(40), "PNG"),
-    "palette with a transparent colour": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=3),
+    "palette with a transparent color": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=3),
     "palette with alpha": encoded(Image.fromarray(RGB).quantize(40), "PNG", transparency=bytes(range(0, 240, 6))),
     "RGBA PNG": encoded(np.dstack([RGB, RGB[:, :, 0]]), "PNG"),
     "gray with alpha": encoded(Image.fromarray(np.dstack([RGB[:, :, 0], RGB[:, :, 1]]), "LA"), "PNG"),
-    "RGB with a transparent colour": encoded(RGB, "PNG", transparency=tuple(int(v) for v in RGB[3, 4])),
+    "RGB with a transparent color": encoded(RGB, "PNG", transparency=tuple(int(v) for v in RGB[3, 4])),
     "GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF"),
     "transparent GIF": encoded(Image.fromarray(RGB).quantize(60), "GIF", transparency=5),
     "BMP": encoded(RGB, "BMP"),
@@ -193,11 +193,11 @@ def test_16_bit_tiffs_of_every_layout_keep_their_numbers(options):
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_tiffs_with_separate_channels(bits):
-    colour = RNG.integers(0, 1 << bits, (3, 33, 21)).astype(f"uint{bits}")
-    data = tiff(colour, planarconfig="separate")
-    np.testing.assert_array_equal(images.decode_pixels(data), colour.transpose(1, 2, 0))
+    color = RNG.integers(0, 1 << bits, (3, 33, 21)).astype(f"uint{bits}")
+    data = tiff(color, planarconfig="separate")
+    np.testing.assert_array_equal(images.decode_pixels(data), color.transpose(1, 2, 0))
     if bits == 8:
-        np.testing.assert_array_equal(images.decode_image(data), colour.transpose(1, 2, 0))
+        np.testing.assert_array_equal(images.decode_image(data), color.transpose(1, 2, 0))
 
 
 @pytest.mark.parametrize("options", [{"compression": "zlib"}, {"tile": (16, 16)}, {"rowsperstrip": 8}])
@@ -214,14 +214,14 @@ def test_a_16_bit_tiff_whose_blocks_are_too_short_is_refused(options):
 
 @pytest.mark.parametrize("alpha", ["assocalpha", "unassalpha", "unspecified"])
 def test_the_fourth_channel_of_a_tiff(alpha):
-    """The formula of alpha compositing over white; premultiplied colours are already multiplied."""
-    colour = RNG.integers(0, 256, (33, 21, 3)).astype(np.float64)
+    """The formula of alpha compositing over white; premultiplied colors are already multiplied."""
+    color = RNG.integers(0, 256, (33, 21, 3)).astype(np.float64)
     share = RNG.integers(255 // 4, 256, (33, 21, 1)) / 255
-    stored = colour * share if alpha == "assocalpha" else colour
+    stored = color * share if alpha == "assocalpha" else color
     array = np.rint(np.concatenate([stored, share * 255], axis=2)).astype(np.uint8)
-    expected = colour if alpha == "unspecified" else colour * share + 255 * (1 - share)
+    expected = color if alpha == "unspecified" else color * share + 255 * (1 - share)
     decoded = images.decode_image(tiff(array, extrasamples=[alpha]))
-    # Pillow divides premultiplied colours by alpha again, rounded down.
+    # Pillow divides premultiplied colors by alpha again, rounded down.
     np.testing.assert_allclose(decoded, expected, atol=2.6)
 
 
@@ -313,7 +313,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_has_all_its_pixels(name):
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP", "TIFF"])
 def test_several_frames_are_refused(form):
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green", "blue")]
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "green", "blue")]
     data = encoded(frames[0], form, save_all=True, append_images=frames[1:])
     for decode in (images.decode_image, images.decode_mask, images.image_size):
         with pytest.raises(SampleError, match=f"{form} holds 3 frames, expected one image"):
@@ -403,8 +403,8 @@ def odd_jpegs():
     return {
         "stray bytes before a segment": data[:frame] + b"\0\1\2\3" + data[frame:],
         "stray bytes before the scan": data[:scan] + b"\0" * 40 + data[scan:],
-        "a colour profile in the wrong order": data[:2] + icc + data[2:],
-        "a colour profile whose first part is missing": profile.replace(b"FILE\0\1\1", b"FILE\0\2\1"),
+        "a color profile in the wrong order": data[:2] + icc + data[2:],
+        "a color profile whose first part is missing": profile.replace(b"FILE\0\1\1", b"FILE\0\2\1"),
         "an unknown JFIF revision": data.replace(b"JFIF\0\1\1", b"JFIF\0\7\1"),
         "a scan with odd parameters": data.replace(b"\0\x3f\0", b"\0\x3e\0", 1),
         "stray bytes before the end": data[:-2] + b"\x12\x34\x56" + data[-2:],

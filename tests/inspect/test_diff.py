@@ -67,12 +67,12 @@ def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder):
     assert set(difference.statistics) == {"image"}
 
 
-def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, capsys):
+def test_relabeled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, capsys):
     def change(raw):
         (raw / "train/a/04.png").rename(raw / "train/b/04.png")
 
     difference = rebuilt(before, tmp_path, build_folder, change)
-    assert difference.relabelled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
+    assert difference.relabeled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
     for number in range(3):
         save(tmp_path / "table" / f"{number}.png", natural(number, 32, 40))
     for name, labels in (("old", "cat dog cat"), ("new", "cat cat cat")):
@@ -81,9 +81,9 @@ def test_relabelled_samples_are_named_under_one_key_and_under_two(before, tmp_pa
         table = sources.Table(f"{name}.csv", image="image", label="label")
         build_folder(tmp_path / "table", tmp_path / name, source=table)
     difference = compare(open_dataset(tmp_path / "old"), open_dataset(tmp_path / "new"))
-    assert [row[2:] for row in difference.relabelled] == [("dog", "cat")]
+    assert [row[2:] for row in difference.relabeled] == [("dog", "cat")]
     assert status_of("diff", tmp_path / "old", tmp_path / "new") == 4
-    assert "relabelled, the same image file: 1: " in capsys.readouterr().out
+    assert "relabeled, the same image file: 1: " in capsys.readouterr().out
 
 
 def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, build_folder):
@@ -94,7 +94,7 @@ def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, 
     assert list(difference.fields) == ["image"]
     assert "jpeg" in difference.fields["image"][1]
     assert any("store" in change for change in difference.recipe)
-    other = build_folder(before / "raw", tmp_path / "colour", variants={"train": 2}, colour=[augment.Brightness(0.5)])
+    other = build_folder(before / "raw", tmp_path / "color", variants={"train": 2}, color=[augment.Brightness(0.5)])
     difference = compare(open_dataset(before / "out"), open_dataset(other))
     assert counts(difference) == {"recipe_changed": 12}, "variant 0 is not augmented, and val has no other"
 

@@ -41,10 +41,10 @@ def clustered(seed):
     """Random hashes, and around each others that differ in 0 to 14 bits, in some orientation."""
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 2**64, 30, dtype=np.uint64).tolist()
-    for centre in hashes[:30]:
+    for center in hashes[:30]:
         for _ in range(6):
             flips = sum(1 << bit for bit in rng.choice(64, int(rng.integers(0, 15)), replace=False).tolist())
-            hashes.append(turned(centre, int(rng.integers(8))) ^ flips)
+            hashes.append(turned(center, int(rng.integers(8))) ^ flips)
     return np.unique(np.array(hashes, np.uint64))
 
 

@@ -44,7 +44,7 @@ def test_dtypes_and_shapes(data):
 
 
 def test_structures(photos, data):
-    """A weight is the third of an element; masks and weights are delivered as stored and not normalised."""
+    """A weight is the third of an element; masks and weights are delivered as stored and not normalized."""
     wanted = {"inputs": {"a": ["lossless", "mask", "clicks"], "b": "pose"}, "targets": {"label": "label", "m": "mask"}}
     rows = photos.values["val"][0][:4]
     stacked = [np.concatenate([row["lossless"], row["mask"][..., None], row["clicks"]], -1) for row in rows]
@@ -81,7 +81,7 @@ def channels(tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_casts_and_normalisation(channels, dtype, normalize):
+def test_casts_and_normalization(channels, dtype, normalize):
     """Equal to the formula bit for bit, for any number of channels, alone and in a stack."""
     stack = ["uint8_17", "uint8_3", "float32_2", "uint8_1"]
     inputs = {"stack": stack} | {name: name for name in CHANNELS if dtype != "float16" or "uint16" not in name}
@@ -259,7 +259,7 @@ def test_bfloat16_names_the_record_whose_number_it_does_not_hold(make_dataset):
 
 CASTS = {
     "cast": {"inputs": ["image"], "dtype": "float32"},
-    "normalised": {"inputs": "image", "targets": "mask", "dtype": "float32", "normalize": True},
+    "normalized": {"inputs": "image", "targets": "mask", "dtype": "float32", "normalize": True},
     "half": {"inputs": {"image": "image", "clicks": "clicks"}, "dtype": "float16"},
     "stacked": {"inputs": ["image", "clicks"], "dtype": "float32", "normalize": True},
     "warped": {"inputs": "image", "dtype": "float32", "geometry": [augment.Resize(16, 16)]},

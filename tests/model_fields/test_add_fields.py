@@ -125,7 +125,7 @@ CLASSES = "5 - len(batch['image']) % 2"
 RAW = 'codecs.Raw("float32")'
 FAULTS = [  # code of the model, a text of the file and what takes its place, and the error
     ("raise ValueError('no memory left')", None, RAISES),
-    ("raise SystemExit('no licence')", None, r"the model failed on .* samples of train.*: SystemExit: no licence"),
+    ("raise SystemExit('no license')", None, r"the model failed on .* samples of train.*: SystemExit: no license"),
     ("", ("def model():", "def model():\n    raise SystemExit(3)"), r"model\(\) of 'score' failed: SystemExit: 3"),
     ("return batch['image'].mean((1, 2))", None, r"model\(\) returned gives \{'score': array\}, not ndarray"),
     ("batch['image'] = batch['image'] * np.float32('nan')", None, "NaN or infinity in 'score' for .*such as"),

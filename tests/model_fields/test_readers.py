@@ -18,7 +18,7 @@ from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError, SourceError
 from tfprep.export.export import export
 from tfprep.model_fields import add_fields
-from tfprep.recipe.template import recognised
+from tfprep.recipe.template import recognized
 
 
 def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain):
@@ -176,7 +176,7 @@ def test_a_source_of_records_says_that_they_are_no_part_of_them(site):
         SourceError, match=r"no field 'score' of kind scalar in its records, of which .* are no part; it has image"
     ):
         Records({"image": "image", "score": "scalar"}).scan(site.out)
-    assert recognised(site.out).source.kinds() == {"image": "image", "label": "label"}
+    assert recognized(site.out).source.kinds() == {"image": "image", "label": "label"}
 
 
 BRIGHT = """

@@ -1,4 +1,4 @@
-"""User code in the fingerprint: every change of behaviour is detected, and equal code gives equal fingerprints."""
+"""User code in the fingerprint: every change of behavior is detected, and equal code gives equal fingerprints."""
 
 import functools
 import itertools
@@ -498,7 +498,7 @@ def test_classes_of_tfprep_are_described_by_package_not_by_module():
     recipe = Same(
         "r", sources.Folder(splits=sources.Fractions(train=0.8, val=0.2)), {"image": codecs.Jpeg()},
         geometry=[augment.OneOf([augment.Flip(), augment.Elastic(10, 3)]), augment.RandAugment()],
-        colour=[augment.Maybe(augment.Blur((1, 2)), 0.5)],
+        color=[augment.Maybe(augment.Blur((1, 2)), 0.5)],
         derive={"offsets": derive.InstanceOffsets(mask="mask"), "own": derive.Canny()},
     )  # fmt: skip
     text = json.dumps(recipe.describe())

@@ -107,7 +107,7 @@ def test_unusual_bytes_are_read_as_tensorflow_reads_them(payload):
         (b"\x0a\x0c\x0a\x0a\x0a\x01b\x12\x05\x1a\x03\x0a\x01\x80", "has no end"),
     ],
 )
-def test_what_cannot_be_read_has_a_reason_and_its_neighbours_are_read(payload, reason):
+def test_what_cannot_be_read_has_a_reason_and_its_neighbors_are_read(payload, reason):
     payloads = [random_example(1), payload, random_example(2)]
     found, faults = find_features(*joined(payloads))
     assert list(faults) == [1]

@@ -36,7 +36,7 @@ def rejects_of(out):
 
 
 def picture(number, height=40, width=56):
-    """A smooth colour picture, RGB."""
+    """A smooth color picture, RGB."""
     noise = np.random.default_rng(number).integers(0, 256, (height, width, 3)).astype(np.float32)
     return cv2.GaussianBlur(noise, (0, 0), 3).astype(np.uint8)
 

@@ -1,4 +1,4 @@
-"""Masks of other numbers or of colours, and the presets of public data sets."""
+"""Masks of other numbers or of colors, and the presets of public data sets."""
 
 import cv2
 import numpy as np
@@ -8,7 +8,7 @@ from tfprep import sources
 from tfprep.sources.paired import CAMVID_CLASSES, CITYSCAPES_CLASSES
 
 SIZE = 40, 56
-COLOURS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}
+COLORS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}
 
 
 def write_mask(path, pixels):
@@ -20,21 +20,21 @@ def numbers(seed, values):
     return np.random.default_rng(seed).choice(np.array(values), SIZE)
 
 
-def test_colours_become_numbers_and_an_unknown_colour_is_a_reject(tmp_path):
+def test_colors_become_numbers_and_an_unknown_color_is_a_reject(tmp_path):
     root = tmp_path / "data"
     chosen = {name: numbers(n, range(3)) for n, name in enumerate(("a", "odd", "jpeg"))}
-    colours = np.array(list(COLOURS), np.uint8)
+    colors = np.array(list(COLORS), np.uint8)
     for n, (name, index) in enumerate(chosen.items()):
         write_picture(root / f"images/{name}.png", n)
-        pixels = colours[index]
+        pixels = colors[index]
         pixels[3, 4] = (1, 2, 3) if name == "odd" else pixels[3, 4]
         write_mask(root / f"masks/{name}.{'jpg' if name == 'jpeg' else 'png'}", pixels)
-    source = sources.Paired(image="images/*", mask="masks/*", palette=COLOURS)
+    source = sources.Paired(image="images/*", mask="masks/*", palette=COLORS)
     fields, rejects = built(source, root, tmp_path / "out")
-    expected = np.array(list(COLOURS.values()))[chosen["a"]]
+    expected = np.array(list(COLORS.values()))[chosen["a"]]
     np.testing.assert_array_equal(fields["images/a.png"]["mask"], expected)
-    assert "the colour (1, 2, 3) is not in the palette of 3 colours" in rejects["images/odd.png"]
-    assert "its colours are not exact" in rejects["images/jpeg.png"]
+    assert "the color (1, 2, 3) is not in the palette of 3 colors" in rejects["images/odd.png"]
+    assert "its colors are not exact" in rejects["images/jpeg.png"]
 
 
 def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
@@ -83,14 +83,14 @@ def test_ade20k(tmp_path):
 
 
 def test_camvid(tmp_path):
-    """Some of the 32 colours of its label_colors.txt."""
-    colours = {(0, 128, 64): "building", (128, 0, 192): "road", (192, 0, 192): "bicyclist", (0, 0, 0): "void"}
+    """Some of the 32 colors of its label_colors.txt."""
+    colors = {(0, 128, 64): "building", (128, 0, 192): "road", (192, 0, 192): "bicyclist", (0, 0, 0): "void"}
     root = tmp_path / "data"
-    index = numbers(3, range(len(colours)))
+    index = numbers(3, range(len(colors)))
     write_picture(root / "701_StillsRaw_full/0001TP_006690.png", 1)
-    write_mask(root / "LabeledApproved_full/0001TP_006690_L.png", np.array(list(colours), np.uint8)[index])
+    write_mask(root / "LabeledApproved_full/0001TP_006690_L.png", np.array(list(colors), np.uint8)[index])
     fields, _ = built(sources.camvid(), root, tmp_path / "out")
     (row,) = fields.values()
-    expected = np.array([CAMVID_CLASSES.index(name) for name in colours.values()])[index]
+    expected = np.array([CAMVID_CLASSES.index(name) for name in colors.values()])[index]
     np.testing.assert_array_equal(row["mask"], expected)
     assert len(sources.camvid().palette) == 32

@@ -48,15 +48,15 @@ def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None,
     header.file_meta.TransferSyntaxUID = getattr(pydicom.uid, order)
     header.file_meta.MediaStorageSOPClassUID = header.SOPClassUID = pydicom.uid.CTImageStorage
     header.file_meta.MediaStorageSOPInstanceUID = header.SOPInstanceUID = pydicom.uid.generate_uid()
-    colour = photometric == "RGB"
-    header.Rows, header.Columns = array.shape[:2] if colour or array.ndim == 2 else array.shape[1:]
-    if array.ndim == 3 and not colour:
+    color = photometric == "RGB"
+    header.Rows, header.Columns = array.shape[:2] if color or array.ndim == 2 else array.shape[1:]
+    if array.ndim == 3 and not color:
         header.NumberOfFrames = len(array)
-    header.SamplesPerPixel, header.PhotometricInterpretation = 3 if colour else 1, photometric
-    if colour:
+    header.SamplesPerPixel, header.PhotometricInterpretation = 3 if color else 1, photometric
+    if color:
         header.PlanarConfiguration = 0
     header.BitsAllocated = array.dtype.itemsize * 8
-    header.BitsStored = 8 if colour else bits
+    header.BitsStored = 8 if color else bits
     header.HighBit, header.PixelRepresentation = header.BitsStored - 1, int(signed)
     header.PatientID, header.SeriesInstanceUID = patient, f"1.2.{len(patient)}"
     if slope:
@@ -215,10 +215,10 @@ def table(values, first, bits):
     return [item]
 
 
-def linear(x, centre, width):
+def linear(x, center, width):
     """PS3.3 C.11.2.1.2.1, from 0 to 1."""
-    inside = (x - (centre - 0.5)) / (width - 1) + 0.5
-    return np.where(x <= centre - 0.5 - (width - 1) / 2, 0, np.where(x > centre - 0.5 + (width - 1) / 2, 1, inside))
+    inside = (x - (center - 0.5)) / (width - 1) + 0.5
+    return np.where(x <= center - 0.5 - (width - 1) / 2, 0, np.where(x > center - 0.5 + (width - 1) / 2, 1, inside))
 
 
 X = HU.astype(np.float64)
@@ -291,8 +291,8 @@ def test_rescale_of_a_frame_and_palettes_of_dicom():
         header = pydicom.dcmread(io.BytesIO(content))
         made = KEPT.decoders()["image"].decode({"image": content}, None)
         for channel, name in enumerate(("Red", "Green", "Blue")):
-            colours = np.frombuffer(header[f"{name}PaletteColorLookupTableData"].value, "<u2")
-            np.testing.assert_array_equal(made[:, :, channel], colours[header.pixel_array])
+            colors = np.frombuffer(header[f"{name}PaletteColorLookupTableData"].value, "<u2")
+            np.testing.assert_array_equal(made[:, :, channel], colors[header.pixel_array])
 
 
 def test_planes_of_a_tiff_are_told_by_the_file_and_not_by_their_lengths():
@@ -309,17 +309,17 @@ def test_planes_of_a_tiff_are_told_by_the_file_and_not_by_their_lengths():
 
 def test_a_palette_of_a_tiff_with_alpha_and_one_that_rasterio_reads():
     """Pillow's conversion to RGB(A) is the reference."""
-    colours = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8)).quantize(16)
-    expected = np.asarray(colours.convert("RGB"))
+    colors = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8)).quantize(16)
+    expected = np.asarray(colors.convert("RGB"))
     files = [io.BytesIO(), io.BytesIO()]
-    colours.convert("PA").save(files[0], "TIFF")
+    colors.convert("PA").save(files[0], "TIFF")
     np.testing.assert_array_equal(decoded(files[0].getvalue()), np.dstack([expected, np.full(SIZE, 255, np.uint8)]))
     pytest.importorskip("rasterio")
-    colours.save(files[1], "TIFF", compression="tiff_lzw")
+    colors.save(files[1], "TIFF", compression="tiff_lzw")
     np.testing.assert_array_equal(decoded(files[1].getvalue()), expected)
 
 
-def test_one_transparent_colour_is_a_channel():
+def test_one_transparent_color_is_a_channel():
     """A PNG of 1 or 8 bits with the chunk tRNS; Pillow's promotion to an alpha channel is the reference."""
     rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8) // 128 * 255)
     for mode, whole, transparent in (("1", "LA", 0), ("L", "LA", 255), ("RGB", "RGBA", (255, 0, 255))):
@@ -330,11 +330,11 @@ def test_one_transparent_colour_is_a_channel():
         assert set(np.unique(made[:, :, -1])) == {0, 255}
     deep = io.BytesIO()
     Image.fromarray(DEEP[:, :, 0]).save(deep, "PNG", transparency=7)
-    with pytest.raises(SampleError, match="16 bits a channel with one transparent colour"):
+    with pytest.raises(SampleError, match="16 bits a channel with one transparent color"):
         decoded(deep.getvalue())
 
 
-# --- colour profiles ------------------------------------------------------------------------------------------------
+# --- color profiles ------------------------------------------------------------------------------------------------
 
 
 def gamma_profile(gamma):
@@ -357,7 +357,7 @@ def with_profile(image, form, profile, **options):
     return file.getvalue()
 
 
-def test_images_with_a_colour_profile_are_counted_and_kept_or_converted(tmp_path):
+def test_images_with_a_color_profile_are_counted_and_kept_or_converted(tmp_path):
     """Pillow's `profileToProfile` is the reference of the conversion."""
     foreign, srgb = gamma_profile(1.0), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
     rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8))
@@ -372,14 +372,14 @@ def test_images_with_a_colour_profile_are_counted_and_kept_or_converted(tmp_path
     }
     root = folder(tmp_path / "data", files)
     counted = ["a.jpg", "b.png", "c.tif", "d.webp"]
-    with pytest.warns(UserWarning, match=r"4 images have a colour profile that is not sRGB .* are stored as they are"):
+    with pytest.warns(UserWarning, match=r"4 images have a color profile that is not sRGB .* are stored as they are"):
         kept, rejects = built(sources.Folder("**"), root, tmp_path / "kept")
     assert not rejects
-    assert "4 images have a colour profile that is not sRGB" in (tmp_path / "kept/report.html").read_text()
+    assert "4 images have a color profile that is not sRGB" in (tmp_path / "kept/report.html").read_text()
     converting = sources.Folder("**", pixels={"image": sources.Pixels(srgb=True)})
     converted, rejects = built(converting, root, tmp_path / "converted")
     assert not rejects
-    assert "colour profile" not in (tmp_path / "converted/report.html").read_text()
+    assert "color profile" not in (tmp_path / "converted/report.html").read_text()
     target = ImageCms.createProfile("sRGB")
     for name, data in files.items():
         image = Image.open(io.BytesIO(data))
@@ -396,12 +396,12 @@ def test_transparency_and_the_other_options_beside_a_profile():
     rgba = Image.fromarray((DEEP >> 8).astype(np.uint8))
     made = decoded(with_profile(rgba, "PNG", profile), srgb=True, background=(9, 99, 199))
     source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
-    colours = ImageCms.profileToProfile(rgba.convert("RGB"), source, target)
-    colours.putalpha(rgba.getchannel("A"))
-    whole = Image.alpha_composite(Image.new("RGBA", rgba.size, (9, 99, 199)), colours)
+    colors = ImageCms.profileToProfile(rgba.convert("RGB"), source, target)
+    colors.putalpha(rgba.getchannel("A"))
+    whole = Image.alpha_composite(Image.new("RGBA", rgba.size, (9, 99, 199)), colors)
     np.testing.assert_array_equal(made, np.asarray(whole.convert("RGB")))
     damaged = with_profile(rgba.convert("RGB"), "JPEG", profile[:36] + b"acsp" + bytes(90))
-    with pytest.raises(SampleError, match="its colour profile cannot be applied"):
+    with pytest.raises(SampleError, match="its color profile cannot be applied"):
         decoded(damaged, srgb=True)
 
 
@@ -458,10 +458,10 @@ def test_compressed_geotiff_by_rasterio():
     np.testing.assert_array_equal(made, np.moveaxis(bands, 0, 2))
 
 
-def test_colour_ops_for_8_bits_say_so(tmp_path):
+def test_color_ops_for_8_bits_say_so(tmp_path):
     root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3])})
     write_picture(root / "b.png", 1)
-    recipe = {"colour": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}
+    recipe = {"color": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}
     fields, rejects = built(KEPT, root, tmp_path / "out", **recipe)
     assert "Brightness is defined for uint8 [H, W, 3], this image is uint16 [H, W, 3]" in rejects["a.png"]
     assert set(fields) == {"b.png"}
@@ -484,7 +484,7 @@ def test_all_slices_of_a_patient_are_in_one_split(tmp_path):
         assert len({splits[f"{n}.dcm"] for n in range(patient, 60, 10)}) == 1
 
 
-def test_transparent_pixels_are_laid_over_a_colour_that_is_named(tmp_path):
+def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     """Pillow's own composition is the reference."""
     rgba = np.random.default_rng(3).integers(0, 256, (12, 10, 4)).astype(np.uint8)
     (tmp_path / "data").mkdir()

@@ -167,10 +167,10 @@ def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):
 
 
 def test_several_label_columns(tmp_path):
-    content = [{"file": "a.jpg", "kind": "dog", "colour": "red"}, {"file": "b.jpg", "kind": "cat", "colour": "blue"}]
+    content = [{"file": "a.jpg", "kind": "dog", "color": "red"}, {"file": "b.jpg", "kind": "cat", "color": "blue"}]
     write_csv(tmp_path / "t.csv", content)
-    listing = Table("t.csv", "file", "kind", {"colour": ("label", "colour")}).scan(tmp_path)
-    assert listing.classes == {"label": ("cat", "dog"), "colour": ("blue", "red")}
+    listing = Table("t.csv", "file", "kind", {"color": ("label", "color")}).scan(tmp_path)
+    assert listing.classes == {"label": ("cat", "dog"), "color": ("blue", "red")}
     assert [e.values for e in listing.entries] == [(1, 1), (0, 0)]
 
 

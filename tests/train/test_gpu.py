@@ -15,7 +15,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "TF_GPU_ALLOCATOR", "TF_FORCE_GPU_ALLOW_GRO
 
 @pytest.fixture
 def machine(tf, monkeypatch):
-    """TensorFlow's bookkeeping of devices, not initialised, on a machine with two GPUs."""
+    """TensorFlow's bookkeeping of devices, not initialized, on a machine with two GPUs."""
     from tensorflow.python.eager import context
 
     from tfprep.train import gpu
@@ -163,7 +163,7 @@ def test_a_late_call_raises_unless_it_changes_nothing(machine, monkeypatch):
     train.configure_gpu(growth=True)
     monkeypatch.setattr(machine, "_context_handle", object())
     assert train.configure_gpu(growth=True).growth
-    with pytest.raises(TrainError, match="too late: TensorFlow has initialised its devices already"):
+    with pytest.raises(TrainError, match="too late: TensorFlow has initialized its devices already"):
         train.configure_gpu(memory_limit_mb=100)
     monkeypatch.setattr(machine, "_context_handle", None)
 

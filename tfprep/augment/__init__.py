@@ -1,6 +1,6 @@
-"""Augmentation: geometry ops, which return transforms, and colour ops, which change images.
+"""Augmentation: geometry ops, which return transforms, and color ops, which change images.
 
-Each is a frozen dataclass of options. Geometry ops are called with (size, generator), colour ops with (image, generator);
+Each is a frozen dataclass of options. Geometry ops are called with (size, generator), color ops with (image, generator);
 policies stand in either list. A user's own function can stand wherever an op can.
 
 Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
@@ -14,7 +14,7 @@ from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
     from tfprep.augment.chain import Custom
-    from tfprep.augment.colour import (
+    from tfprep.augment.color import (
         AutoContrast,
         Brightness,
         ChannelShuffle,
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
         Shear,
         Translate,
     )
-    from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtefacts, MotionBlur, Noise, Sharpness
+    from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtifacts, MotionBlur, Noise, Sharpness
     from tfprep.augment.policies import AugMix, Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
-    from tfprep.augment.transform import ColourOp, GeometryOp, Transform
+    from tfprep.augment.transform import ColorOp, GeometryOp, Transform
 
 __all__ = [
-    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColourOp", "Contrast",
+    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColorOp", "Contrast",
     "Crop", "Custom", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp", "Grayscale",
-    "GridDistortion", "Hue", "Invert", "JpegArtefacts", "Maybe", "MotionBlur", "Noise", "OneOf", "Perspective",
+    "GridDistortion", "Hue", "Invert", "JpegArtifacts", "Maybe", "MotionBlur", "Noise", "OneOf", "Perspective",
     "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale", "Sharpness",
     "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "chain": ["Custom"],
-    "colour": [
+    "color": [
         "AutoContrast", "Brightness", "ChannelShuffle", "Clahe", "Contrast", "Equalize", "Gamma", "Grayscale", "Hue",
         "Invert", "Posterize", "Saturation", "Solarize", "ToneCurve",
     ],
@@ -67,7 +67,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
         "CenterCrop", "Crop", "Flip", "Perspective", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Scale",
         "Shear", "Translate",
     ],
-    "optics": ["Blur", "Cutout", "Erasing", "JpegArtefacts", "MotionBlur", "Noise", "Sharpness"],
+    "optics": ["Blur", "Cutout", "Erasing", "JpegArtifacts", "MotionBlur", "Noise", "Sharpness"],
     "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
-    "transform": ["ColourOp", "GeometryOp", "Transform"],
+    "transform": ["ColorOp", "GeometryOp", "Transform"],
 })  # fmt: skip

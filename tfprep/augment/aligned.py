@@ -6,7 +6,7 @@ Each axis of the output is planned separately:
 - An axis that shrinks is *snapped*: the window is moved to whole pixels of the source and of the output, by at most half a pixel
   at either end, and averaged by area (`cv2.INTER_AREA`). The snapped transform replaces the drawn one for every field, so that
   masks, boxes and points follow exactly.
-- An axis that grows, or is shifted by part of a pixel, is interpolated linearly between pixel centres; the outermost half pixel
+- An axis that grows, or is shifted by part of a pixel, is interpolated linearly between pixel centers; the outermost half pixel
   is repeated.
 """
 
@@ -26,7 +26,7 @@ Border: TypeAlias = Literal["constant", "reflect", "replicate"]
 
 
 def cv_border(border: Border) -> int:
-    """Return OpenCV's number. Its BORDER_REFLECT mirrors at the image's edge, not at the centre of the edge pixel."""
+    """Return OpenCV's number. Its BORDER_REFLECT mirrors at the image's edge, not at the center of the edge pixel."""
     numbers = {"constant": cv2.BORDER_CONSTANT, "reflect": cv2.BORDER_REFLECT, "replicate": cv2.BORDER_REPLICATE}
     return numbers[border]
 
@@ -68,14 +68,14 @@ class Axis:
         return self.out_from, self.length - self.out_to
 
     def nearest(self) -> Array | slice:
-        """For each output pixel inside the image the source pixel that holds its centre."""
+        """For each output pixel inside the image the source pixel that holds its center."""
         if not self.grows and not self.shrinks:
             return slice(self.from_, self.to)
         count, window = self.out_to - self.out_from, self.to - self.from_
         if self.shrinks:
             return np.asarray(self.from_ + (2 * np.arange(count) + 1) * window // (2 * count))
-        centres = (np.arange(self.out_from, self.out_to) + 0.5 - self.shift) / self.scale
-        return np.asarray(np.clip(np.floor(centres).astype(np.intp), self.from_, self.to - 1))
+        centers = (np.arange(self.out_from, self.out_to) + 0.5 - self.shift) / self.scale
+        return np.asarray(np.clip(np.floor(centers).astype(np.intp), self.from_, self.to - 1))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def warp_smooth(array: Array, plan: Aligned, border: Border, fill: Array, reduce
 
 
 def warp_nearest(array: Array, plan: Aligned, border: Border, fill: Array) -> Array:
-    """A mask [H, W]: each output pixel takes the source pixel that holds its centre."""
+    """A mask [H, W]: each output pixel takes the source pixel that holds its center."""
     rows, columns = (plan.columns, plan.rows) if plan.transposed else (plan.rows, plan.columns)
     array = _taken(_taken(array, rows.nearest(), 0), columns.nearest(), 1)
     return _finished(_padded(array, rows, columns, border, fill), plan)
@@ -266,19 +266,19 @@ def _transposed(array: Array) -> Array:
 
 
 def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
-    """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the centre of the first pixel."""
+    """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the center of the first pixel."""
     if not rows.grows and not columns.grows:
         return array
     if all(axis.cut or not axis.grows for axis in (rows, columns)):
         size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
         return same_depth(cv2.resize(array, size, interpolation=cv2.INTER_LINEAR), array)
-    down, right = _centred(rows), _centred(columns)
+    down, right = _centered(rows), _centered(columns)
     matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
     size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
     return same_depth(cv2.warpAffine(array, matrix, size, borderMode=cv2.BORDER_REPLICATE), array)
 
 
-def _centred(axis: Axis) -> tuple[float, float]:
+def _centered(axis: Axis) -> tuple[float, float]:
     if not axis.grows:
         return 1.0, 0.0
     return axis.scale, axis.scale * (axis.from_ + 0.5) + axis.shift - axis.out_from - 0.5

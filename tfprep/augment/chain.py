@@ -1,4 +1,4 @@
-"""Chains of ops: colour ops with runs of tone curves as one look-up, and geometry with whole-sample ops in between."""
+"""Chains of ops: color ops with runs of tone curves as one look-up, and geometry with whole-sample ops in between."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tfprep.augment.aligned import Border
-from tfprep.augment.transform import ColourOp, GeometryOp, Transform, identity
+from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
@@ -17,7 +17,7 @@ from tfprep.opencv import cv2
 
 
 class ToneOp:
-    """A colour op that is one table for any image."""
+    """A color op that is one table for any image."""
 
     def curve(self, generator: np.random.Generator) -> Array:
         """The table: uint8 [256], or one a channel [256, 3]."""
@@ -49,8 +49,8 @@ class Custom:
         return self.function(sample, generator) if self.always or generator is not None else sample
 
 
-def apply_colours(image: ImageArray, steps: Iterable[tuple[ColourOp, np.random.Generator]]) -> ImageArray:
-    """Colour ops in order, each with its generator: the same bytes as one by one, runs of tone curves in one look-up."""
+def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Generator]]) -> ImageArray:
+    """Color ops in order, each with its generator: the same bytes as one by one, runs of tone curves in one look-up."""
     curve: Array | None = None
     for op, generator in steps:
         if is_tone(op):

@@ -1,5 +1,5 @@
 """Geometry ops that are one matrix: resizing and cropping, which set the size of the output; flipping, turning, zooming,
-shearing, shifting and perspective about the centre of the image, which keep it.
+shearing, shifting and perspective about the center of the image, which keep it.
 
 Each is a frozen dataclass; called with the (height, width) that arrives and a generator (or None for the unaugmented form)
 it returns a Transform. What lies outside the image is filled as the recipe's border says. Ops that keep the size do nothing
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from tfprep.augment.transform import Transform, about_centre, identity, scaling, translation
+from tfprep.augment.transform import Transform, about_center, identity, scaling, translation
 from tfprep.checks import Range, around, require, require_number, require_pixels, require_probability, require_range
 from tfprep.errors import RecipeError
 from tfprep.fields import Array, Size
@@ -30,7 +30,7 @@ class Resize:
     - `Resize(height, width)`: exactly that size; the aspect may change.
     - `Resize(shorter=n)`, `Resize(longer=n)`: that side becomes n, the other follows, rounded, at least 1.
     - with `pad=True` (a letterbox): the largest size of the same aspect that fits into (height, width), or into n × n for
-      `longer=n`, in the centre of an output of exactly that size; an odd pixel of padding is at the bottom or right.
+      `longer=n`, in the center of an output of exactly that size; an odd pixel of padding is at the bottom or right.
     """
 
     height: int | None = None
@@ -68,7 +68,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Cuts out the centre, `height` × `width` pixels, as torchvision's CenterCrop does.
+    """Cuts out the center, `height` × `width` pixels, as torchvision's CenterCrop does.
 
     An image that is smaller is padded on both sides, with an odd pixel of padding at the bottom or right.
     """
@@ -81,13 +81,13 @@ class CenterCrop:
         require_pixels("CenterCrop.width", self.width)
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        top, left = _centre(size[0], self.height), _centre(size[1], self.width)
+        top, left = _center(size[0], self.height), _center(size[1], self.width)
         return Transform(translation(-left, -top), (self.height, self.width))
 
 
 @dataclass(frozen=True)
 class Crop:
-    """Cuts out a window of `height` × `width` pixels at a random position; unaugmented, at the centre.
+    """Cuts out a window of `height` × `width` pixels at a random position; unaugmented, at the center.
 
     Positions are whole pixels and equally likely. Along a side where the image is smaller than the window it is padded on both
     sides, as by `CenterCrop`.
@@ -120,7 +120,7 @@ class RandomResizedCrop:
     central window with the nearest allowed aspect is taken. Windows are whole pixels.
 
     Unaugmented: the central window of the output's aspect whose sides are `eval_fraction` of the largest; 0.875 is the
-    usual evaluation, 'resize to 256, crop 224 from the centre'.
+    usual evaluation, 'resize to 256, crop 224 from the center'.
     """
 
     height: int
@@ -167,14 +167,14 @@ def _fit(size: Size, box: Size) -> Size:
     return min(height, box[0]), min(width, box[1])
 
 
-def _centre(length: int, window: int) -> int:
+def _center(length: int, window: int) -> int:
     """The beginning of a central window, rounded as torchvision rounds; negative where it is longer than the image."""
     return round((length - window) / 2) if length >= window else -((window - length) // 2)
 
 
 def _window_start(length: int, window: int, draw: float) -> int:
     """The beginning of a window for a `draw` from [0, 1): every start is equally likely. It is central where it does not fit."""
-    return int(draw * (length - window + 1)) if length >= window else _centre(length, window)
+    return int(draw * (length - window + 1)) if length >= window else _center(length, window)
 
 
 @dataclass(frozen=True)
@@ -200,12 +200,12 @@ class Flip:
         if generator is None or generator.random() >= self.p:
             return identity(size)
         signs = (-1.0, 1.0) if self.direction == "horizontal" else (1.0, -1.0)
-        return about_centre(np.diag(signs), size)
+        return about_center(np.diag(signs), size)
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """Turns the sample about its centre and keeps the size.
+    """Turns the sample about its center and keeps the size.
 
     Attributes:
         degrees: the angle is drawn uniformly from ± this number, or from a range (from, to); counter-clockwise.
@@ -220,7 +220,7 @@ class Rotate:
         if generator is None:
             return identity(size)
         angle = radians(generator.uniform(*around(0, self.degrees)))
-        return about_centre(np.array([[cos(angle), sin(angle)], [-sin(angle), cos(angle)]]), size)
+        return about_center(np.array([[cos(angle), sin(angle)], [-sin(angle), cos(angle)]]), size)
 
 
 @dataclass(frozen=True)
@@ -246,10 +246,10 @@ class Rotate90:
 
 @dataclass(frozen=True)
 class Scale:
-    """Zooms about the centre and keeps the size.
+    """Zooms about the center and keeps the size.
 
     Attributes:
-        factor: the factor is drawn uniformly from this range. Above 1 the centre fills the image; below 1 the whole image
+        factor: the factor is drawn uniformly from this range. Above 1 the center fills the image; below 1 the whole image
             shrinks and the border shows.
     """
 
@@ -262,12 +262,12 @@ class Scale:
         if generator is None:
             return identity(size)
         factor = generator.uniform(*self.factor)
-        return about_centre(np.diag([factor, factor]), size)
+        return about_center(np.diag([factor, factor]), size)
 
 
 @dataclass(frozen=True)
 class Shear:
-    """Slants the sample: a point at (x, y) from the centre moves to (x + tan(a) · y, y + tan(b) · x).
+    """Slants the sample: a point at (x, y) from the center moves to (x + tan(a) · y, y + tan(b) · x).
 
     Angles lie between -80 and 80 degrees, and tan(a) · tan(b) stays below 1, beyond which the image would turn over.
 
@@ -290,7 +290,7 @@ class Shear:
         if generator is None:
             return identity(size)
         along = [tan(radians(generator.uniform(*around(0, of)))) for of in (self.x_degrees, self.y_degrees)]
-        return about_centre(np.array([[1.0, along[0]], [along[1], 1.0]]), size)
+        return about_center(np.array([[1.0, along[0]], [along[1], 1.0]]), size)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Effects of lenses, sensors and files on an image: sharpness, blur, noise, JPEG artefacts, parts missing.
+"""Effects of lenses, sensors and files on an image: sharpness, blur, noise, JPEG artifacts, parts missing.
 
 Images are uint8 [H, W, 3] RGB and stay so.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from tfprep import images
-from tfprep.augment.colour import blend
+from tfprep.augment.color import blend
 from tfprep.checks import (
     Range,
     around,
@@ -129,7 +129,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class JpegArtefacts:
+class JpegArtifacts:
     """Writes the image as a JPEG and reads it again.
 
     Attributes:
@@ -141,9 +141,9 @@ class JpegArtefacts:
     subsampling: Literal["444", "422", "420"] = "420"
 
     def __post_init__(self) -> None:
-        require_range("JpegArtefacts.quality", self.quality, 1, 100)
+        require_range("JpegArtifacts.quality", self.quality, 1, 100)
         known = self.subsampling in ("444", "422", "420")
-        require(known, "JpegArtefacts.subsampling is '444', '422' or '420'", self.subsampling, "choose one")
+        require(known, "JpegArtifacts.subsampling is '444', '422' or '420'", self.subsampling, "choose one")
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
         quality = int(generator.integers(self.quality[0], self.quality[1], endpoint=True))

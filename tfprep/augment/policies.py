@@ -1,6 +1,6 @@
-"""Policies: ops made of ops. A policy belongs to the geometry or to the colour ops of a recipe, and so do the ops inside it.
+"""Policies: ops made of ops. A policy belongs to the geometry or to the color ops of a recipe, and so do the ops inside it.
 
-Each op inside draws from its own generator, so that the draws of one op do not change those of another. The colour ops of a
+Each op inside draws from its own generator, so that the draws of one op do not change those of another. The color ops of a
 geometry policy inside (RandAugment, TrivialAugment) are applied too, after the derived inputs.
 
 RandAugment, TrivialAugment and AugMix are as their papers define them. RandAugment (Cubuk et al., NeurIPS 2020) applies n ops
@@ -17,9 +17,9 @@ Both take 14 ops. `Magnitudes` is the table of how strong each is at the highest
 | Solarize         | threshold 0                            | threshold 0               | 255             |
 | AutoContrast, Equalize, Identity | no magnitude           | no magnitude              |                 |
 
-Turns and shears are about the centre, shifts by whole pixels. In a recipe both stand among the *geometry* ops: masks, boxes
-and points follow. The geometric ops drawn join the chain's one resampling, the colour ops drawn come after it, in their
-order, before the recipe's own (`colour_ops`).
+Turns and shears are about the center, shifts by whole pixels. In a recipe both stand among the *geometry* ops: masks, boxes
+and points follow. The geometric ops drawn join the chain's one resampling, the color ops drawn come after it, in their
+order, before the recipe's own (`color_ops`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tfprep.augment.colour import AutoContrast, Brightness, Contrast, Equalize, Posterize, Saturation, Solarize
+from tfprep.augment.color import AutoContrast, Brightness, Contrast, Equalize, Posterize, Saturation, Solarize
 from tfprep.augment.geometry import Rotate, Shear, Translate
 from tfprep.augment.optics import Sharpness
-from tfprep.augment.transform import ColourOp, Transform, identity
+from tfprep.augment.transform import ColorOp, Transform, identity
 from tfprep.augment.warp import warp_sample
 from tfprep.checks import (
     is_number,
@@ -58,10 +58,10 @@ class Policy:
     def __call__(self, target: Any, generator: np.random.Generator | None, /) -> Any:
         return apply_each(target, self.drawn(generator))
 
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the ops that are applied, in their order; from the same draws as their geometry."""
-        halves = ((getattr(op, "colour_ops", None), inner) for op, inner in self.drawn(generator))
-        return tuple(colour for half, inner in halves if callable(half) for colour in half(inner))
+    def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]:
+        """The color ops of the ops that are applied, in their order; from the same draws as their geometry."""
+        halves = ((getattr(op, "color_ops", None), inner) for op, inner in self.drawn(generator))
+        return tuple(color for half, inner in halves if callable(half) for color in half(inner))
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Magnitudes:
         shift, still = (most * share,) * 2, (0.0, 0.0)
         return Translate(shift, still) if name == "TranslateX" else Translate(still, shift)
 
-    def colour(self, name: str, magnitude: float, sign: int) -> Any:
+    def color(self, name: str, magnitude: float, sign: int) -> Any:
         share = magnitude / (MAGNITUDES - 1)
         if name in _FACTORS:
             return _FACTORS[name]((1 + sign * self.factor * share,) * 2)
@@ -226,10 +226,10 @@ class Automatic:
         assert isinstance(whole, Transform)
         return whole
 
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]:
-        """The colour ops of the draws that `__call__` makes with an equal generator in its initial state."""
+    def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]:
+        """The color ops of the draws that `__call__` makes with an equal generator in its initial state."""
         tonal = (one for one in self.draw(generator) if one[0] in TONAL)
-        return tuple(self.magnitudes.colour(*one) for one in tonal)
+        return tuple(self.magnitudes.color(*one) for one in tonal)
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,8 @@ class AugMix:
     """Hendrycks et al., ICLR 2020: `width` chains of one to `depth` ops each, mixed with weights of a Dirichlet distribution, and
     the mixture blended with the image by a share of a Beta distribution, both of parameter `alpha`; `severity` is from 1 to 10.
 
-    A *colour* op, for classification: its chains move the image by themselves, masks and boxes do not follow. Their ops are
-    the nine of the paper, which leaves out contrast, colour, brightness and sharpness, as its test corruptions have them:
+    A *color* op, for classification: its chains move the image by themselves, masks and boxes do not follow. Their ops are
+    the nine of the paper, which leaves out contrast, color, brightness and sharpness, as its test corruptions have them:
     AutoContrast, Equalize, Posterize, Rotate, Solarize, ShearX, ShearY, TranslateX, TranslateY. An op's strength is drawn
     uniformly up to severity / 10 of the greatest: 30°, shear 0.3, a third of the side, solarized from threshold 0 on; 4 to 1 bits
     are left. Borders are black. Rounded to whole levels after each op, and of the mixture once, at the end.
@@ -323,4 +323,4 @@ def _augmix_op(image: ImageArray, severity: float, generator: np.random.Generato
         return Posterize((max(1, 4 - int(level * 4)),) * 2)(image, generator)
     if name == "Solarize":
         return Solarize((256 - int(level * 256),) * 2)(image, generator)
-    return np.asarray(_AUGMIX.colour(name, 0, sign)(image, generator))
+    return np.asarray(_AUGMIX.color(name, 0, sign)(image, generator))

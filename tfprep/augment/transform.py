@@ -1,6 +1,6 @@
 """Transforms: what a geometry op returns, how ops compose, and boxes and points under them; the protocols of ops.
 
-Coordinates are those of `tfprep.fields`: continuous, pixel centres at half-integers. A matrix maps (x, y, 1) of the input
+Coordinates are those of `tfprep.fields`: continuous, pixel centers at half-integers. A matrix maps (x, y, 1) of the input
 to (x', y', 1) of the output; affine or perspective.
 """
 
@@ -81,14 +81,14 @@ class GeometryOp(Protocol):
     """A frozen dataclass of options, or any function with this signature.
 
     `size` is the (height, width) that arrives. Without a generator the op takes its unaugmented form, the one that variant
-    0 and validation get: `Crop` takes the centre, `Rotate` does nothing. That form is a pure function of the size: a build calls
+    0 and validation get: `Crop` takes the center, `Rotate` does nothing. That form is a pure function of the size: a build calls
     the op once for all images of one size. With a generator, the op draws the same number of values whatever the size.
     """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform: ...
 
 
-class ColourOp(Protocol):
+class ColorOp(Protocol):
     """A frozen dataclass of options, or any function with this signature: uint8 [H, W, 3] RGB to the same shape and dtype.
 
     Called for augmented variants only, with a generator that starts afresh for each image field, so that all images of
@@ -124,8 +124,8 @@ def scaling(x: float, y: float) -> Array:
     return np.diag([x, y, 1.0])
 
 
-def about_centre(linear: Array, size: Size) -> Transform:
-    """A 2 × 2 `linear` map about the centre of the image, the size kept."""
+def about_center(linear: Array, size: Size) -> Transform:
+    """A 2 × 2 `linear` map about the center of the image, the size kept."""
     height, width = size
     matrix = np.eye(3)
     matrix[:2, :2] = linear

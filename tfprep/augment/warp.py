@@ -2,14 +2,14 @@
 
 `warp_sample` takes the one transform that a chain of ops composed to. Chains that keep the axes parallel to the image's
 (crops, resizes, flips) go through `tfprep.augment.aligned`. All others are interpolated linearly at each output pixel's
-centre (`cv2.warpAffine`, `cv2.warpPerspective`, or `cv2.remap` where a bend is in the chain), and antialiased where they
+center (`cv2.warpAffine`, `cv2.warpPerspective`, or `cv2.remap` where a bend is in the chain), and antialiased where they
 shrink: the output is drawn k times larger and averaged, k = ceil(1 / s) for the smallest scale s in it (1 from s = 0.95 on), at
 most 16 and 64 million pixels.
 
 | kind   | values                                                    | outside the image, `border="constant"` |
 |--------|-----------------------------------------------------------|----------------------------------------|
 | image  | linear, or area average where it shrinks; rounded         | 0, or `fill`                           |
-| mask   | the source pixel that holds the output pixel's centre     | 0, or `fill`: the void class           |
+| mask   | the source pixel that holds the output pixel's center     | 0, or `fill`: the void class           |
 | map    | as image; floating dtypes are kept unrounded [1]          | 0, or `fill`                           |
 | points | mapped; visibility 0 outside; `flip_indices` in a mirror  |                                        |
 | boxes  | smallest upright box around the mapped corners, clipped   |                                        |
@@ -354,9 +354,9 @@ def draw(
     border: Border,
     fill: Array,
 ) -> Array:
-    """Interpolate each output pixel at its centre in the source."""
+    """Interpolate each output pixel at its center in the source."""
     height, width = transform.size
-    # OpenCV's coordinates count from the centre of the first pixel.
+    # OpenCV's coordinates count from the center of the first pixel.
     matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
     channels = array.shape[2] if array.ndim == 3 else 1
     value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))

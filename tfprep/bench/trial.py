@@ -77,7 +77,7 @@ def strategies(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Strategy]:
     elif images and not others and not recipe.derive:
         # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
         files = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
-        plain = replace(recipe, geometry=(), colour=(), derive={}, variants={}, fill={}, store=files)
+        plain = replace(recipe, geometry=(), color=(), derive={}, variants={}, fill={}, store=files)
         result.append(Strategy("original bytes", plain, recipe, load_geometry=tuple(recipe.geometry)))
     distinct: dict[Any, Strategy] = {}  # one of each group that stores the same
     for one in result:
@@ -91,7 +91,7 @@ def written(strategy: Strategy) -> tuple[str, ...]:
     lines = [f"in the recipe: store={{{store}}},"]
     if strategy.load_geometry:
         lines += [
-            "in the recipe: no geometry=, colour= and variants=",
+            "in the recipe: no geometry=, color= and variants=",
             "in the trainer: data.loader(..., geometry=[...])",
         ]
     if strategy.computed:

@@ -171,7 +171,7 @@ class UserCode:
 
 
 def collected(recipe: Path | None, named: Mapping[str, Path]) -> UserCode:
-    """Return the recipe's file and its neighbours, and all modules in memory that are neither installed nor built in.
+    """Return the recipe's file and its neighbors, and all modules in memory that are neither installed nor built in.
 
     The user's code travels to other machines; installed packages are part of each machine's environment, as tfprep itself.
 

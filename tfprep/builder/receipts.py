@@ -96,7 +96,7 @@ class Receipt:
       forms, moments, class_counts: By field.
       rejects: The samples that were left out.
       seconds: Time spent, by stage.
-      profiles: Number of images that are stored as they are although their colour profile is not sRGB, by its name.
+      profiles: Number of images that are stored as they are although their color profile is not sRGB, by its name.
     """
 
     split: str

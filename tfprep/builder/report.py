@@ -17,7 +17,7 @@ _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 100, 16, 16 << 20
 """Samples of a split that are read for the report, and their bytes: 0.1 s for photos; `tfprep stats` reads 1,000."""
 _MOST_COMPARED = 200_000
 """Samples among which duplicates are looked for: some two seconds, and a tenth of the memory that a million takes."""
-_STAGES = ("read", "decode", "geometry", "derive", "colour", "stack", "hash", "encode", "write")
+_STAGES = ("read", "decode", "geometry", "derive", "color", "stack", "hash", "encode", "write")
 
 
 def write_report(
@@ -59,7 +59,7 @@ def write_report(
 
 
 def foreign_profiles(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """Return the number of images that are stored as they are although their colour profile is not sRGB, by its name."""
+    """Return the number of images that are stored as they are although their color profile is not sRGB, by its name."""
     profiles: Counter[str] = Counter()
     for receipt in receipts:
         profiles.update(receipt.profiles)

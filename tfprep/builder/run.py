@@ -239,7 +239,7 @@ class Build:
                 named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
                 self.log_event(
                     "warning",
-                    f"{sum(profiles.values())} images have a colour profile that is not sRGB ({named}) and are stored as they "
+                    f"{sum(profiles.values())} images have a color profile that is not sRGB ({named}) and are stored as they "
                     "are; sources.Pixels(srgb=True) converts them",
                 )
             for line in empty_parts(manifest):

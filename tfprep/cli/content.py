@@ -357,9 +357,9 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
     if difference.renamed:
         pairs = [f"{old} -> {new}" for old, new in difference.renamed[:_KEYS_SHOWN]]
         yield f"  renamed, of those added and removed: {len(difference.renamed):,}: {', '.join(pairs)}"
-    if difference.relabelled:
-        shown = [f"{new} ({was} -> {label})" for _, new, was, label in difference.relabelled[:_KEYS_SHOWN]]
-        yield f"  relabelled, the same image file: {len(difference.relabelled):,}: {', '.join(shown)}"
+    if difference.relabeled:
+        shown = [f"{new} ({was} -> {label})" for _, new, was, label in difference.relabeled[:_KEYS_SHOWN]]
+        yield f"  relabeled, the same image file: {len(difference.relabeled):,}: {', '.join(shown)}"
     if any(old != new for old, new in difference.samples.values()):
         yield text.table([("split", "before", "after"), *((name, *both) for name, both in difference.samples.items())])
     for split, (old, new) in difference.variants.items():

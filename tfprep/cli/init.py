@@ -22,11 +22,11 @@ _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 @option("--force", is_flag=True, help="Overwrite an existing recipe.")
 def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
-    from tfprep.recipe.template import dataset_name, recipe_text, recognised
+    from tfprep.recipe.template import dataset_name, recipe_text, recognized
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
-    detected = recognised(folder, layout)
+    detected = recognized(folder, layout)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(recipe_text(detected, folder, out), encoding="utf-8")
     for line in detected.lines():

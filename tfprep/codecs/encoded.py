@@ -91,14 +91,14 @@ def _with_channels(pixels: Array, channels: int) -> Array:
         return pixels
     if stored in (2, 4) and channels == stored - 1:
         return pixels[:, :, :channels]
-    colour = pixels[:, :, :1] if stored <= 2 else pixels[:, :, :3]
-    if channels < colour.shape[2]:
+    color = pixels[:, :, :1] if stored <= 2 else pixels[:, :, :3]
+    if channels < color.shape[2]:
         raise SampleError(f"an image of {stored} channels, expected {channels}")
     opaque = pixels[:, :, -1:] if stored in (2, 4) else np.full_like(pixels[:, :, :1], _OPAQUE[pixels.dtype.name])
     if channels == 2:
-        return np.concatenate([colour, opaque], axis=2)
-    colour = np.repeat(colour, 3, axis=2) if colour.shape[2] == 1 else colour
-    return colour if channels == 3 else np.concatenate([colour, opaque], axis=2)
+        return np.concatenate([color, opaque], axis=2)
+    color = np.repeat(color, 3, axis=2) if color.shape[2] == 1 else color
+    return color if channels == 3 else np.concatenate([color, opaque], axis=2)
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _copy(stored: Array, out: Array) -> None:
 
 @dataclass(frozen=True)
 class Original(OneBytes):
-    """The source file's bytes, untouched, in a recipe without geometry or colour.
+    """The source file's bytes, untouched, in a recipe without geometry or color.
 
     An image that TensorFlow would read otherwise (EXIF-rotated, CMYK, 16 bit, palette, transparent, TIFF, WebP, ...) is
     stored as a PNG of its upright RGB pixels instead.

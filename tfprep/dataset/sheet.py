@@ -89,10 +89,10 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
         if spec.kind == "mask":
             mask = sample[name]
             numbers, index = np.unique(mask, return_inverse=True)
-            colours: ImageArray = class_colours(numbers.tolist())[index.reshape(mask.shape)]
+            colors: ImageArray = class_colors(numbers.tolist())[index.reshape(mask.shape)]
             if ground is not None and ground.shape[:2] == mask.shape:
-                colours = np.rint(colours * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
-            yield Panel(f"{title}{name}", colours)
+                colors = np.rint(colors * _MASK_SHARE + ground * (1 - _MASK_SHARE)).astype(np.uint8)
+            yield Panel(f"{title}{name}", colors)
         elif spec.kind == "map":
             outlines = [_outline(sample[mask]) for mask, of in fields.items() if of.kind == "mask"]
             yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
@@ -150,11 +150,11 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
     return marked
 
 
-def class_colours(numbers: Iterable[int]) -> ImageArray:
-    """Return a colour for each class number, uint8 [N, 3]: black for class 0, then hues that keep neighbours distinct."""
+def class_colors(numbers: Iterable[int]) -> ImageArray:
+    """Return a color for each class number, uint8 [N, 3]: black for class 0, then hues that keep neighbors distinct."""
     hsv = [((n * 137.508 / 360) % 1, 0.78 if n else 0.0, (1.0 if n % 2 else 0.75) if n else 0.0) for n in numbers]
-    colours = np.array([hsv_to_rgb(*colour) for colour in hsv]) * 255
-    rounded: ImageArray = np.rint(colours).astype(np.uint8)
+    colors = np.array([hsv_to_rgb(*color) for color in hsv]) * 255
+    rounded: ImageArray = np.rint(colors).astype(np.uint8)
     return rounded
 
 
@@ -177,12 +177,12 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
         low, high = float(channel.min()), float(channel.max())
         low_end = low if low < high else 0.0
         scaled = np.rint((channel - low_end) / ((high - low_end) or 1) * 255).clip(0, 255).astype(np.uint8)
-        coloured = cv2.cvtColor(cv2.applyColorMap(scaled, cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB)
+        colored = cv2.cvtColor(cv2.applyColorMap(scaled, cv2.COLORMAP_VIRIDIS), cv2.COLOR_BGR2RGB)
         for outline in outlines:
             if outline.shape == channel.shape:
-                coloured[outline] = coloured[outline] // 2 + 127
+                colored[outline] = colored[outline] // 2 + 127
         of = f" {number} of {channels.shape[2]}:" if channels.shape[2] > 1 else ":"
-        yield Panel(f"{title}{of} {low:.3g} to {high:.3g}", np.asarray(coloured))
+        yield Panel(f"{title}{of} {low:.3g} to {high:.3g}", np.asarray(colored))
 
 
 def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
@@ -244,7 +244,7 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
 
 
 def _wrapped(captions: Sequence[str], font: Any) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Yield lines that fit to the left of the panels, with their colours; a line ends after a separator where it can."""
+    """Yield lines that fit to the left of the panels, with their colors; a line ends after a separator where it can."""
     for number, caption in enumerate(captions):
         rest = caption
         while rest:

@@ -12,7 +12,7 @@ RECIPE = Recipe(
     source=sources.Paired(image="{split}/images/*.jpg", mask="{split}/masks/*.png", classes=CLASSES),
     geometry=[augment.Rotate(20), augment.Scale((0.9, 1.4)), augment.Resize(128, 128), augment.Flip()],
     derive={"clicks": derive.Clicks(mask="mask", target=LEAF)},
-    colour=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Hue(0.05)],
+    color=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Hue(0.05)],
     border="reflect",
     variants={"train": 4},
     store={"image": codecs.Jpeg(95), "mask": codecs.Raw(), "clicks": codecs.Raw()},

@@ -1,7 +1,7 @@
 """Drawn scenes: objects of three classes on textured ground, as JPEG files with masks (PNG) and boxes (COCO's JSON).
 
-Class 1 is leaves, class 2 stars, class 3 stones; the ground is class 0. The colour of every object is random, so a model cannot
-tell classes by colour alone: it has to use shape, or the user's clicks.
+Class 1 is leaves, class 2 stars, class 3 stones; the ground is class 0. The color of every object is random, so a model cannot
+tell classes by color alone: it has to use shape, or the user's clicks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfprep.seeding import generator
 CLASSES = ("ground", "leaf", "star", "stone")
 LEAF = CLASSES.index("leaf")
 TINTS = {1: (90, 170, 80), 2: (210, 150, 70), 3: (140, 140, 150)}
-"""RGB around which the colours of tinted objects lie, by class."""
+"""RGB around which the colors of tinted objects lie, by class."""
 _SOFT_PX = 0.7
 """Width, in pixels, over which the edge of an object is blended with the ground, as a lens would show it."""
 
@@ -105,13 +105,13 @@ def draw_scene(
         kinds: The class of each object; by default three to six objects of random classes, of which the last, which nothing
             hides, is a leaf around the middle: every scene then shows the demo's target, also after rotation and scaling.
         radii: The smallest and the largest radius of an object, as shares of the image's shorter side.
-        tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colours say nothing.
+        tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colors say nothing.
 
     Returns:
         The scene. Its size differs from scene to scene.
     """
     height, width = (int(n) for n in draws.integers((240, 320), (321, 441)))
-    # Noise of several octaves between two colours, float32 [H, W, 3].
+    # Noise of several octaves between two colors, float32 [H, W, 3].
     texture = _noise((height, width), draws, octaves=5)[:, :, None]
     dark, light = draws.uniform(30, 130, 3), draws.uniform(110, 230, 3)
     canvas = np.asarray(dark * (1 - texture) + light * texture, np.float32)
@@ -122,8 +122,8 @@ def draw_scene(
         kind = kinds[number] if kinds else LEAF if target else int(draws.integers(1, len(CLASSES)))
         shape = _shape(kind, (height, width), radii, draws, 0.35 if target else 0.0)
         _shade(canvas, shape)
-        colour = np.add(TINTS[kind], draws.uniform(-50, 50, 3)) if tinted else draws.uniform(40, 240, 3)
-        _paint(canvas, shape, colour, draws)
+        color = np.add(TINTS[kind], draws.uniform(-50, 50, 3)) if tinted else draws.uniform(40, 240, 3)
+        _paint(canvas, shape, color, draws)
         classes.append(kind)
         mask[shape > 127], numbers[shape > 127] = kind, len(classes)
     # Brighter on one side than on the other, float32 [H, W] around 1.
@@ -150,11 +150,11 @@ def _noise(size: tuple[int, int], draws: np.random.Generator, octaves: int) -> A
 def _shape(
     kind: int, size: tuple[int, int], radii: tuple[float, float], draws: np.random.Generator, margin: float
 ) -> Array:
-    """The object's silhouette, uint8 0 or 255. Its centre keeps away from the edges by `margin`, a share of the image's sides."""
+    """The object's silhouette, uint8 0 or 255. Its center keeps away from the edges by `margin`, a share of the image's sides."""
     radius = min(size) * draws.uniform(*radii)
     sides = np.array(size[::-1])
     nearest = np.maximum(radius, margin * sides)
-    centre = draws.uniform(nearest, sides - nearest)
+    center = draws.uniform(nearest, sides - nearest)
     around = np.linspace(0, 2 * np.pi, 240, endpoint=False)
     turn = draws.uniform(0, 2 * np.pi)
     if kind == 1:
@@ -168,7 +168,7 @@ def _shape(
         outline = np.stack([np.cos(around), 0.8 * np.sin(around)], 1) * (0.85 + np.sum(waves, 0))[:, None]
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     drawn = np.zeros(size, np.uint8)
-    cv2.fillPoly(drawn, [np.rint(outline @ rotation.T * radius + centre).astype(np.int32)], 255)
+    cv2.fillPoly(drawn, [np.rint(outline @ rotation.T * radius + center).astype(np.int32)], 255)
     return drawn
 
 
@@ -183,8 +183,8 @@ def _shade(canvas: Array, shape: Array) -> None:
     canvas[around] *= (1 - 0.45 / 255 * soft.astype(np.float32))[:, :, None]
 
 
-def _paint(canvas: Array, shape: Array, colour: Array, draws: np.random.Generator) -> None:
-    """The object's colour, rounded by its depth, with some texture."""
+def _paint(canvas: Array, shape: Array, color: Array, draws: np.random.Generator) -> None:
+    """The object's color, rounded by its depth, with some texture."""
     texture = draws.random((24, 24), np.float32) - 0.5
     x, y, w, h = cv2.boundingRect(shape)
     around = np.s_[max(y - 3, 0) : y + h + 3, max(x - 3, 0) : x + w + 3]
@@ -192,4 +192,4 @@ def _paint(canvas: Array, shape: Array, colour: Array, draws: np.random.Generato
     grain = cv2.resize(texture, depth.shape[::-1], interpolation=cv2.INTER_CUBIC)
     body = 0.55 + 0.5 * np.sqrt(depth / max(float(depth.max()), 1)) + 0.25 * grain
     cover = cv2.GaussianBlur(shape[around], (0, 0), _SOFT_PX).astype(np.float32)[:, :, None] / 255
-    canvas[around] += cover * (colour.astype(np.float32) * body[:, :, None] - canvas[around])
+    canvas[around] += cover * (color.astype(np.float32) * body[:, :, None] - canvas[around])

@@ -1,4 +1,4 @@
-"""Derived inputs: arrays computed from the warped sample, after geometry and before colour.
+"""Derived inputs: arrays computed from the warped sample, after geometry and before color.
 
 Each is a frozen dataclass called with (sample, generator). A derived input sees the fields derived before it, so they chain:
 `{"object": OneObject(target=8), "clicks": Clicks(mask="object", target=1)}`.

@@ -36,7 +36,7 @@ _HIGHEST = {"uint8": 255.0, "uint16": 65535.0, "float32": float("inf")}
 
 @dataclass(frozen=True)
 class ClickPoints:
-    """Draws the clicks as coordinates: float32 [N, 4], x and y of a pixel's centre, 1 for positive or 0 for negative, and the
+    """Draws the clicks as coordinates: float32 [N, 4], x and y of a pixel's center, 1 for positive or 0 for negative, and the
     number of the set.
 
     Where the target is absent (a crop may lose it) there are no positive clicks, and no band for strategies 1 and 3. The

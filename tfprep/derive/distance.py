@@ -1,12 +1,12 @@
 """Distance maps of a mask's classes, and the weight map of U-Net.
 
-All distances are Euclidean, in pixels, between pixel centres, and exact. The pixels of a class need not be connected. Several
+All distances are Euclidean, in pixels, between pixel centers, and exact. The pixels of a class need not be connected. Several
 classes give one channel each.
 
 `cv2.distanceTransform(DIST_L2, DIST_MASK_PRECISE)` (Felzenszwalb and Huttenlocher, 'Distance Transforms of Sampled Functions',
 2012) is exact to a few 1e-6 pixels, but its last bits depend on the address of its output. Squared distances are whole numbers,
 so rounding them and taking the root again gives the float32 nearest to the true distance; above 1,024 pixels float32 no longer
-tells neighbouring distances apart, and the last bit stays open. OpenCV returns garbage for an array without a zero, so it is
+tells neighboring distances apart, and the last bit stays open. OpenCV returns garbage for an array without a zero, so it is
 never called with one.
 
 The weights are those of Ronneberger, Fischer and Brox, MICCAI 2015, equation 2:
@@ -45,10 +45,10 @@ class Distance:
         target: the class, or a tuple of K classes.
         to: "class" measures to the nearest pixel of the class and gives 0 inside. "inside" measures from a pixel of the class to
             the nearest pixel of any other and gives 0 outside. "boundary" measures to the nearest boundary pixel from both
-            sides; a boundary pixel belongs to the class and has one of its 4 neighbours in another. The image's edge is no
+            sides; a boundary pixel belongs to the class and has one of its 4 neighbors in another. The image's edge is no
             boundary.
         truncate_px: greater distances become this one; None keeps them.
-        normalise: divide by `truncate_px`, so that it becomes the highest value of the dtype (255, 65535 or 1.0).
+        normalize: divide by `truncate_px`, so that it becomes the highest value of the dtype (255, 65535 or 1.0).
         dtype: "uint8", "uint16", "float16" or "float32"; whole numbers are rounded to nearest.
         void: pixels of this class belong neither to the class nor to another: no distance is measured to them, and they make
             no boundary.
@@ -60,7 +60,7 @@ class Distance:
     target: Targets = 1
     to: Literal["class", "inside", "boundary"] = "class"
     truncate_px: float | None = None
-    normalise: bool = False
+    normalize: bool = False
     dtype: DistanceDtype = "float32"
     void: int | None = None
 
@@ -68,9 +68,9 @@ class Distance:
         known = self.to in ("class", "inside", "boundary")
         require(known, "Distance.to is 'class', 'inside' or 'boundary'", self.to, "choose one")
         _check("Distance", self)
-        if self.dtype in _HIGHEST and not self.normalise:
+        if self.dtype in _HIGHEST and not self.normalize:
             fits = self.truncate_px is not None and self.truncate_px <= _HIGHEST[self.dtype]
-            rule = f"Distance in {self.dtype} needs truncate_px of at most {_HIGHEST[self.dtype]}, or normalise"
+            rule = f"Distance in {self.dtype} needs truncate_px of at most {_HIGHEST[self.dtype]}, or normalize"
             require(fits, rule, self.truncate_px, "or take dtype='float32'")
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
@@ -90,7 +90,7 @@ class Distance:
                 distance[mask == self.void] = 0
             if self.truncate_px is not None:
                 distance = np.minimum(distance, np.float32(self.truncate_px))
-        if self.normalise and self.truncate_px is not None:
+        if self.normalize and self.truncate_px is not None:
             distance *= np.float32(_HIGHEST.get(self.dtype, 1) / self.truncate_px)
         return _as(distance, self.dtype)
 
@@ -110,7 +110,7 @@ class SignedDistance:
             1 - d inside. This is φ of Kervadec et al., 'Boundary loss for highly unbalanced segmentation', MIDL 2019 (their
             `one_hot2dist`), where an absent class gives 0 everywhere, so that its loss vanishes.
         truncate_px: distances are cut at ± this; None keeps them.
-        normalise: divide by `truncate_px`, to -1 to 1 in floating dtypes.
+        normalize: divide by `truncate_px`, to -1 to 1 in floating dtypes.
         dtype: "float16" and "float32" hold d. "uint8" and "uint16" need `truncate_px` and hold 128 + 127 · d / truncate_px and
             32768 + 32767 · d / truncate_px, rounded, so that zero is 128 or 32768.
         void: pixels of this class lie on no side: no distance is measured to them, and they are at 0.
@@ -122,7 +122,7 @@ class SignedDistance:
     target: Targets = 1
     outline: Literal["edge", "inner"] = "edge"
     truncate_px: float | None = None
-    normalise: bool = False
+    normalize: bool = False
     dtype: DistanceDtype = "float32"
     void: int | None = None
 
@@ -161,7 +161,7 @@ class SignedDistance:
         if self.dtype in _HIGHEST:
             half = _HIGHEST[self.dtype] // 2
             return _as(signed * np.float32(half / self.truncate_px) + np.float32(half + 1), self.dtype)
-        return _as(signed / np.float32(self.truncate_px) if self.normalise else signed, self.dtype)
+        return _as(signed / np.float32(self.truncate_px) if self.normalize else signed, self.dtype)
 
 
 def _check(name: str, options: Distance | SignedDistance) -> None:
@@ -178,8 +178,8 @@ def _check(name: str, options: Distance | SignedDistance) -> None:
         options.dtype,
         "choose one",
     )
-    rule = f"{name}.normalise divides by truncate_px"
-    require(not options.normalise or options.truncate_px is not None, rule, None, "give truncate_px, for example 20")
+    rule = f"{name}.normalize divides by truncate_px"
+    require(not options.normalize or options.truncate_px is not None, rule, None, "give truncate_px, for example 20")
 
 
 def _channels(target: Targets, one: Callable[[int], Array]) -> Array:
@@ -244,7 +244,7 @@ def box_of(region: Array, widened: int = 0) -> Box | None:
 
 
 def inner_boundary(region: Array) -> Array:
-    """bool [H, W]: the pixels of `region` with one of their 4 neighbours outside it. The image's edge is no boundary."""
+    """bool [H, W]: the pixels of `region` with one of their 4 neighbors outside it. The image's edge is no boundary."""
     inside = region.view(np.uint8)
     eroded = cv2.erode(inside, _CROSS, borderType=cv2.BORDER_CONSTANT, borderValue=1)
     return np.asarray(inside != eroded)
@@ -261,7 +261,7 @@ _REACH = 6.0
 class UNetWeights:
     """Computes the weight of each pixel: float32 [H, W].
 
-    Distances are between pixel centres, 0 inside a cell. With fewer than two cells the second term is 0.
+    Distances are between pixel centers, 0 inside a cell. With fewer than two cells the second term is 0.
 
     Attributes:
         mask: the field that numbers the cells 1, 2, … on a background of 0.

@@ -1,4 +1,4 @@
-"""Derived inputs of an image: edges, gradients, statistics. They are computed before the colour ops."""
+"""Derived inputs of an image: edges, gradients, statistics. They are computed before the color ops."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Sobel:
 
 @dataclass(frozen=True)
 class ChannelStatistics:
-    """Summarises each channel: float32 [C, 4] with its mean, its standard deviation (of the population), and its lowest and
+    """Summarizes each channel: float32 [C, 4] with its mean, its standard deviation (of the population), and its lowest and
     highest level."""
 
     kind: ClassVar[Kind] = "scalar"

@@ -1,8 +1,8 @@
 """Geodesic distance: how far a path through the image is, where crossing an edge costs as much as a detour.
 
 The definition, after Criminisi, Sharp and Blake, 'GeoS', ECCV 2008, and Wang et al., 'DeepIGeoS', PAMI 2019: over all paths of
-steps between 8-neighbours from a pixel to a seed, the least sum of √(|Δs|² + (γ · |ΔI|)²) a step, with |Δs| the step's length in
-pixels (1 or √2), |ΔI| the Euclidean distance between the two pixels' colours, levels divided by 255, and γ the edge weight
+steps between 8-neighbors from a pixel to a seed, the least sum of √(|Δs|² + (γ · |ΔI|)²) a step, with |Δs| the step's length in
+pixels (1 or √2), |ΔI| the Euclidean distance between the two pixels' colors, levels divided by 255, and γ the edge weight
 in pixels. With γ = 0 it is the length of the shortest chain of steps.
 """
 
@@ -92,11 +92,11 @@ class _Costs:
     [H - 1, W], and `slant`ed to the right or left [H - 1, W - 1]; `along` sums up each row."""
 
     def __init__(self, image: Array, weight: float) -> None:
-        colours = image.astype(np.float64) * (weight / 255)
-        self.right = _cost(colours[:, 1:] - colours[:, :-1], 1)
-        self.down = _cost(colours[1:] - colours[:-1], 1)
-        self.slant_right = _cost(colours[1:, 1:] - colours[:-1, :-1], 2)
-        self.slant_left = _cost(colours[1:, :-1] - colours[:-1, 1:], 2)
+        colors = image.astype(np.float64) * (weight / 255)
+        self.right = _cost(colors[:, 1:] - colors[:, :-1], 1)
+        self.down = _cost(colors[1:] - colors[:-1], 1)
+        self.slant_right = _cost(colors[1:, 1:] - colors[:-1, :-1], 2)
+        self.slant_left = _cost(colors[1:, :-1] - colors[:-1, 1:], 2)
         self.along = np.pad(np.cumsum(self.right, axis=1), ((0, 0), (1, 0)))
 
     def upside_down(self) -> _Costs:

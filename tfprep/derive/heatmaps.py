@@ -18,7 +18,7 @@ REACH = 6
 
 @dataclass(frozen=True)
 class Heatmaps:
-    """Draws a Gaussian around each point: [H, W, K], with the value `exp(-|c - p|² / 2σ²)` at a pixel's centre c.
+    """Draws a Gaussian around each point: [H, W, K], with the value `exp(-|c - p|² / 2σ²)` at a pixel's center c.
 
     Points that are NaN leave no trace. Where rows stand for left and right (key points of a body), `Recipe.flip_indices`
     exchanges them in mirror images.
@@ -29,7 +29,7 @@ class Heatmaps:
         channels: K. Point i is drawn in channel i mod K, several in one channel joined by maximum, so that 17 key points of
             several people are `channels=17` and all points in one map are `channels=1`. None gives each point its own channel;
             all samples must then have as many points.
-        min_visibility: points of less visibility leave no trace (COCO: 0 not labelled, 1 hidden, 2 visible; geometry sets 0 for
+        min_visibility: points of less visibility leave no trace (COCO: 0 not labeled, 1 hidden, 2 visible; geometry sets 0 for
             points outside the image).
         like: the field whose size the map has.
         dtype: "float32", or "uint8" as round(255 · value).
@@ -62,7 +62,7 @@ class Heatmaps:
 
 @dataclass(frozen=True)
 class ExtremePoints:
-    """The leftmost, topmost, rightmost and bottommost pixel of a class: float32 [4, 3], x, y of its centre, visible.
+    """The leftmost, topmost, rightmost and bottommost pixel of a class: float32 [4, 3], x, y of its center, visible.
 
     Maninis et al., 'Deep Extreme Cut', CVPR 2018. For their input channel, draw them with
     `Heatmaps(points=..., channels=1, sigma_px=4.2466)`: their Gaussian is 10 pixels wide at half its height.
@@ -106,7 +106,7 @@ def stamp_gaussian(heatmap: Array, x: float, y: float, sigma_px: float) -> None:
     np.maximum(window, np.outer(down, right).astype(np.float32), out=window)
 
 
-def _window(centre: float, sigma_px: float, length: int) -> slice:
+def _window(center: float, sigma_px: float, length: int) -> slice:
     reach = ceil(REACH * sigma_px)
-    start = min(max(int(centre) - reach, 0), length)
-    return slice(start, max(start, min(int(centre) + reach + 1, length)))
+    start = min(max(int(center) - reach, 0), length)
+    return slice(start, max(start, min(int(center) + reach + 1, length)))

@@ -1,7 +1,7 @@
-"""Derived inputs of a mask: boundaries, one-hot classes, single objects; boxes around instances and their classes; centres and
+"""Derived inputs of a mask: boundaries, one-hot classes, single objects; boxes around instances and their classes; centers and
 offsets after Cheng et al., 'Panoptic-DeepLab', CVPR 2020.
 
-An instance's centre is the mean of its pixels' centres, so it may lie outside a curved one. Instances are the numbers 1, 2, …
+An instance's center is the mean of its pixels' centers, so it may lie outside a curved one. Instances are the numbers 1, 2, …
 of a mask; `background` and `void` are none.
 """
 
@@ -25,7 +25,7 @@ from tfprep.opencv import cv2
 class Boundaries:
     """Marks the boundaries between a mask's classes (or instances): uint8 [H, W], 1 on a boundary, else 0.
 
-    - "thick": every pixel that has one of its 4 neighbours in another class.
+    - "thick": every pixel that has one of its 4 neighbors in another class.
     - "inner": those of them that are not of the class `background`.
     - "outer": the pixels of `background` next to another class, and where two others touch both sides: what
       scikit-image's `find_boundaries(mode="outer")` gives.
@@ -54,7 +54,7 @@ class Boundaries:
         if self.mode == "inner":
             edge &= mask != self.background
         if self.mode == "outer":
-            # Also pixels of an object with two different objects among themselves and their 8 neighbours. float32 holds every
+            # Also pixels of an object with two different objects among themselves and their 8 neighbors. float32 holds every
             # class, and numbers below and above all of them.
             none = (mask == self.background) | (mask == self.background if self.void is None else mask == self.void)
             numbers, square = mask.astype(np.float32), np.ones((3, 3), np.uint8)
@@ -150,7 +150,7 @@ class OneObject:
 
 
 def thick_boundaries(mask: Array, void: int | None = None) -> Array:
-    """bool [H, W]: pixels with one of their 4 neighbours in another class; pairs with `void` do not count."""
+    """bool [H, W]: pixels with one of their 4 neighbors in another class; pairs with `void` do not count."""
     edge = np.zeros(mask.shape, bool)
     for axis in (0, 1):
         first, second = (slice(None, -1), slice(1, None))
@@ -167,7 +167,7 @@ def thick_boundaries(mask: Array, void: int | None = None) -> Array:
 
 @dataclass(frozen=True)
 class InstanceCenters:
-    """Draws a Gaussian around each instance's centre, joined by maximum: float32 [H, W]. The paper's σ is 8 pixels."""
+    """Draws a Gaussian around each instance's center, joined by maximum: float32 [H, W]. The paper's σ is 8 pixels."""
 
     kind: ClassVar[Kind] = "map"
 
@@ -183,7 +183,7 @@ class InstanceCenters:
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         mask = mask_of(sample, self.mask)
         heatmap = np.zeros(mask.shape, np.float32)
-        for x, y in centres(_instances(mask, self.background, self.void)):
+        for x, y in centers(_instances(mask, self.background, self.void)):
             if np.isfinite(x):
                 stamp_gaussian(heatmap, x, y, self.sigma_px)
         return heatmap
@@ -191,7 +191,7 @@ class InstanceCenters:
 
 @dataclass(frozen=True)
 class InstanceOffsets:
-    """Points from each pixel of an instance to its centre: float32 [H, W, 2], down and right in pixels, the order (y, x) of the
+    """Points from each pixel of an instance to its center: float32 [H, W, 2], down and right in pixels, the order (y, x) of the
     paper's code; 0 where there is no instance."""
 
     kind: ClassVar[Kind] = "map"
@@ -207,7 +207,7 @@ class InstanceOffsets:
         numbered = _instances(mask_of(sample, self.mask), self.background, self.void)
         offsets = np.zeros((*numbered.shape, 2), np.float32)
         rows, columns = np.nonzero(numbered)
-        x, y = centres(numbered)[numbered[rows, columns]].T
+        x, y = centers(numbered)[numbered[rows, columns]].T
         offsets[rows, columns, 0], offsets[rows, columns, 1] = y - rows - 0.5, x - columns - 0.5
         return offsets
 
@@ -318,8 +318,8 @@ class OneInstance:
         return drawn
 
 
-def centres(numbered: Array) -> Array:
-    """float64 [N + 1, 2]: x, y of the centre of each number; NaN for 0 and those that do not occur."""
+def centers(numbered: Array) -> Array:
+    """float64 [N + 1, 2]: x, y of the center of each number; NaN for 0 and those that do not occur."""
     rows, columns = np.nonzero(numbered)
     numbers = numbered[rows, columns]
     counts = np.bincount(numbers)

@@ -4,9 +4,9 @@ What is converted, and how:
 
 - The EXIF orientation is applied.
 - Images become uint8 [H, W, 3] RGB (`decode_image`): grayscale is repeated, a palette is looked up, CMYK is converted as Pillow
-  does it, transparency is laid over a colour. 16 bits a channel are refused.
+  does it, transparency is laid over a color. 16 bits a channel are refused.
 - Or they keep their own dtype and channels (`decode_pixels`).
-- A colour profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
+- A color profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16, and a TIFF whose 0 is
   white is not inverted.
 

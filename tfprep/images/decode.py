@@ -14,7 +14,7 @@ from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, uprig
 from tfprep.images.pillow import (
     PNG_START,
     WHITE,
-    Colour,
+    Color,
     as_class_numbers,
     bits_per_channel,
     check_pixels,
@@ -52,7 +52,7 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(data: bytes, *, reduced: int = 1, background: Colour | None = WHITE, srgb: bool = False) -> ImageArray:
+def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WHITE, srgb: bool = False) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -60,8 +60,8 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Colour | None = W
         reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
-        background: the RGB colour that transparent pixels are laid over. With None an image that has some is refused.
-        srgb: whether colours are converted to sRGB by the profile inside the file, if it has one that is not sRGB.
+        background: the RGB color that transparent pixels are laid over. With None an image that has some is refused.
+        srgb: whether colors are converted to sRGB by the profile inside the file, if it has one that is not sRGB.
 
     Raises:
         SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).

@@ -23,7 +23,7 @@ from tfprep.optional import require_package
 _PREAMBLE, _MARK = 128, b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
-"""Colour spaces that `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
+"""Color spaces that `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
 _OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
 """The functional groups that say how numbers are shown."""
 _WIDE_LUT_BITS = 16
@@ -134,9 +134,9 @@ def _gray(array: Array, header: Any, window: bool) -> Numbers:
         values = np.rint(values).clip(first, first + (count or 1 << _WIDE_LUT_BITS) - 1).astype(np.int64)
         return Numbers(np.asarray(apply_voi_lut(values, header)), (0.0, 2.0 ** int(bits) - 1), inverted)
     if header.get("WindowCenter") is None or header.get("WindowWidth") is None:
-        raise SampleError("the DICOM file has no window; say which (window=(centre, width))")
+        raise SampleError("the DICOM file has no window; say which (window=(center, width))")
     if limits is None:
-        raise SampleError("a window of floats has no limits; give window=(centre, width)")
+        raise SampleError("a window of floats has no limits; give window=(center, width)")
     shown = np.asarray(apply_voi_lut(values, header))
     return Numbers(shown if ascending else sum(limits) - shown, limits, inverted)
 

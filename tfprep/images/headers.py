@@ -17,8 +17,8 @@ _MOST_SEGMENTS = 300
 """An ICC profile has up to 255 segments; some ten others precede the frame header."""
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _PNG_HEADER_BYTES = 33
-_CHANNELS_OF_COLOUR_TYPE = np.array([1, 0, 3, 3, 2, 0, 4, 0], np.int64)
-"""By PNG colour type; a palette (3) becomes RGB."""
+_CHANNELS_OF_COLOR_TYPE = np.array([1, 0, 3, 3, 2, 0, 4, 0], np.int64)
+"""By PNG color type; a palette (3) becomes RGB."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_headers(buffer: Array, at: Array, size: Array) -> Headers:
     start = at[png]
     width[png] = _two_bytes(buffer, start + 16) << 16 | _two_bytes(buffer, start + 18)
     height[png] = _two_bytes(buffer, start + 20) << 16 | _two_bytes(buffer, start + 22)
-    channels[png] = _CHANNELS_OF_COLOUR_TYPE[buffer.take(start + 25) & 7]
+    channels[png] = _CHANNELS_OF_COLOR_TYPE[buffer.take(start + 25) & 7]
     bits[png] = np.where(buffer.take(start + 24) == 16, 16, 8)
     return Headers(format_, height, width, channels, bits)
 

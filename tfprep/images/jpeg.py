@@ -1,6 +1,6 @@
 """JPEG through simplejpeg (libjpeg-turbo, bit-identical to Pillow), and through Pillow where simplejpeg refuses.
 
-simplejpeg takes every warning of libjpeg for an error: a few stray bytes between two segments, a damaged colour profile, an
+simplejpeg takes every warning of libjpeg for an error: a few stray bytes between two segments, a damaged color profile, an
 unknown JFIF revision. Pillow and TensorFlow decode such files. Building and reading share these functions, so a file that a
 build accepts is one that a loader decodes.
 
@@ -41,7 +41,7 @@ _KEEPS_FIRST_PIXEL = (1, 5)
 
 
 def jpeg_header(data: bytes) -> tuple[int, int, str] | None:
-    """Height, width and colour space as they are stored; None for the rare JPEG that simplejpeg does not read (chroma
+    """Height, width and color space as they are stored; None for the rare JPEG that simplejpeg does not read (chroma
     sampled in an unusual way, a damaged header), about which Pillow decides."""
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=False)
@@ -231,7 +231,7 @@ def orientation_of(data: bytes) -> int | None:
 
 
 def icc_profile(data: bytes) -> bytes | None:
-    """The colour profile inside a JPEG (ICC.1:2022, B.4), b"" where it has none; None where Pillow must decide: its parts are not
+    """The color profile inside a JPEG (ICC.1:2022, B.4), b"" where it has none; None where Pillow must decide: its parts are not
     one after the other, each numbered and before the frame, as nearly all programs write them."""
     segments = _segments(data)
     if segments is None:
@@ -268,4 +268,4 @@ def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
 
 _MOST_KEPT_BYTES = 4 << 20
 _LAST: list[tuple[bytes, list[tuple[int, int, int]] | None]] = [(b"", None)]
-"""The last file that was asked about, and its segments: a build asks for size, orientation and colour profile in turn."""
+"""The last file that was asked about, and its segments: a build asks for size, orientation and color profile in turn."""

@@ -82,7 +82,7 @@ def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = 
     """
     if window and not is_dicom(data):
         raise SampleError(
-            "window='file' takes the window of a DICOM file, and this is none; give window=(centre, width)"
+            "window='file' takes the window of a DICOM file, and this is none; give window=(center, width)"
         )
     if is_dicom(data):
         numbers = dicom_numbers(data, page, window)
@@ -121,7 +121,7 @@ def _by_pillow(data: bytes, page: int | None) -> Numbers:
         if bits_per_channel(image, data) == 16:
             if "transparency" in image.info:
                 raise SampleError(
-                    "a PNG of 16 bits a channel with one transparent colour; save it with an alpha channel"
+                    "a PNG of 16 bits a channel with one transparent color; save it with an alpha channel"
                 )
             white = white_level(image, data)
             pixels = upright(_sixteen_bits(image, data), orientation)
@@ -130,7 +130,7 @@ def _by_pillow(data: bytes, page: int | None) -> Numbers:
         mode = _KEPT.get(image.mode)
         if image.mode in ("P", "PA"):
             mode = "RGBA" if image.has_transparency_data else "RGB"
-        elif image.mode in _ALPHA and image.has_transparency_data:  # one transparent colour
+        elif image.mode in _ALPHA and image.has_transparency_data:  # one transparent color
             mode = _ALPHA[image.mode]
         array = np.asarray(image if mode == image.mode else image.convert(mode or "RGB"))
         return Numbers(upright(array, orientation))
@@ -154,7 +154,7 @@ def _sixteen_bits(image: Image.Image, data: bytes) -> Array:
 
 
 _GRAY_ALPHA = 4
-"""The colour type of gray and alpha in a PNG's header, byte 25."""
+"""The color type of gray and alpha in a PNG's header, byte 25."""
 
 
 def _seek(image: Image.Image, page: int | None) -> None:
@@ -253,8 +253,8 @@ def _checked(array: Array, tiff: Any) -> Array:
             raise SampleError(
                 f"TIFF with a palette and {len(others)} further channels of {array.dtype}; save it as RGB"
             )
-        colours = (np.asarray(tiff.colormap)[:, index] >> 8).astype(np.uint8)
-        return np.stack([*colours, *others], axis=-1)
+        colors = (np.asarray(tiff.colormap)[:, index] >> 8).astype(np.uint8)
+        return np.stack([*colors, *others], axis=-1)
     return array
 
 

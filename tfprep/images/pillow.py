@@ -116,11 +116,11 @@ def white_is_zero(image: Image.Image) -> bool:
     return getattr(image, "tag_v2", {}).get(_TIFF_PHOTOMETRIC) == 0
 
 
-Colour: TypeAlias = "tuple[int, int, int]"
-WHITE: Colour = (255, 255, 255)
+Color: TypeAlias = "tuple[int, int, int]"
+WHITE: Color = (255, 255, 255)
 
 
-def rgb_pixels(image: Image.Image, background: Colour | None = WHITE) -> ImageArray:
+def rgb_pixels(image: Image.Image, background: Color | None = WHITE) -> ImageArray:
     """uint8 [H, W, 3] as the pixels lie in a file of 8 bits a channel: transparent pixels are laid over the background. Without
     one, an image that is transparent somewhere raises SampleError."""
     if image.mode == "F":
@@ -152,12 +152,12 @@ def as_class_numbers(array: Array) -> Array:
     return array.astype(np.uint16, copy=False)
 
 
-def _rgb_strip(image: Image.Image, transparent: bool, background: Colour | None) -> ImageArray:
+def _rgb_strip(image: Image.Image, transparent: bool, background: Color | None) -> ImageArray:
     if transparent:
         rgba = image.convert("RGBA")
         if background is None and np.asarray(rgba.getchannel("A")).min() < _OPAQUE:
             raise SampleError(
-                "the image has transparent pixels, which 8-bit RGB cannot hold; lay them over a colour with pixels={'image': "
+                "the image has transparent pixels, which 8-bit RGB cannot hold; lay them over a color with pixels={'image': "
                 "sources.Pixels(background=(255, 255, 255))}, or keep them with sources.Pixels()"
             )
         image = Image.alpha_composite(Image.new("RGBA", rgba.size, background or WHITE), rgba)

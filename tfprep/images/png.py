@@ -15,7 +15,7 @@ from tfprep.images.pillow import check_pixels
 from tfprep.opencv import HAS_OPENCV, cv2
 
 _GRAY_ALPHA = 4
-"""The colour type of gray and alpha in a PNG's header, byte 25."""
+"""The color type of gray and alpha in a PNG's header, byte 25."""
 
 _LONGEST_SIDE = 1_000_000
 """libpng's own limit, with which OpenCV reads and writes. Pillow writes more, which OpenCV does not read."""

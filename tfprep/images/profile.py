@@ -1,4 +1,4 @@
-"""Colour profiles (ICC) inside image files: which ones are not sRGB, and the conversion to sRGB, by Pillow's ImageCms.
+"""Color profiles (ICC) inside image files: which ones are not sRGB, and the conversion to sRGB, by Pillow's ImageCms.
 
 The stored numbers are kept unless a conversion is asked for, as Pillow, TensorFlow and torchvision keep them.
 """
@@ -19,7 +19,7 @@ from tfprep.images.pillow import PNG_START, is_jpeg, opened
 _SIGNATURE = b"acsp"
 """Bytes 36 to 39 of every profile (ICC.1:2022, 7.2.11); a PNG holds its profile compressed, in the chunk iCCP."""
 _SAME_LEVELS = 8
-"""The most by which a profile counts as sRGB: some that are called so move a colour by 6, Adobe RGB and P3 by 60 and more."""
+"""The most by which a profile counts as sRGB: some that are called so move a color by 6, Adobe RGB and P3 by 60 and more."""
 _MODE_OF_JPEG = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB", "CMYK": "CMYK", "YCCK": "CMYK"}
 _MODE_OF_SPACE = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK"}
 
@@ -49,7 +49,7 @@ def foreign_profile(data: bytes) -> tuple[str, bytes] | None:
 
 
 def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """Return an opened image with its colours converted from a profile to sRGB (perceptual intent), its transparency kept."""
+    """Return an opened image with its colors converted from a profile to sRGB (perceptual intent), its transparency kept."""
     image.load()
     transparent = image.has_transparency_data
     alpha = image.convert("RGBA").getchannel("A") if transparent else None
@@ -57,7 +57,7 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
     try:
         converted: Image.Image = _transform(profile, mode).apply(image if image.mode == mode else image.convert(mode))
     except (ImageCms.PyCMSError, OSError, ValueError) as error:
-        raise SampleError(f"its colour profile cannot be applied: {error}") from error
+        raise SampleError(f"its color profile cannot be applied: {error}") from error
     if alpha is not None:
         converted.putalpha(alpha)
     return converted
@@ -82,10 +82,10 @@ def _foreign_name(profile: bytes, mode: str) -> str:
         name = ImageCms.getProfileDescription(opened_profile).strip() or "without a name"
         if mode == "CMYK":
             return name
-        # All levels of gray, or colours all over the cube.
+        # All levels of gray, or colors all over the cube.
         levels = np.arange(256) if mode == "L" else np.linspace(0, 255, 9).round()
-        colours = levels[np.newaxis] if mode == "L" else np.stack(np.meshgrid(*[levels] * 3), -1).reshape(1, -1, 3)
-        probe = Image.fromarray(colours.astype(np.uint8))
+        colors = levels[np.newaxis] if mode == "L" else np.stack(np.meshgrid(*[levels] * 3), -1).reshape(1, -1, 3)
+        probe = Image.fromarray(colors.astype(np.uint8))
         moved = np.asarray(_transform(profile, mode).apply(probe), np.int16) - np.asarray(
             probe.convert("RGB"), np.int16
         )

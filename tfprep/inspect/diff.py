@@ -38,7 +38,7 @@ class Difference:
         renamed: Of these, those of one image file (the same `image_digest`), as pairs of the old and the new key.
         moved: Samples in another split, by `old -> new`.
         raw_changed: Samples whose files or values differ.
-        relabelled: Of those and of `renamed`, those of one image file under another label: old key, new key, old and new label.
+        relabeled: Of those and of `renamed`, those of one image file under another label: old key, new key, old and new label.
         recipe_changed: Samples of equal files and values whose records differ.
         samples: By split, the number of samples of the first and of the second dataset; 0 where there is no such split.
         variants: By split that both have, the numbers of variants where they differ.
@@ -55,7 +55,7 @@ class Difference:
     renamed: tuple[tuple[str, str], ...]
     moved: Mapping[str, KeyList]
     raw_changed: KeyList
-    relabelled: tuple[tuple[str, str, str, str], ...]
+    relabeled: tuple[tuple[str, str, str, str], ...]
     recipe_changed: KeyList
     samples: Mapping[str, tuple[int, int]]
     variants: Mapping[str, tuple[int, int]]
@@ -106,7 +106,7 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         renamed=tuple((a.key(row), b.key(other)) for row, other in renamed[:most_keys]),
         moved=dict(_moved(a, b, place, both, most_keys)),
         raw_changed=_listed(b.keys, raw, most_keys),
-        relabelled=tuple(_relabelled(a, b, [*zip(place[raw].tolist(), raw.tolist(), strict=True), *renamed]))[:most_keys],
+        relabeled=tuple(_relabeled(a, b, [*zip(place[raw].tolist(), raw.tolist(), strict=True), *renamed]))[:most_keys],
         recipe_changed=_listed(b.keys, recipe, most_keys),
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
@@ -180,7 +180,7 @@ def _renamed(a: _Samples, removed: Array, b: _Samples, added: Array) -> Iterator
             yield images.pop(image), row
 
 
-def _relabelled(a: _Samples, b: _Samples, pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str, str, str]]:
+def _relabeled(a: _Samples, b: _Samples, pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str, str, str]]:
     for row, other in pairs:
         labels, image = (a.label(row), b.label(other)), a.images[row].as_py()
         if image is not None and image == b.images[other].as_py() and None not in labels and labels[0] != labels[1]:

@@ -243,7 +243,7 @@ class _LeakSearch:
         highest = np.where(near, ranks, -1).max(axis=1, initial=-1)
         exact_across, exact_within = self._exact.pairs()
         alike_across, alike_within = self._alike.pairs()
-        labelled, disputed = self._two_labels()
+        labeled, disputed = self._two_labels()
         counts = {
             name: dict(zip(prints.splits, others[prints.split == number].sum(axis=0).tolist(), strict=True))
             for number, name in enumerate(prints.splits)
@@ -263,7 +263,7 @@ class _LeakSearch:
             ),
             leaking={name: {other: count for other, count in row.items() if count} for name, row in counts.items()},
             pairs=self._pairs(most_pairs, across > 0, same > 0),
-            two_labels=[self._pair(*rows, link) for rows, link in list(labelled.items())[:most_pairs]],
+            two_labels=[self._pair(*rows, link) for rows, link in list(labeled.items())[:most_pairs]],
             two_labels_count=len(disputed),
             excluded=np.flatnonzero(ranks[prints.split] < highest).tolist(),
             groups=forest.groups(),

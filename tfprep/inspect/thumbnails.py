@@ -19,7 +19,7 @@ from tfprep.inspect.fingerprints import Fingerprints, OnRecord, oriented
 from tfprep.opencv import cv2
 
 _SIDE = 64
-_CENTRE = 44
+_CENTER = 44
 """Side of the part that is looked for in the other thumbnail, in pixels of a thumbnail."""
 _SHIFT = 5
 _SCALES = (0.9, 0.95, 1.0, 1.05, 1.11)
@@ -38,7 +38,7 @@ class Thumbnail:
 
     Attributes:
         gray: uint8 [64, 64], whatever the proportions of the picture.
-        detail: Effective share of its centre that has detail, from 0 (plain) to 1.
+        detail: Effective share of its center that has detail, from 0 (plain) to 1.
     """
 
     gray: Array
@@ -79,8 +79,8 @@ def thumbnail(image: Array) -> Thumbnail:
     pixels = image if image.dtype == np.uint8 else _bytes_of(image)
     gray = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) if pixels.shape[2] == 3 else np.ascontiguousarray(pixels[:, :, 0])
     small = np.asarray(cv2.resize(gray, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA))
-    edge = (_SIDE - _CENTRE) // 2
-    high = _details(small)[edge : edge + _CENTRE, edge : edge + _CENTRE]
+    edge = (_SIDE - _CENTER) // 2
+    high = _details(small)[edge : edge + _CENTER, edge : edge + _CENTER]
     return Thumbnail(small, float(np.abs(high).mean() ** 2 / (np.square(high).mean() + 1)))
 
 
@@ -104,16 +104,16 @@ def alike(one: Thumbnail, other: Thumbnail, bits: Sequence[int]) -> tuple[int, f
 
 
 def _correlation(one: Array, other: Array) -> float:
-    """Return the highest correlation of the centre of `other` with `one`, over scales and shifts."""
-    edge = (_SIDE - _CENTRE) // 2
-    centre = _details(other)[edge : edge + _CENTRE, edge : edge + _CENTRE]
+    """Return the highest correlation of the center of `other` with `one`, over scales and shifts."""
+    edge = (_SIDE - _CENTER) // 2
+    center = _details(other)[edge : edge + _CENTER, edge : edge + _CENTER]
     best = -1.0
     for scale in _SCALES:
         side = round(_SIDE * scale)
         scaled = cv2.resize(one, (side, side), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
-        start = max((side - _CENTRE) // 2 - _SHIFT, 0)
+        start = max((side - _CENTER) // 2 - _SHIFT, 0)
         part = _details(scaled)[start : side - start, start : side - start]
-        best = max(best, float(cv2.matchTemplate(part, centre, cv2.TM_CCOEFF_NORMED).max()))
+        best = max(best, float(cv2.matchTemplate(part, center, cv2.TM_CCOEFF_NORMED).max()))
     return best
 
 

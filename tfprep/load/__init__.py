@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tfprep.load.at_load.ops import (
         Buckets,
         CenterCrop,
-        ColourJitter,
+        ColorJitter,
         CutMix,
         Grayscale,
         MixUp,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfprep.load.options import LoaderOptions
 
 __all__ = [
-    "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Data", "Grayscale", "LoaderOptions", "Mix", "MixUp", "OneHotLabels",
+    "Buckets", "CenterCrop", "ColorJitter", "CutMix", "Data", "Grayscale", "LoaderOptions", "Mix", "MixUp", "OneHotLabels",
     "RandomCrop", "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize", "Subset", "mix", "open",
 ]  # fmt: skip
 
@@ -36,7 +36,7 @@ __getattr__, __dir__ = lazy_names(
         "data": ["Data", "Mix", "Subset", "mix", "open"],
         "options": ["LoaderOptions"],
         "at_load.ops": [
-            "Buckets", "CenterCrop", "ColourJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop",
+            "Buckets", "CenterCrop", "ColorJitter", "CutMix", "Grayscale", "MixUp", "OneHotLabels", "RandomCrop",
             "RandomErasing", "RandomFlip", "RandomResizedCrop", "Resize", "Solarize",
         ],
     },

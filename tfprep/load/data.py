@@ -1,4 +1,4 @@
-"""Opened datasets: their loaders, folds, mixes and normalisation layer."""
+"""Opened datasets: their loaders, folds, mixes and normalization layer."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ class Data(SplitLoaders, Dataset):
         remainder: Literal["drop", "keep"] | None = None,
         memory_budget: int | str | None = None,
     ) -> tf.data.Dataset:
-        """A plain `tf.data` pipeline of public ops, for the tf.data service and for what must be serialised. Imports TensorFlow.
+        """A plain `tf.data` pipeline of public ops, for the tf.data service and for what must be serialized. Imports TensorFlow.
 
             train = data.tf_dataset("train", 32, inputs="image", targets="label")
             train = train.apply(tf.data.experimental.service.distribute("parallel_epochs", "grpc://host:5000"))
@@ -391,7 +391,7 @@ class Data(SplitLoaders, Dataset):
         """A `keras.layers.Normalization` for these fields. Imports Keras.
 
         As a model's first layer it takes uint8, a quarter of the bytes of float32 on the way to the device. Images are
-        normalised by the training split's mean and standard deviation of each channel. Other fields are scaled to [0, 1] by
+        normalized by the training split's mean and standard deviation of each channel. Other fields are scaled to [0, 1] by
         their type's range if they are whole numbers, and left as they are if they are floats.
 
         Args:

@@ -55,7 +55,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
             )
         if backend == "jax":
             check_distribution("keras_loader()", options)
-            if options.hosts is None:  # the call initialises the devices
+            if options.hosts is None:  # the call initializes the devices
                 pipeline = pipeline.on_host(jax_hosts())
         elif backend == "torch":
             from tfprep.load.torch_loader import torch_hosts

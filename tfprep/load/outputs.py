@@ -47,7 +47,7 @@ class Output:
     """One array of an element: the fields that it consists of, and its shape and dtype without the batch's axis.
 
     `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
-    are normalised: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample. Where batches differ in
+    are normalized: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample. Where batches differ in
     size, but the samples of a batch do not, `shapes` are those of all forms of a batch, and `shape` is the largest.
     """
 
@@ -266,7 +266,7 @@ def convert(
     dtype: FloatType | None,
     normalize: bool,
 ) -> Outputs:
-    """The outputs with images and maps as `dtype`, normalised if asked; masks, labels and other fields stay as they are."""
+    """The outputs with images and maps as `dtype`, normalized if asked; masks, labels and other fields stay as they are."""
     if dtype is None:
         if normalize:
             raise LoaderError(

@@ -130,7 +130,7 @@ class LoaderPlan:
         if options.normalize and manifest.imported is not None and not manifest.statistics:
             raise LoaderError(
                 "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
-                "normalise in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
+                "normalize in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
             )
         return convert(outputs, self.specs, manifest.statistics, options.dtype, options.normalize)
 
@@ -181,7 +181,7 @@ class LoaderPlan:
             if moves and isinstance(dataset.codecs.get(name), Columns):
                 raise LoaderError(
                     f"at_load: '{name}' holds boxes in the numbers of another tool, which cannot follow the images; leave it out "
-                    "of `fields`, or use ops that change colour alone"
+                    "of `fields`, or use ops that change color alone"
                 )
         return plan
 

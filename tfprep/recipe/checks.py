@@ -19,7 +19,7 @@ from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
 
-_SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "colour"}
+_SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "color"}
 """The option that an op of tfprep belongs in, by the annotation of what it is called with."""
 _INPUTS: Mapping[str, frozenset[str]] = {
     "mask": frozenset({"mask", "map"}),
@@ -51,7 +51,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         if derived_kind(derived) not in KINDS:
             rule = f"the attribute kind is one of {', '.join(KINDS)}"
             wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
-    for option in ("geometry", "colour"):
+    for option in ("geometry", "color"):
         _check_ops(option, options[option])
     if not _is_names(options["files"]):
         wrong(("files",), f"files: expected a list of names of files, not {options['files']!r}")
@@ -151,7 +151,7 @@ def _check_ops(option: str, ops: Any) -> None:
                     "geometry=[...] by itself, and let the function draw from its generator whether it acts",
                 )
         if others := _sides(op) - {option}:
-            what = "changes colours" if option == "geometry" else "moves pixels"
+            what = "changes colors" if option == "geometry" else "moves pixels"
             wrong(where, f"{place}: {op!r} {what}; it belongs in {others.pop()}=[...]")
 
 
@@ -259,7 +259,7 @@ def _may_mirror(op: Any) -> bool:
 
 
 def _check_original(options: Mapping[str, Any]) -> None:
-    changed = options["geometry"] or options["colour"] or max(options["variants"].values(), default=1) > 1
+    changed = options["geometry"] or options["color"] or max(options["variants"].values(), default=1) > 1
     decoded: Mapping[str, Any] = getattr(options["source"], "decoders", dict)()
     for name, codec in options["store"].items():
         if isinstance(codec, Original) and name in decoded:
@@ -274,7 +274,7 @@ def _check_original(options: Mapping[str, Any]) -> None:
                 f"store['{name}']: JPEG holds 8 bits; use Zstd(), Png() or Raw(), or sources.Pixels(to='uint8')",
             )
         if isinstance(codec, Original) and changed:
-            reason = "Original keeps the source's bytes, but geometry, colour and variants change the pixels"
+            reason = "Original keeps the source's bytes, but geometry, color and variants change the pixels"
             wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Zstd(), Png() or Raw(), or drop those")
 
 

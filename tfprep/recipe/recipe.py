@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from tfprep.augment.transform import ColourOp, GeometryOp
+from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
 from tfprep.derive.inputs import Derived
@@ -36,7 +36,7 @@ class Recipe:
         store: Codec by field name. A field that is not named here is not stored.
         geometry: Geometry ops, composed into one resampling of all fields.
         derive: Derived input by its new field name. They are computed in this order, from the warped sample.
-        colour: Ops that change images only; applied after the derived inputs, and to augmented variants only.
+        color: Ops that change images only; applied after the derived inputs, and to augmented variants only.
         stack: Fields by the name of a new map that holds their channels one after another, such as
             `{"x": ("image", "clicks")}`. A trainer that takes them as one array then reads one array, where stacking at load
             time copies every pixel. Computed last, from images, masks and maps of one dtype.
@@ -71,7 +71,7 @@ class Recipe:
     store: Mapping[str, Codec]
     geometry: Sequence[GeometryOp] = ()
     derive: Mapping[str, Derived] = field(default_factory=dict)
-    colour: Sequence[ColourOp] = ()
+    color: Sequence[ColorOp] = ()
     stack: Mapping[str, Sequence[str]] = field(default_factory=dict)
     variants: Mapping[str, int] = field(default_factory=dict)
     border: Literal["constant", "reflect", "replicate"] = "constant"

@@ -31,7 +31,7 @@ _BOX_SIDE = 640
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
-def recognised(folder: Path, layout: Layout | None = None) -> Detected:
+def recognized(folder: Path, layout: Layout | None = None) -> Detected:
     """Return the source that fits a folder of raw data, or a dataset. Raises SourceError if none does."""
     is_dataset = any((folder / name).exists() for name in (MANIFEST, f"{BESIDE}/{MANIFEST}"))
     if layout is not None or not is_dataset:
@@ -70,7 +70,7 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
     void = getattr(detected.source, "void", None)  # a number that is no class, where masks may hold it
     if voids := [field for field, numbers in facts.mask_numbers.items() if void is not None or 255 in numbers]:
         options.append(f"fill={{{', '.join(f'{field!r}: {void or 255}' for field in voids)}}},")
-    options += [] if facts.deep else ["colour=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
+    options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
     if "instances" in masks:
         clicks = "'clicks': derive.Clicks(mask='object', target=1, void=255)"
         options.append(f"# derive={{'object': derive.OneInstance(void=255), {clicks}}},")

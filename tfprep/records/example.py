@@ -39,13 +39,13 @@ class FeatureSpan(NamedTuple):
 
 
 def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, FeatureSpan]]:
-    """Serialise an Example.
+    """Serialize an Example.
 
     Args:
         features: The value of each feature by name.
 
     Returns:
-        The serialised Example, and the span of every feature in it. A feature of several byte strings has the span of the first;
+        The serialized Example, and the span of every feature in it. A feature of several byte strings has the span of the first;
         an empty list has a span of size 0.
 
     Raises:
@@ -65,12 +65,12 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Featu
 
 
 def decode(payload: bytes) -> dict[str, Decoded]:
-    """Parse a serialised Example.
+    """Parse a serialized Example.
 
     Packed and unpacked numbers are both read and unknown protobuf fields skipped, as the protobuf specification asks.
 
     Args:
-        payload: The serialised Example.
+        payload: The serialized Example.
 
     Returns:
         By name of the feature a list of bytes, a float32 array [N] or an int64 array [N]; a feature without a value is an empty

@@ -38,7 +38,7 @@ def name_cell(cell: Any) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Return a path relative to the root, normalised, or a URL."""
+    """Return a path relative to the root, normalized, or a URL."""
     if "://" in path:
         try:
             return str(parse_url(path))

@@ -181,17 +181,17 @@ class ListedImage(NamedTuple):
     values: tuple[int, ...]
 
 
-def check_common(source: Any, pattern: Pattern, labelled: bool | None = None) -> None:
+def check_common(source: Any, pattern: Pattern, labeled: bool | None = None) -> None:
     """Check `splits`, and `classes` and `pixels` where a source has them; lists become tuples. Raises RecipeError.
 
     Args:
         source: The source, a frozen dataclass.
         pattern: The pattern that may give the splits.
-        labelled: Whether samples have a label; by default whether the pattern has `{label}`.
+        labeled: Whether samples have a label; by default whether the pattern has `{label}`.
     """
     where = type(source).__name__
-    labelled = "label" in pattern.holes if labelled is None else labelled
-    object.__setattr__(source, "splits", _check_splits(source.splits, pattern, where, labelled))
+    labeled = "label" in pattern.holes if labeled is None else labeled
+    object.__setattr__(source, "splits", _check_splits(source.splits, pattern, where, labeled))
     if getattr(source, "classes", None) is not None:
         object.__setattr__(source, "classes", check_classes(source.classes, f"{where}: classes"))
     if hasattr(source, "pixels"):
@@ -291,7 +291,7 @@ def listed_images(
         raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}")
 
 
-def _check_splits(splits: Any, pattern: Pattern, where: str, labelled: bool) -> Splits:
+def _check_splits(splits: Any, pattern: Pattern, where: str, labeled: bool) -> Splits:
     """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
     by_folder = "split" in pattern.holes
     if isinstance(splits, Fractions):
@@ -301,7 +301,7 @@ def _check_splits(splits: Any, pattern: Pattern, where: str, labelled: bool) -> 
                 f"with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)} in a "
                 f"{' or '.join(_OF_HEADERS)}"
             )
-        if splits.stratify is not None and (splits.stratify != "label" or not labelled):
+        if splits.stratify is not None and (splits.stratify != "label" or not labeled):
             raise RecipeError(
                 f"{where}: stratify={splits.stratify!r} names no label field; only stratify='label' is one, where each sample "
                 f"has one class, as with {{label}} in the pattern of a Folder; the pattern is {pattern.text!r}"

@@ -39,7 +39,7 @@ class Paired:
         classes: The names of the mask's class numbers.
         numbers: The class number of each number in the masks' files: `{0: 255, 1: 0, 2: 1}`. A number that is not named rejects
             the sample, unless `numbers` has a key `None` for all others.
-        palette: The class number of each colour, where masks are RGB pictures: `{(128, 64, 128): 3}`. A colour that is not named
+        palette: The class number of each color, where masks are RGB pictures: `{(128, 64, 128): 3}`. A color that is not named
             rejects the sample.
         splits: As in `Folder`.
         pixels: How images and maps become pixels, if images are not 8-bit RGB: `{"image": sources.Pixels()}`.
@@ -101,7 +101,7 @@ class Paired:
         return kinds | ({"label": "label"} if "label" in compile_pattern(self.image, "Paired: image").holes else {})
 
     def decoders(self) -> dict[str, FieldDecoder]:
-        """The decoders of masks with other numbers or colours, and of images that do not become 8-bit RGB."""
+        """The decoders of masks with other numbers or colors, and of images that do not become 8-bit RGB."""
         decoders = pixel_decoders(self.pixels)
         if self.numbers or self.palette:
             decoders["mask"] = MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))
@@ -153,12 +153,12 @@ class Paired:
 
 @dataclass(frozen=True)
 class MappedMask:
-    """Makes class numbers, uint8 or uint16 [H, W], of the numbers or of the colours in a mask's file.
+    """Makes class numbers, uint8 or uint16 [H, W], of the numbers or of the colors in a mask's file.
 
     Attributes:
         field: The field.
         numbers: Pairs of a number in the file and a class number; `None` in the place of a number stands for all others.
-        palette: Pairs of a colour (red, green, blue) and a class number, or a number in the file that `numbers` maps.
+        palette: Pairs of a color (red, green, blue) and a class number, or a number in the file that `numbers` maps.
     """
 
     field: str
@@ -173,12 +173,12 @@ class MappedMask:
         if not self.palette:
             stored = images.decode_mask(data)
         elif images.is_jpeg(data):
-            raise SampleError("a mask of colours is stored without loss, this one is a JPEG: its colours are not exact")
+            raise SampleError("a mask of colors is stored without loss, this one is a JPEG: its colors are not exact")
         else:
-            known: dict[int | None, int] = {int(np.array(colour) @ _CODE): number for colour, number in self.palette}
-            rule = f"is not in the palette of {len(known)} colours"
+            known: dict[int | None, int] = {int(np.array(color) @ _CODE): number for color, number in self.palette}
+            rule = f"is not in the palette of {len(known)} colors"
             codes = images.decode_image(data).astype(np.int64) @ _CODE
-            stored = renumbered(codes, known, lambda c: f"the colour {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
+            stored = renumbered(codes, known, lambda c: f"the color {(c >> 16, c >> 8 & 255, c & 255)} {rule}")
         known_numbers = f"one of the {len(numbers)} numbers that have a class"
         strange = lambda number: f"the number {number} in the mask is not {known_numbers}"  # noqa: E731
         return renumbered(stored, numbers, strange) if numbers else stored
@@ -198,7 +198,7 @@ _CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
 CAMVID_CLASSES = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
 )  # fmt: skip
-_CAMVID_COLOURS: dict[str, tuple[tuple[int, int, int], ...]] = {
+_CAMVID_COLORS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "sky": ((128, 128, 128),),
     "building": ((128, 0, 0), (64, 192, 0), (0, 128, 64), (192, 0, 128), (64, 0, 64)),
     "pole": ((192, 192, 128), (0, 0, 64)),
@@ -212,7 +212,7 @@ _CAMVID_COLOURS: dict[str, tuple[tuple[int, int, int], ...]] = {
     "bicyclist": ((0, 128, 192), (192, 0, 192)),
     "void": ((0, 0, 0),),
 }
-"""The 32 colours of `label_colors.txt`, in the 11 classes of Sturgess et al., 'Combining Appearance and Structure from Motion
+"""The 32 colors of `label_colors.txt`, in the 11 classes of Sturgess et al., 'Combining Appearance and Structure from Motion
 Features for Road Scene Understanding', BMVC 2009, and void."""
 _IGNORED = 255
 
@@ -249,12 +249,12 @@ def ade20k(splits: Splits = None) -> Paired:
 
 
 def camvid(splits: Splits = None) -> Paired:
-    """Return the source of CamVid as it was published: 701 frames in one folder, masks of 32 colours, here 11 classes and void.
+    """Return the source of CamVid as it was published: 701 frames in one folder, masks of 32 colors, here 11 classes and void.
 
     The root holds `701_StillsRaw_full/*.png` and `LabeledApproved_full/*_L.png`. The class numbers are those of the SegNet
     tutorial's copy, whose masks hold numbers: `Paired(image="{split}/*.png", mask="{split}annot/*.png")` reads that one.
     """
-    palette = {colour: CAMVID_CLASSES.index(name) for name, colours in _CAMVID_COLOURS.items() for colour in colours}
+    palette = {color: CAMVID_CLASSES.index(name) for name, colors in _CAMVID_COLORS.items() for color in colors}
     return Paired(
         image="701_StillsRaw_full/*.png",
         mask="LabeledApproved_full/*_L.png",

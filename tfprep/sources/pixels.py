@@ -30,13 +30,13 @@ class Pixels:
         low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that
             the file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must
             be given, or `window`.
-        window: (centre, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
+        window: (center, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
             (VOI LUT) that each DICOM file, or frame, gives.
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
         page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is a reject.
-        background: The RGB colour that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
+        background: The RGB color that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
-        srgb: Convert the colours of images whose file holds another colour profile (ICC) to sRGB, by Pillow's ImageCms. All
+        srgb: Convert the colors of images whose file holds another color profile (ICC) to sRGB, by Pillow's ImageCms. All
             images then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
 
@@ -70,7 +70,7 @@ class Pixels:
             and all(isinstance(value, int | float) for value in self.window)
             and self.window[1] > 0
         ):
-            raise RecipeError(f"Pixels: window is (centre, width) with a width above 0, or 'file'; got {self.window!r}")
+            raise RecipeError(f"Pixels: window is (center, width) with a width above 0, or 'file'; got {self.window!r}")
         if self.channels is not None and not (
             self.channels and all(isinstance(c, int) and c >= 0 for c in self.channels)
         ):
@@ -129,10 +129,10 @@ class PixelDecoder:
         if options.low is not None and options.high is not None:
             low, high = options.low, options.high
         elif isinstance(options.window, tuple):  # PS3.3 C.11.2.1.2.1, the linear function
-            centre, width = options.window
+            center, width = options.window
             if width <= 1:
                 raise SampleError(f"a window of the width {width:g}; it must be above 1")
-            low, high = centre - 0.5 - (width - 1) / 2, centre - 0.5 + (width - 1) / 2
+            low, high = center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2
         elif numbers.limits is None:
             raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
         else:

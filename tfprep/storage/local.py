@@ -153,7 +153,7 @@ def link_or_copy(source: Path, alias: Path) -> None:
 
 
 def temporary_path(path: Path, word: str) -> Path:
-    """Return the name of a file while it is written, which `remove_leftovers` recognises; `word` belongs to the writer."""
+    """Return the name of a file while it is written, which `remove_leftovers` recognizes; `word` belongs to the writer."""
     return path.with_name(f".{path.name}.{word}.tmp")
 
 

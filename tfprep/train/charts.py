@@ -69,14 +69,14 @@ class SummaryWriter:
 
 
 def layout_bytes(category: str, charts: Mapping[str, str]) -> bytes:
-    """Return a serialised `tensorboard.plugins.custom_scalar.Layout` of one category, from titles and regular expressions of tags
+    """Return a serialized `tensorboard.plugins.custom_scalar.Layout` of one category, from titles and regular expressions of tags
     (https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/custom_scalar/layout.proto)."""
     described = [message({1: title, 2: message({1: [tags.encode()]})}) for title, tags in charts.items()]
     return message({2: message({1: category, 2: described})})
 
 
 def message(fields: Mapping[int, Value]) -> bytes:
-    """Serialise a protocol-buffers message (https://protobuf.dev/programming-guides/encoding).
+    """Serialize a protocol-buffers message (https://protobuf.dev/programming-guides/encoding).
 
     Args:
         fields: By number of the field its value: a whole number, a double, text, bytes (also another message), or several bytes.

@@ -80,7 +80,7 @@ def configure_gpu(
 
     Raises:
         TrainError: Arguments exclude each other, the environment overrules them, a number is not among the GPUs, or TensorFlow
-            has initialised the GPUs already.
+            has initialized the GPUs already.
     """
     require_backend("configure_gpu", "tensorflow")
     if isinstance(visible, int):
@@ -172,14 +172,14 @@ def _allocator_in_place(allocator: str | None) -> Iterator[None]:
 
 
 def _require_in_time() -> None:
-    # TensorFlow has no call that asks whether it is initialised, but it refuses another number of threads from then on.
+    # TensorFlow has no call that asks whether it is initialized, but it refuses another number of threads from then on.
     threads = tf.config.threading.get_inter_op_parallelism_threads()
     try:
         tf.config.threading.set_inter_op_parallelism_threads(threads + 1)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
     except RuntimeError as error:
         raise TrainError(
-            "too late: TensorFlow has initialised its devices already; call configure_gpu before the first tensor, model "
+            "too late: TensorFlow has initialized its devices already; call configure_gpu before the first tensor, model "
             "or list of logical devices, at the top of the script (in a notebook: restart the kernel)"
         ) from error
 
@@ -211,7 +211,7 @@ def _apply(gpus: list[Any], settings: GpuSettings, *, growth: bool, choose: bool
 
 
 def _total_mb(gpu: Any) -> int:
-    """The memory of a GPU in MB (2²⁰ bytes), from CUDA's driver: TensorFlow would have to initialise the device.
+    """The memory of a GPU in MB (2²⁰ bytes), from CUDA's driver: TensorFlow would have to initialize the device.
 
     The number in TensorFlow's name is the driver's, which counts what `CUDA_VISIBLE_DEVICES` leaves, UUIDs and MIG slices
     included, in the order of `CUDA_DEVICE_ORDER`. (nvidia-smi numbers otherwise, and reports the whole GPU of a slice.)

@@ -84,7 +84,7 @@ def every_kind() -> Recipe:
             classes={"mask": ("ground", "thing", "void")},
         ),
         geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10)],
-        colour=[augment.Brightness(0.2)],
+        color=[augment.Brightness(0.2)],
         derive={"exact": exact, "gray": gray, "depth": gray, "distance": derive.Distance(mask="mask", target=1)},
         variants={"train": 2},
         shards={"train": 2, "val": 1},

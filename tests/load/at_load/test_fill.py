@@ -187,7 +187,7 @@ def test_labels_beyond_the_classes(make_dataset):
     )
 
 
-def test_validation_takes_the_centre_and_one_hot_labels(data):
+def test_validation_takes_the_center_and_one_hot_labels(data):
     plain, made = (
         [next(iter(data.numpy_loader("val", 11, training=False, at_load=ops, fields=["image", "label"])))]
         for ops in ([], ALL)

@@ -20,10 +20,10 @@ ALONE = [
     (lambda: load.RandomResizedCrop(5, 5, scale=(0.5, 0.1)), "a range"),
     (lambda: load.CenterCrop(5, 2.5), "a whole number of pixels"),
     (lambda: load.Resize(5), "Resize takes either"),
-    (lambda: load.ColourJitter(40), "ColourJitter.brightness is a range"),
-    (lambda: load.ColourJitter(p=2), "probability from 0 to 1"),
-    (lambda: load.ColourJitter("a"), "an amount is a number or a range"),
-    (lambda: load.ColourJitter(("a", 2)), "ColourJitter.brightness is a range"),
+    (lambda: load.ColorJitter(40), "ColorJitter.brightness is a range"),
+    (lambda: load.ColorJitter(p=2), "probability from 0 to 1"),
+    (lambda: load.ColorJitter("a"), "an amount is a number or a range"),
+    (lambda: load.ColorJitter(("a", 2)), "ColorJitter.brightness is a range"),
     (lambda: load.Grayscale("x"), "probability from 0 to 1"),
     (lambda: load.Solarize(threshold=300), "a level from 0 to 256"),
     (lambda: load.RandomErasing(area=(0.5, 0.1)), "a range"),
@@ -55,7 +55,7 @@ def test_an_op_with_wrong_options(make, rule):
 GROWING = load.RandomResizedCrop(sizes={0: 8, 2: (12, 16)})
 BUCKET = {"bucket": load.Buckets([(16, 32), (24, 24), (32, 16)])}
 IMAGE = {"fields": ["image"]}
-LABELLED = {"fields": ["image", "label"]}
+LABELED = {"fields": ["image", "label"]}
 LIST = r"a list of ops of tfprep\.load \(RandomFlip, RandomCrop, RandomResizedCrop"
 COUNTS = "views gives the number of views by name"
 USES = [
@@ -67,17 +67,17 @@ USES = [
     ({"at_load": [load.Resize(20, 20), load.RandomCrop(21, 20)]}, r"RandomCrop\(21, 20\) of images of 20 x 20"),
     ({"at_load": [GROWING, load.RandomCrop(10, 10)]}, r"RandomCrop\(10, 10\) of images of 8 x 8"),
     ({"at_load": [load.MixUp(), load.RandomFlip()]}, "put them after flips and crops"),
-    ({"at_load": [load.MixUp(), load.ColourJitter()]}, "put them after flips and crops, and colour in between"),
-    ({"at_load": [load.ColourJitter(), load.RandomFlip()]}, "put them after flips and crops, and colour in between"),
+    ({"at_load": [load.MixUp(), load.ColorJitter()]}, "put them after flips and crops, and color in between"),
+    ({"at_load": [load.ColorJitter(), load.RandomFlip()]}, "put them after flips and crops, and color in between"),
     ({"at_load": [load.MixUp(), load.MixUp()]}, "one MixUp and one CutMix at most"),
     ({"at_load": load.RandomFlip()}, LIST),
     ({"at_load": ["flip"]}, LIST),
     ({"at_load": [load.MixUp()]}, "cannot mix the class numbers of 'mask'"),
     ({"at_load": [load.RandomFlip()], "fields": ["label"]}, "no image, mask or map is loaded"),
-    ({"at_load": [load.ColourJitter()], "fields": ["mask"]}, "no image is loaded for ColourJitter"),
+    ({"at_load": [load.ColorJitter()], "fields": ["mask"]}, "no image is loaded for ColorJitter"),
     ({"at_load": [load.OneHotLabels()], **IMAGE}, "no label is loaded for OneHotLabels"),
-    ({"at_load": [load.MixUp(classes=4)], **LABELLED}, r"said differently: \[3, 4\]"),
-    ({"at_load": [load.OneHotLabels(classes=9)], **LABELLED}, r"\[3, 9\]; write OneHotLabels\(..., classes=N\)"),
+    ({"at_load": [load.MixUp(classes=4)], **LABELED}, r"said differently: \[3, 4\]"),
+    ({"at_load": [load.OneHotLabels(classes=9)], **LABELED}, r"\[3, 9\]; write OneHotLabels\(..., classes=N\)"),
     ({"at_load": [load.RandomResizedCrop(9, 9)], "cache": "decoded", **IMAGE}, "the pixels would be others"),
     ({"geometry": [load.RandomFlip()]}, "RandomFlip.* is drawn anew; put it into at_load"),
     ({"geometry": [GROWING]}, "is drawn anew; put it into at_load"),

@@ -15,7 +15,7 @@ from tfprep import codecs
 from tfprep.load import (
     Buckets,
     CenterCrop,
-    ColourJitter,
+    ColorJitter,
     MixUp,
     OneHotLabels,
     RandomCrop,
@@ -52,7 +52,7 @@ batches = partial(batches_of, batch_size=4)
 
 
 BUCKETS = Buckets([(16, 32), (24, 24), (32, 16)])
-GROWING = [RandomResizedCrop(sizes={0: 8, 2: (12, 16), 3: 24}), RandomFlip(), ColourJitter(), MixUp()]
+GROWING = [RandomResizedCrop(sizes={0: 8, 2: (12, 16), 3: 24}), RandomFlip(), ColorJitter(), MixUp()]
 CASES = {
     "growing": {"at_load": GROWING, "fields": ["image", "label", "number"]},
     "buckets": {
@@ -136,7 +136,7 @@ def said(loader, split):
         ({"at_load": [CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
         ({"at_load": [RandomCrop(20, 40)], "where": "width == 40"}, (0.5, 0, 0.5)),
         ({"geometry": [CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
-        ({"at_load": [RandomFlip(), Resize(9, 9), ColourJitter()]}, None),
+        ({"at_load": [RandomFlip(), Resize(9, 9), ColorJitter()]}, None),
     ],
 )
 def test_print_says_how_much_of_a_picture_is_cut_off(data, options, cut):
@@ -209,7 +209,7 @@ def test_of_two_buckets_equally_near_the_taller_takes_a_sample(data, sizes):
 
 
 def test_the_picture_covers_its_bucket(data):
-    """Along one side all of the picture is seen, along the other a window: random in training, the centre in evaluation."""
+    """Along one side all of the picture is seen, along the other a window: random in training, the center in evaluation."""
     starts = set()
     for split, count in (("train", 40), ("val", 3)):
         for batch in batches(data, count, split, bucket=BUCKETS, fields=["where", "number"], variants=0):
@@ -259,7 +259,7 @@ def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
 
 VIEWS = {"views": {"global": 2, "local": 3}}
 OF_VIEWS = {
-    "global": [RandomResizedCrop(24, 24, (0.4, 1)), RandomFlip(), ColourJitter()],
+    "global": [RandomResizedCrop(24, 24, (0.4, 1)), RandomFlip(), ColorJitter()],
     "local": [RandomResizedCrop(12, 12, (0.05, 0.4))],
 }
 

@@ -17,7 +17,7 @@ from tfprep.errors import LoaderError, RecordError
 from tfprep.load import (
     Buckets,
     CenterCrop,
-    ColourJitter,
+    ColorJitter,
     CutMix,
     Grayscale,
     MixUp,
@@ -37,7 +37,7 @@ CODEC = {
     "image": codecs.Jpeg(95), "where": codecs.Raw(), "mask": codecs.Png(), "boxes": codecs.Scalar(),
     "box_labels": codecs.Scalar(), "points": codecs.Scalar(), "label": codecs.Scalar(),
 }  # fmt: skip
-OPS = [RandomResizedCrop(24, 32, (0.2, 1.0)), RandomFlip(), ColourJitter(), Grayscale(), Solarize(), RandomErasing()]
+OPS = [RandomResizedCrop(24, 32, (0.2, 1.0)), RandomFlip(), ColorJitter(), Grayscale(), Solarize(), RandomErasing()]
 PIXELS = ["image", "where", "mask", "label"]
 
 
@@ -256,7 +256,7 @@ def test_other_ops_and_fields_change_no_draws(data):
     """A sample's window depends on its position in the run alone."""
     options = {"order": "sequential", "batch_size": 5}
     whole = batches(data, 4, at_load=[RandomResizedCrop(16, 16)], fields=["where"], **options)
-    for ops in ([ColourJitter(), RandomErasing()], [MixUp(p=0), CutMix(p=0)]):
+    for ops in ([ColorJitter(), RandomErasing()], [MixUp(p=0), CutMix(p=0)]):
         more = batches(
             data, 4, at_load=[RandomResizedCrop(16, 16), *ops], fields=["image", "label", "where"], **options
         )
@@ -272,7 +272,7 @@ def test_geometry_comes_first(data):
         assert np.abs(batch["mask"] - batch["where"][..., 0] // 5 % 7)[:, 2:-2, 2:-2].astype(bool).mean() < 0.5
 
 
-@pytest.mark.parametrize("at_load", [[], [ColourJitter(p=0)]])
+@pytest.mark.parametrize("at_load", [[], [ColorJitter(p=0)]])
 def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
     """What lies outside the picture, and which boxes remain, is the same with and without an op at load: that of a build."""
     made = make_dataset(samples={"train": 6}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
@@ -371,8 +371,8 @@ def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):
 
 
 def test_images_of_different_sizes_stay_a_list(data):
-    """Behind `Resize(shorter=...)`, and where colour alone is changed; processes cannot fill them."""
-    for ops, shorter in (([Resize(shorter=30)], 30), ([ColourJitter()], None)):
+    """Behind `Resize(shorter=...)`, and where color alone is changed; processes cannot fill them."""
+    for ops, shorter in (([Resize(shorter=30)], 30), ([ColorJitter()], None)):
         (batch,) = batches(data, 1, at_load=ops, fields=["image", "mask"])
         sides = {min(image.shape[:2]) for image in batch["image"]}
         assert sides == {shorter} if shorter else len(sides) > 1
@@ -382,7 +382,7 @@ def test_images_of_different_sizes_stay_a_list(data):
 
 
 def test_all_images_of_a_sample_get_the_same_change_whatever_their_type(make_dataset):
-    """16 bits, gray, many channels, wide masks: the same windows and rectangles; colour needs RGB of 8 bits."""
+    """16 bits, gray, many channels, wide masks: the same windows and rectangles; color needs RGB of 8 bits."""
 
     def make(rng, number):
         height, width = 40 + number % 3, 50
@@ -406,8 +406,8 @@ def test_all_images_of_a_sample_get_the_same_change_whatever_their_type(make_dat
         np.testing.assert_allclose(batch["deep"][..., 0][kept] / 600 - 1, batch["many"][..., 0][kept], atol=0.01)
         np.testing.assert_allclose(batch["gray"][..., 0][kept] / 4 - 10, batch["many"][..., 0][kept], atol=1.5)
         assert np.abs(batch["ids"] / 1000 - batch["many"][..., 0]).max() < 1.5
-    with pytest.raises(LoaderError, match="ColourJitter takes RGB of 8 bits; 'deep' is uint16"):
-        data.numpy_loader("train", 4, at_load=[ColourJitter()])
+    with pytest.raises(LoaderError, match="ColorJitter takes RGB of 8 bits; 'deep' is uint16"):
+        data.numpy_loader("train", 4, at_load=[ColorJitter()])
 
 
 def test_a_damaged_image_is_named_or_replaced(make_dataset):

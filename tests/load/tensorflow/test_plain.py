@@ -96,7 +96,7 @@ def test_images_of_different_sizes(make_dataset):
         assert one["image"].to_list() == other["image"].to_list()
 
 
-def test_it_can_be_serialised(data):
+def test_it_can_be_serialized(data):
     train = data.tf_dataset("train", 8, inputs="clicks", targets="label")
     policy = tf.data.experimental.ExternalStatePolicy.FAIL
     assert b"PyFunc" not in train._as_serialized_graph(external_state_policy=policy).numpy()

@@ -1,4 +1,4 @@
-"""TensorFlow's private names: their behaviour, the public alternatives, and that one module contains all of them."""
+"""TensorFlow's private names: their behavior, the public alternatives, and that one module contains all of them."""
 
 import importlib
 import mmap

@@ -255,7 +255,7 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
         source, root, tmp_path / "cropped", geometry=[augment.Crop(20, 20)], min_visible=0.7,
         row_fields={"boxes": ["box_labels", "points"]},
     )  # fmt: skip
-    # The centre crop begins at (18, 10): 0.33 of the first box is left, 0.85 of the second.
+    # The center crop begins at (18, 10): 0.33 of the first box is left, 0.85 of the second.
     np.testing.assert_allclose(cropped["train/1.png"]["boxes"], [[2, 0, 20, 19]])
     np.testing.assert_allclose(cropped["train/1.png"]["points"][:, 0], [7.5, 9.5, 5.5])
 
@@ -284,7 +284,7 @@ def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path)
     root, path = written(tmp_path, scene())
     source = sources.Coco(fields=("instances", "mask"))
     inputs = {
-        "centres": derive.InstanceCenters(mask="instances", void=255),
+        "centers": derive.InstanceCenters(mask="instances", void=255),
         "offsets": derive.InstanceOffsets(mask="instances", void=255),
         "found": derive.InstanceBoxes(mask="instances", void=255),
         "classes": derive.InstanceClasses(mask="instances", classes="mask", void=255),
@@ -292,7 +292,7 @@ def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path)
         "one": derive.OneInstance(mask="instances", void=255, classes="mask", target=2),
         "clicks": derive.Clicks(mask="one", target=1, void=255),
     }
-    store = {name: codecs.Raw() for name in ("centres", "offsets", "weights", "clicks")}
+    store = {name: codecs.Raw() for name in ("centers", "offsets", "weights", "clicks")}
     store |= {"found": codecs.Scalar(), "classes": codecs.Scalar(), "one": codecs.Png(), "instances": codecs.Png()}
     fields, rejects = built(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
     assert not rejects

@@ -99,7 +99,7 @@ def test_every_source_of_annotations_takes_pixels(source):
         source(pixels={"boxes": sources.Pixels()})
 
 
-def test_transparent_pixels_are_laid_over_the_colour_that_is_named(tmp_path):
+def test_transparent_pixels_are_laid_over_the_color_that_is_named(tmp_path):
     pytest.importorskip("yaml")
     rgba = np.random.default_rng(0).integers(0, 256, (20, 30, 4)).astype(np.uint8)
     for folder in ("images/train", "labels/train"):

@@ -106,7 +106,7 @@ def test_masks_with_palettes_and_every_derived_input_of_their_instances(voc, tmp
         sets="ImageSets/Main/{split}.txt", splits=("train",), fields=("boxes", "box_numbers", "instances", "mask")
     )
     inputs = {
-        "centres": derive.InstanceCenters(mask="instances", void=255),
+        "centers": derive.InstanceCenters(mask="instances", void=255),
         "offsets": derive.InstanceOffsets(mask="instances", void=255),
         "weights": derive.UNetWeights(mask="instances", void=255),
         "object": derive.OneInstance(mask="instances", void=255),

@@ -21,7 +21,7 @@ BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 
 
 def pictures(root: Path, *paths: str, size: tuple[int, int] = (6, 8), mask: tuple[int, ...] = (0, 1, 2)) -> Path:
-    """Writes images: colours, or class numbers if the path contains a word for masks."""
+    """Writes images: colors, or class numbers if the path contains a word for masks."""
     generator = np.random.default_rng(0)
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from tfprep.builder import BuildOptions
 from tfprep.dataset import index_tfrecords
 from tfprep.errors import SourceError
 from tfprep.recipe.file import data_root, load_recipe
-from tfprep.recipe.template import dataset_name, recipe_text, recognised
+from tfprep.recipe.template import dataset_name, recipe_text, recognized
 from tfprep.sources.detection.detect import detect
 
 NAMES = [f"{n:02}" for n in range(12)]
@@ -65,10 +65,10 @@ def semicolons(root):
 
 
 def palettes(root):
-    colours = np.array([(0, 0, 0), (255, 0, 0), (0, 99, 0)], np.uint8)
+    colors = np.array([(0, 0, 0), (255, 0, 0), (0, 99, 0)], np.uint8)
     pictures(root, "images/{}.png")
     for n, name in enumerate(NAMES):
-        pixels = colours[np.random.default_rng(n).integers(0, 3, (40, 56))]
+        pixels = colors[np.random.default_rng(n).integers(0, 3, (40, 56))]
         (root / "masks").mkdir(exist_ok=True)
         cv2.imwrite(str(root / f"masks/{name}.png"), pixels[:, :, ::-1])
 
@@ -262,7 +262,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     root = tmp_path / "data"
     root.mkdir()
     layout(root)
-    found = recognised(root)
+    found = recognized(root)
     assert LAYOUTS[layout] in repr(found.source)
     assert layout not in (videos, compressed) or "does not read" not in "".join(found.lines())
     path = tmp_path / f"recipe_{layout.__name__}.py"
@@ -279,7 +279,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
 
 def test_the_files_of_a_dataset_are_not_named_as_those_that_are_not_read(tmp_path, monkeypatch):
     built_dataset(tmp_path)
-    assert "does not read" not in "\n".join(recognised(tmp_path).lines())
+    assert "does not read" not in "\n".join(recognized(tmp_path).lines())
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
     assert dataset_name(Path("out")) == "out"
@@ -288,7 +288,7 @@ def test_the_files_of_a_dataset_are_not_named_as_those_that_are_not_read(tmp_pat
 
 def test_lists_of_imported_records_are_named(tmp_path):
     imported_records(tmp_path)
-    assert [line for line in recognised(tmp_path).lines() if "unsure" in line] == [
+    assert [line for line in recognized(tmp_path).lines() if "unsure" in line] == [
         "unsure: this recipe does not read image_object_class_text, which is a list of texts",
         "unsure: boxes may hold boxes, which are numbers here: geometry= does not move them",
         "unsure: all samples are in the split 'train'; none is left for another (splits=)",
@@ -300,14 +300,14 @@ def test_a_damaged_dataset_is_not_taken_for_raw_files(tmp_path):
     pictures(tmp_path, "dog/{}.png")
     (tmp_path / "tfprep.json").write_text("{}")
     with pytest.raises(SourceError, match=r"tfprep\.json.*--as LAYOUT"):
-        recognised(tmp_path)
-    assert recognised(tmp_path, "folders").facts.labels == {"label": {"cat": 12, "dog": 12}}
+        recognized(tmp_path)
+    assert recognized(tmp_path, "folders").facts.labels == {"label": {"cat": 12, "dog": 12}}
 
 
 def test_what_is_unsure_is_said(tmp_path):
     for layout, doubt in (
         (carvana, "test has no masks, and is left out"),
-        (palettes, "the masks are pictures of 3 colours (12 opened)"),
+        (palettes, "the masks are pictures of 3 colors (12 opened)"),
         (semicolons, "label='label' is a guess from the column's name"),
     ):
         root = tmp_path / layout.__name__
@@ -324,7 +324,7 @@ def test_masks_that_are_photos_are_no_masks(tmp_path):
     assert detect(tmp_path, "images").source == sources.Folder("**", splits=sources.Fractions(train=0.8, val=0.2))
 
 
-def test_colours_of_camvid_get_its_classes(tmp_path):
+def test_colors_of_camvid_get_its_classes(tmp_path):
     palettes(tmp_path)
     shutil.rmtree(tmp_path / "masks")
     (tmp_path / "masks").mkdir()

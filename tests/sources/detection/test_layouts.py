@@ -1336,18 +1336,18 @@ def masks_of_several_people(root):
     paths = [f"Image_{n:02}L.jpg" for n in range(12)]
     for end in ("1stHO", "2ndHO"):
         masks(root, paths, lambda path, end=end: f"{stem(path)}_{end}.png", None, 0, 255)
-    return r"Image_\d\dL_...HO.png have few colours, as masks have, and files such as Image_\d\dL.jpg are pictures"
+    return r"Image_\d\dL_...HO.png have few colors, as masks have, and files such as Image_\d\dL.jpg are pictures"
 
 
 def masks_among_what_may_be_classes(root):
     """As in Potsdam."""
     pictures(root, *numbered("1_DSM", 8, ".png"), *numbered("2_Ortho", 8, ".png"))
     masks(root, numbered("2_Ortho", 8, ".png"), lambda path: f"5_All/{name(path)}", None, 0, 1)
-    return "files such as 5_All/.* have few colours, as masks have.*--as folders"
+    return "files such as 5_All/.* have few colors, as masks have.*--as folders"
 
 
-def masks_of_other_colours(root):
-    """CamVid's folders with colours that are not CamVid's."""
+def masks_of_other_colors(root):
+    """CamVid's folders with colors that are not CamVid's."""
     pictures(root, *numbered("701_StillsRaw_full", suffix=".png"))
     masks(
         root,
@@ -1390,7 +1390,7 @@ def labels_in_an_unknown_format(root):
     return dict.fromkeys(pictures(root, *numbered("Images")), (ANY, None))
 
 
-def masks_named_by_a_table_of_colours(root):
+def masks_named_by_a_table_of_colors(root):
     """As CamVid of Kaggle: the names of masks end in _L."""
     paths = [f"{split}/{split}{n}.png" for split in ("train", "val") for n in range(4)]
     for path in pictures(root, *paths):
@@ -1469,7 +1469,7 @@ def labels_in_text_files_of_icdar(root):
 
 def table_of_parts_of_images(root):
     """As the Human Protein Atlas: four images a sample."""
-    pictures(root, *(f"train/{n}abc_{colour}.png" for n in range(4) for colour in ("red", "green")))
+    pictures(root, *(f"train/{n}abc_{color}.png" for n in range(4) for color in ("red", "green")))
     write(root, "train.csv", "\n".join(["Id,Target", *(f"{n}abc,{n}" for n in range(4))]))
     return "files such as train.csv name images"
 
@@ -1685,8 +1685,8 @@ SAID = {
     masks_of_bdd100k: "labels/sem_seg/colormaps/train/ holds 4 .png files that this recipe does not read",
     masks_of_0_and_255: "the masks hold 0 and 255: two classes",
     masks_of_splits_in_the_names_of_files: "called test and train, and this recipe draws new splits from all of them",
-    masks_named_by_a_table_of_colours: "the classes of the colours are those of class_dict.csv",
-    masks_named_by_a_map_of_cvat: "the classes of the colours are those of labelmap.txt",
+    masks_named_by_a_table_of_colors: "the classes of the colors are those of class_dict.csv",
+    masks_named_by_a_map_of_cvat: "the classes of the colors are those of labelmap.txt",
     masks_of_a_drone: "RGB_color_image_masks/ holds 4 .png files that this recipe does not read",
     table_of_kaggle_with_numbers_of_classes: "Meta/ holds 2 .png files that this recipe does not read",
     table_whose_test_lacks_the_target: "this recipe does not read test.csv",

@@ -1,4 +1,4 @@
-"""Turns one raw sample into its variants: decode, then geometry, derived inputs, colour and codecs for each variant.
+"""Turns one raw sample into its variants: decode, then geometry, derived inputs, color and codecs for each variant.
 
 Every stage is a pure function from mapping to mapping. An error, in tfprep or in a user's function, becomes a SampleError that
 names the stage and the field, so that the sample is rejected and the build goes on.
@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 import numpy as np
 
 from tfprep import images
-from tfprep.augment.chain import Custom, apply_colours, apply_geometry, is_tone
-from tfprep.augment.transform import ColourOp, Transform, identity
+from tfprep.augment.chain import Custom, apply_colors, apply_geometry, is_tone
+from tfprep.augment.transform import ColorOp, Transform, identity
 from tfprep.augment.warp import Fill, reduction_for, warp_sample
 from tfprep.codecs import Feature, Original
 from tfprep.errors import BuildError, SampleError, summary_of
@@ -37,9 +37,9 @@ _MOST_SIZES = 1000
 
 
 class PolicyOp(Protocol):
-    """A geometry op that has a colour half, of the same draws: RandAugment and TrivialAugment."""
+    """A geometry op that has a color half, of the same draws: RandAugment and TrivialAugment."""
 
-    def colour_ops(self, generator: np.random.Generator) -> tuple[ColourOp, ...]: ...
+    def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,14 @@ class SampleMaker:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
             sample = decoded[reduced]
             if self._custom:
-                sample = self._customised(sample, key, variant)
+                sample = self._customized(sample, key, variant)
             elif transform is not None:
                 with self._stage("geometry"):
                     sample = warp_sample(
                         sample, self.kinds, transform, size=size, reduced=reduced, **self._warp_options()
                     )
             sample = self._derive(_read_only(sample), key, variant)
-            sample = self._colour(sample, key, variant) if variant else sample
+            sample = self._color(sample, key, variant) if variant else sample
             stacks = {}
             for name, fields in self.recipe.stack.items():
                 with self._stage("stack", name):
@@ -113,8 +113,8 @@ class SampleMaker:
         decoders: Mapping[str, FieldDecoder] = getattr(self.recipe.source, "decoders", dict)()
         return decoders
 
-    def converts_colour(self, name: str) -> bool:
-        """Tells if the colours of an image field are converted to sRGB by the profiles in its files."""
+    def converts_color(self, name: str) -> bool:
+        """Tells if the colors of an image field are converted to sRGB by the profiles in its files."""
         decoder = self._decoders.get(name)
         return isinstance(decoder, PixelDecoder) and decoder.pixels.srgb
 
@@ -186,7 +186,7 @@ class SampleMaker:
             self._unaugmented[size] = whole
         return whole
 
-    def _customised(self, sample: Sample, key: str, variant: int) -> Sample:
+    def _customized(self, sample: Sample, key: str, variant: int) -> Sample:
         """Geometry with whole-sample functions in it: one resampling between two of them."""
         with self._stage("geometry"):
             steps = [
@@ -212,22 +212,22 @@ class SampleMaker:
                 fields |= _read_only({name: value})
         return fields
 
-    def _colour(self, sample: Sample, key: str, variant: int) -> Sample:
-        if not self.recipe.colour and not any(_is_policy(op) for op in self.recipe.geometry):
+    def _color(self, sample: Sample, key: str, variant: int) -> Sample:
+        if not self.recipe.color and not any(_is_policy(op) for op in self.recipe.geometry):
             return sample
         changed = {}
         for name, image in sample.items():
             if self.kinds.get(name) == "image":
-                with self._stage("colour", name):
-                    self._check_colour_ops(image)
-                    changed[name] = apply_colours(image, self._colour_steps(key, variant))
+                with self._stage("color", name):
+                    self._check_color_ops(image)
+                    changed[name] = apply_colors(image, self._color_steps(key, variant))
         return {**sample, **changed}
 
-    def _check_colour_ops(self, image: Array) -> None:
+    def _check_color_ops(self, image: Array) -> None:
         """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB."""
         if image.dtype == np.uint8 and image.shape[2] in (1, 3):
             return
-        ops = (*self.recipe.colour, *filter(_is_policy, self.recipe.geometry))
+        ops = (*self.recipe.color, *filter(_is_policy, self.recipe.geometry))
         if (op := next((op for op in ops if type(op).__module__.startswith("tfprep.augment.")), None)) is not None:
             form = f"{image.dtype} [H, W, {image.shape[2]}]"
             raise SampleError(
@@ -235,23 +235,23 @@ class SampleMaker:
                 "of your own, or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
             )
 
-    def _colour_steps(self, key: str, variant: int) -> Iterator[tuple[ColourOp, np.random.Generator]]:
-        """The colour halves of policies among the geometry, with the draws they had there, then the recipe's own ops."""
+    def _color_steps(self, key: str, variant: int) -> Iterator[tuple[ColorOp, np.random.Generator]]:
+        """The color halves of policies among the geometry, with the draws they had there, then the recipe's own ops."""
         for step, op in _steps("geometry", self.recipe.geometry):
             if _is_policy(op):
-                for number, colour in enumerate(op.colour_ops(generator(self.recipe.seed, key, variant, step))):
-                    yield colour, generator(self.recipe.seed, key, variant, f"{step}/{number}")
-        for step, colour in _steps("colour", self.recipe.colour):
-            checked = colour if is_tone(colour) else partial(self._call_colour, step, colour)
+                for number, color in enumerate(op.color_ops(generator(self.recipe.seed, key, variant, step))):
+                    yield color, generator(self.recipe.seed, key, variant, f"{step}/{number}")
+        for step, color in _steps("color", self.recipe.color):
+            checked = color if is_tone(color) else partial(self._call_color, step, color)
             yield checked, generator(self.recipe.seed, key, variant, step)
 
-    def _call_colour(self, step: str, op: ColourOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
+    def _call_color(self, step: str, op: ColorOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
         """Call an op, its step named in whatever it raises, and look at what it returns."""
-        with self._stage("colour", step):
+        with self._stage("color", step):
             changed: Any = op(image, draws)
             if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
                 got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
-                raise SampleError(f"a colour op returns {image.dtype} {image.shape}, this one returned {got}")
+                raise SampleError(f"a color op returns {image.dtype} {image.shape}, this one returned {got}")
             return changed
 
     def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
@@ -378,7 +378,7 @@ def _is_array(value: Any) -> bool:
 
 def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
     """Not `isinstance`, which for a Protocol costs more than some ops, at every step of every sample."""
-    return callable(getattr(type(op), "colour_ops", None))
+    return callable(getattr(type(op), "color_ops", None))
 
 
 def _steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:

@@ -436,7 +436,7 @@ class _Shard:
             payloads.append(payload)
             specs.append(stored.specs)
         profile = None
-        if image is not None and not self._context.maker.converts_colour(image):
+        if image is not None and not self._context.maker.converts_color(image):
             profile = foreign_profile(raw.parts[image])
         name = profile[0] if profile else ""
         return SampleResult(key, raw.digest, rows, of_variants(specs), moments, counts, profile=name), payloads

@@ -44,7 +44,7 @@ class SampleResult:
       specs: What each stored field is; empty if the sample was rejected before that was known.
       moments, counts: Sums over the pixels, and counts of classes, by field.
       reject: Why the sample was left out.
-      profile: Name of the colour profile of its image if that is not sRGB, and not converted to it.
+      profile: Name of the color profile of its image if that is not sRGB, and not converted to it.
     """
 
     key: str

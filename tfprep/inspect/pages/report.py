@@ -45,7 +45,7 @@ class BuildFacts:
         built_samples: Samples in the shards that it built.
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
-        profiles: Number of images whose colour profile is not sRGB, by its name, stored as they are.
+        profiles: Number of images whose color profile is not sRGB, by its name, stored as they are.
     """
 
     seconds: float

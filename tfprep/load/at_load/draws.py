@@ -185,10 +185,10 @@ def _unmixed(count: int) -> Mixed:
 
 
 def _side(draw: Words, ratio: npt.NDArray[np.float64], length: int) -> tuple[Numbers, Numbers]:
-    """Return where a box of this share of the side begins and ends, its centre anywhere: as in the authors' code."""
+    """Return where a box of this share of the side begins and ends, its center anywhere: as in the authors' code."""
     side = np.floor(length * ratio).astype(np.int64)
-    centre = below(draw, words(length)).astype(np.int64)
-    return np.clip(centre - side // 2, 0, length), np.clip(centre + side // 2, 0, length)
+    center = below(draw, words(length)).astype(np.int64)
+    return np.clip(center - side // 2, 0, length), np.clip(center + side // 2, 0, length)
 
 
 def betas(alpha: float, key: int, position: Numbers) -> npt.NDArray[np.float64]:

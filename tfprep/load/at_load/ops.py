@@ -2,7 +2,7 @@
 
 - Geometry: `RandomFlip`, `RandomCrop`, `RandomResizedCrop`, `CenterCrop`, `Resize`. All images, masks, maps, boxes and points of
   a sample follow, as they do in a build; labels, scalars and text stay as they are.
-- Colour, of images alone: `ColourJitter`, `Grayscale`, `Solarize`, `RandomErasing`.
+- Color, of images alone: `ColorJitter`, `Grayscale`, `Solarize`, `RandomErasing`.
 - Mixing of two samples: `MixUp`, `CutMix`; and `OneHotLabels`.
 
 Every random number is a function of (seed, epoch, position in the epoch), so that it does not depend on the number of hosts or
@@ -11,8 +11,8 @@ threads, and a resumed run draws the same ones.
 The partner of a sample in `MixUp` and `CutMix` is the next sample of the same global batch, and the first one for the last: in
 a shuffled order a random sample. A host also reads the first sample of the next host's part.
 
-With training=False each op takes its unaugmented form, as ops of `tfprep.augment` do for variant 0: the crop is the centre,
-nothing is flipped, coloured, erased or mixed, and labels are one-hot where they are in training.
+With training=False each op takes its unaugmented form, as ops of `tfprep.augment` do for variant 0: the crop is the center,
+nothing is flipped, colored, erased or mixed, and labels are one-hot where they are in training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from tfprep import augment
 from tfprep.augment.chain import apply_curve
-from tfprep.augment.colour import blend_curve
+from tfprep.augment.color import blend_curve
 from tfprep.augment.transform import Transform, scaling, translation
 from tfprep.checks import (
     Range,
@@ -151,7 +151,7 @@ class RandomResizedCrop(_Checked, augment.RandomResizedCrop):
 
 @dataclass(frozen=True)
 class CenterCrop(_Checked, augment.CenterCrop):
-    """The centre, `height` x `width` pixels, in training too; a smaller image is padded by the recipe's `border` and `fill`."""
+    """The center, `height` x `width` pixels, in training too; a smaller image is padded by the recipe's `border` and `fill`."""
 
     draws: ClassVar[int] = 0
 
@@ -222,15 +222,15 @@ class Covering:
         return Transform(translation(-left, -top) @ scaling(scale, scale), (self.height, self.width))
 
 
-# --- colour: from uint8 [H, W, 3] RGB and draws to the same ------------------------------------------------------------------
+# --- color: from uint8 [H, W, 3] RGB and draws to the same ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ColourJitter:
+class ColorJitter:
     """With probability `p`, other brightness, contrast and saturation, in random order, as torchvision's ColorJitter draws them.
 
     An amount of 0.4 draws the factor uniformly from 0.6 to 1.4; a pair (from, to) is the range of the factor itself, and 0
-    changes nothing. Hue, which costs ten times as much, belongs into the recipe's `colour`.
+    changes nothing. Hue, which costs ten times as much, belongs into the recipe's `color`.
     """
 
     brightness: float | Range = 0.4
@@ -241,9 +241,9 @@ class ColourJitter:
 
     def __post_init__(self) -> None:
         with _as_loader_error():
-            require_probability("ColourJitter.p", self.p)
+            require_probability("ColorJitter.p", self.p)
             for name in ("brightness", "contrast", "saturation"):
-                require_range(f"ColourJitter.{name}", _factors(getattr(self, name)), 0, _MOST_FACTOR)
+                require_range(f"ColorJitter.{name}", _factors(getattr(self, name)), 0, _MOST_FACTOR)
 
     def __call__(self, image: ImageArray, generator: Any, /) -> ImageArray:
         happens, order = generator.random() < self.p, _ORDERS[int(generator.random() * len(_ORDERS))]
@@ -361,7 +361,7 @@ class MixUp(_Encodes):
 @dataclass(frozen=True)
 class CutMix(_Encodes):
     """A box of the sample replaced by the partner's pixels there (Yun et al., 'CutMix', ICCV 2019): as high and wide as
-    sqrt(1 - w) of the image, w from Beta(`alpha`, `alpha`), its centre anywhere, cut off at the borders.
+    sqrt(1 - w) of the image, w from Beta(`alpha`, `alpha`), its center anywhere, cut off at the borders.
 
     Labels become float32 [classes], by the areas that are left. Masks and maps are replaced like the image. `p` is the share
     of samples that are mixed. `classes` is needed where the dataset does not name its classes.
@@ -387,8 +387,8 @@ Cut: TypeAlias = RandomFlip | RandomCrop
 """Ops that move pixels and compute none."""
 Geometry: TypeAlias = RandomFlip | RandomCrop | RandomResizedCrop | CenterCrop | Resize
 Placed: TypeAlias = Geometry | Covering
-Colour: TypeAlias = ColourJitter | Grayscale | Solarize | RandomErasing
+Color: TypeAlias = ColorJitter | Grayscale | Solarize | RandomErasing
 Mixing: TypeAlias = MixUp | CutMix
 Encoding: TypeAlias = MixUp | CutMix | OneHotLabels
 """Ops whose labels are vectors."""
-AtLoadOp: TypeAlias = Geometry | Colour | Encoding
+AtLoadOp: TypeAlias = Geometry | Color | Encoding

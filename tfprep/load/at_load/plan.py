@@ -19,7 +19,7 @@ from tfprep.load.at_load.ops import (
     AtLoadOp,
     Buckets,
     CenterCrop,
-    Colour,
+    Color,
     Covering,
     Cut,
     CutMix,
@@ -49,16 +49,16 @@ class AtLoad:
     """The ops of a loader, checked against its outputs.
 
     `forms` are the geometry of each sample, in order: one form for each size of a batch, which the schedule numbers
-    (`BatchSchedule.forms_at`), and as a rule one. `colour` follows; `mixes` the one or two ops that mix: a sample takes one of
+    (`BatchSchedule.forms_at`), and as a rule one. `color` follows; `mixes` the one or two ops that mix: a sample takes one of
     them, at equal odds. `rasters` and `labels` are the outputs that geometry changes, and those that become one-hot, by name.
-    `images` are the fields that colour changes.
+    `images` are the fields that color changes.
 
     Rasters that are only flipped and cut are copied (`tfprep.load.reader.stages`). With `rules` samples are warped instead, as in
     a build (`tfprep.load.reader.warping`): these are options of `tfprep.augment.warp.warp_sample`, by the recipe.
     """
 
     forms: tuple[tuple[Placed, ...], ...]
-    colour: tuple[Colour, ...]
+    color: tuple[Color, ...]
     mixes: tuple[Mixing, ...]
     seed: int
     training: bool
@@ -83,9 +83,9 @@ class AtLoad:
         return self.forms[-1]
 
     @property
-    def ops(self) -> tuple[Placed | Colour, ...]:
+    def ops(self) -> tuple[Placed | Color, ...]:
         """The ops of one sample."""
-        return *self.geometry, *self.colour
+        return *self.geometry, *self.color
 
     @property
     def crop(self) -> RandomCrop | None:
@@ -109,7 +109,7 @@ class AtLoad:
         return tuple(seed_key(self.seed, f"at_load/{purpose}") for purpose in (*purposes, "mixing"))
 
     def filled(self, outputs: Outputs) -> Outputs:
-        """The outputs after geometry and colour, before samples are mixed: labels are still numbers."""
+        """The outputs after geometry and color, before samples are mixed: labels are still numbers."""
         if not self.views:
             return Outputs(tuple(self._cut(output) for output in outputs.outputs), outputs.structure)
         # One for each view in place of those that geometry changes: {"global": (first, second), ...}.
@@ -159,7 +159,7 @@ def _size_after(ops: Sequence[Placed], size: Sequence[int | None]) -> tuple[int 
 
 
 def check_ops(ops: Any, views: Any = None) -> None:
-    """LoaderError unless it is a list of geometry, then colour, then at most one MixUp and one CutMix; OneHotLabels anywhere.
+    """LoaderError unless it is a list of geometry, then color, then at most one MixUp and one CutMix; OneHotLabels anywhere.
 
     With `views` it is such a list, without mixing, for each of their names.
     """
@@ -170,13 +170,13 @@ def check_ops(ops: Any, views: Any = None) -> None:
         known = ", ".join(op.__name__ for op in get_args(AtLoadOp))
         raise LoaderError(f"at_load is a list of ops of tfprep.load ({known}), not {ops!r}")
     stages = [
-        2 if isinstance(op, MixUp | CutMix) else int(isinstance(op, Colour))
+        2 if isinstance(op, MixUp | CutMix) else int(isinstance(op, Color))
         for op in ops
         if not isinstance(op, OneHotLabels)
     ]
     if stages != sorted(stages):
         raise LoaderError(
-            "at_load: MixUp and CutMix mix finished samples; put them after flips and crops, and colour in between"
+            "at_load: MixUp and CutMix mix finished samples; put them after flips and crops, and color in between"
         )
     kinds = [type(op) for op in ops if isinstance(op, MixUp | CutMix)]
     if len(set(kinds)) < len(kinds):
@@ -238,7 +238,7 @@ def plan_at_load(
         for output in outputs.outputs
         if _kinds(output, specs) & (RASTER_KINDS | PLACES) or output.fields[0] in of_views[0].dropping
     )
-    return replace(of_views[0], forms=((),), colour=(), labels=labels, views=tuple(of_views), moved=moved)
+    return replace(of_views[0], forms=((),), color=(), labels=labels, views=tuple(of_views), moved=moved)
 
 
 def _planned(
@@ -253,7 +253,7 @@ def _planned(
     warps: bool = False,
 ) -> AtLoad:
     geometry = tuple(op for op in ops if isinstance(op, Geometry))
-    colour = tuple(op for op in ops if isinstance(op, Colour))
+    color = tuple(op for op in ops if isinstance(op, Color))
     mixes = tuple(op for op in ops if isinstance(op, MixUp | CutMix))
     kinds = {output.name: _kinds(output, specs) for output in outputs.outputs}
     rasters = tuple(name for name, output_kinds in kinds.items() if output_kinds & RASTER_KINDS)
@@ -266,14 +266,14 @@ def _planned(
     images = tuple(name for name in outputs.fields if name in specs and specs[name].kind == "image")
     moved = {kind for of_output in kinds.values() for kind in of_output}
     moved_alone = all(isinstance(op, Cut) for op in geometry) and not (geometry and moved & PLACES)
-    warps = warps or bucket is not None or bool(colour) or not moved_alone
+    warps = warps or bucket is not None or bool(color) or not moved_alone
     forms, since = _forms(geometry, bucket, training)
     acts = [_act(op) for op in (*ops, *(bucket.forms[:1] if bucket else ()))]
     rules = _rules(recipes, outputs.fields, specs, acts, warps=warps)
     dropping = frozenset() if rules is None else dropped_by(rules, specs)
-    plan = AtLoad(forms, colour, mixes, seed, training, rasters, labels, images, rules, since, dropping)
+    plan = AtLoad(forms, color, mixes, seed, training, rasters, labels, images, rules, since, dropping)
     _check_fields(acts, outputs, kinds, recipes)
-    for op in colour:
+    for op in color:
         name = type(op).__name__
         if not images:
             raise LoaderError(f"at_load: no image is loaded for {name} to work on")
@@ -283,7 +283,7 @@ def _planned(
                 raise LoaderError(f"at_load: {name} takes RGB of 8 bits; '{field}' is {spec.dtype} {list(spec.shape)}")
     _check_sizes(plan, outputs)
     if warps:
-        require_package("cv2", "at_load with ops that resize, colour, or move boxes and points")
+        require_package("cv2", "at_load with ops that resize, color, or move boxes and points")
     return plan
 
 
@@ -515,7 +515,7 @@ def _check_fields(
 
 def _why_not(act: type, output: Output, kinds: set[Kind], unfit: Mapping[str, Unfit]) -> str:
     """Why an output cannot follow the op, and the way out; "" where it can."""
-    if issubclass(act, OneHotLabels | Colour):
+    if issubclass(act, OneHotLabels | Color):
         return ""
     way_out = "leave it out of `fields`, or put the op into the recipe's geometry"
     if kinds & PLACES and issubclass(act, Mixing):

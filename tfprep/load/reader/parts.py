@@ -1,5 +1,5 @@
 """One field on its way from stored bytes into its output. Outputs of which the smaller form that is stored is kept
-are cast or normalised on their way out of the cache.
+are cast or normalized on their way out of the cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 1
 
 @dataclass(frozen=True)
 class Cast:
-    """Makes the rows of an output from those of its stored form: same shape, stored dtype, not normalised."""
+    """Makes the rows of an output from those of its stored form: same shape, stored dtype, not normalized."""
 
     stored: Output
     output: Output
@@ -96,26 +96,26 @@ def smaller_forms(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> 
 def write(
     output: Output, value: Any, target: Any, first: int = 0, last: int | None = None, *, part: bool = False
 ) -> None:
-    """Write a value as the channels [first, last) of an output, cast and normalised; `part`: these are not all."""
+    """Write a value as the channels [first, last) of an output, cast and normalized; `part`: these are not all."""
     few = value.ndim == 3 and value.shape[2] <= FEW_CHANNELS
     if few and not part and value.dtype == np.uint8 and output.mean and output.dtype == "float32" and HAS_OPENCV:
         cv2.LUT(value, _levels(output), target)
     elif few and (part or output.mean is not None):
         for channel in range(value.shape[2]):
-            content = normalised(output, value[..., channel], first + channel, first + channel + 1)
+            content = normalized(output, value[..., channel], first + channel, first + channel + 1)
             np.copyto(target[..., channel], content, casting="unsafe")
     else:
-        np.copyto(target, normalised(output, value, first, last), casting="unsafe")
+        np.copyto(target, normalized(output, value, first, last), casting="unsafe")
 
 
 @lru_cache(maxsize=64)
 def _levels(output: Output) -> Array:
-    """The normalised value of each of the 256 levels of each channel, as OpenCV takes it, in a third of the time."""
-    levels: Array = normalised(output, np.arange(256, dtype=np.uint8)[:, None])[None]
+    """The normalized value of each of the 256 levels of each channel, as OpenCV takes it, in a third of the time."""
+    levels: Array = normalized(output, np.arange(256, dtype=np.uint8)[:, None])[None]
     return levels
 
 
-def normalised(output: Output, value: Any, first: int = 0, last: int | None = None) -> Any:
+def normalized(output: Output, value: Any, first: int = 0, last: int | None = None) -> Any:
     """(value - mean) / std of the channels [first, last); a value [H, W] is one channel."""
     if output.mean is None or output.std is None:
         return value
@@ -199,11 +199,11 @@ class FieldPart:
         return np.array(self.codec.decode(content.tobytes(), self.spec))  # a list of them outlives the scratch memory
 
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a decoded value into its row, or its channels of it, cast and normalised."""
+        """Write a decoded value into its row, or its channels of it, cast and normalized."""
         if None in self.output.shape or self.output.dtype == "string":
             text = self.output.dtype == "string"
             with _finite(self.output) if self._ends else nullcontext():
-                converted = value if text else np.array(normalised(self.output, value), self.output.dtype, order="C")
+                converted = value if text else np.array(normalized(self.output, value), self.output.dtype, order="C")
             values[self.output.name][row] = converted
             return
         target = values[self.output.name][row : row + 1][0, ...]

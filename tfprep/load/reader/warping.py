@@ -1,4 +1,4 @@
-"""Geometry and colour on the way into a batch: the fields of a sample are decoded, warped in one resampling as in a build, and
+"""Geometry and color on the way into a batch: the fields of a sample are decoded, warped in one resampling as in a build, and
 written into their row.
 
 With ops at load a JPEG is decoded at 1/2, 1/4 or 1/8 where the window is so large that nothing is lost. All fields keep their
@@ -127,7 +127,7 @@ class Warping:
             sample, self._kinds, transform, size=size, reduced=reduced, windowed=True, **(view.rules or {})
         )
         for name in view.images if draws is not None else ():
-            for op, numbers in zip(view.colour, (draws or ())[len(view.geometry) :], strict=True):
+            for op, numbers in zip(view.color, (draws or ())[len(view.geometry) :], strict=True):
                 act: Any = op
                 warped[name] = act(warped[name], numbers.anew())
         return warped

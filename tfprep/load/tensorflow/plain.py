@@ -2,7 +2,7 @@
 
 shards -> interleaved records -> shuffle buffer -> parse and decode -> batch -> prefetch
 
-It can be serialised, so that it runs in the tf.data service, and it reads whatever TensorFlow has a file system for, such as
+It can be serialized, so that it runs in the tf.data service, and it reads whatever TensorFlow has a file system for, such as
 `gs://`. Its order is that of a shuffle buffer: not exact, and not resumed at a step as that of `Data.loader` is.
 """
 
@@ -137,7 +137,7 @@ def _check_of_build(data: Dataset, shards: int) -> Callable[[Any], Any]:
 
     def check(path: Any) -> Any:
         def compare() -> Any:
-            # TensorFlow reads a file of a constant name once, when it optimises the graph: the name depends on the shard's.
+            # TensorFlow reads a file of a constant name once, when it optimizes the graph: the name depends on the shard's.
             name = tf.strings.join([manifest, tf.strings.substr(path, 0, 0)])
             now = tf.strings.substr(tf.io.read_file(name), -_SEAL_BYTES, _SEAL_BYTES)
             with tf.control_dependencies([tf.debugging.Assert(tf.equal(now, seal), [message])]):

@@ -49,7 +49,7 @@ class Coco(AnnotatedSource):
     """Images with the annotations of a COCO file. Fields: `image`, and those of `fields`.
 
     Classes are the categories in the order of their ids, numbered from 0 (`box_labels`); in `mask` 0 is background. Boxes leave
-    as x0, y0, x1, y1 in pixels. Key points are pixel indices in COCO: half a pixel is added to a labelled one. The text of the
+    as x0, y0, x1, y1 in pixels. Key points are pixel indices in COCO: half a pixel is added to a labeled one. The text of the
     file is in memory while it is listed, its annotations are not.
 
     An image without annotations is kept, with no boxes, unless `unannotated` says otherwise. An annotation of an image that the
@@ -167,7 +167,7 @@ def _shape(segmentation: Any, name: str) -> dict[str, Any]:
 
 
 def _points(flat: Any, count: int, name: str) -> list[list[float]]:
-    """Key points as rows; an object without any has `count` points that are not labelled."""
+    """Key points as rows; an object without any has `count` points that are not labeled."""
     flat = [0] * (3 * count) if flat is None else flat
     if not _numbers(flat) or len(flat) != 3 * count:
         raise WrongAnnotation(

@@ -57,7 +57,7 @@ class AnnotatedSource:
             raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
         check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
         check_choice(f"{where}: outside", self.outside, ("reject", "cut"))
-        check_common(self, pattern, labelled=False)
+        check_common(self, pattern, labeled=False)
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each field."""

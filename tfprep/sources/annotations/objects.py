@@ -274,7 +274,7 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Literal[
 
 
 def check_point(point: Sequence[float], size: Size, name: str, outside: Literal["reject", "cut"]) -> list[float]:
-    """Return a point x, y, visible in pixels. Raises SampleError if a labelled point lies outside and `outside` is "reject"."""
+    """Return a point x, y, visible in pixels. Raises SampleError if a labeled point lies outside and `outside` is "reject"."""
     x, y, visible = point
     if not np.isfinite(point).all():
         raise SampleError(f"{name}: a point {list(point)} holds NaN or infinity")

@@ -1,7 +1,7 @@
 """COCO's panoptic segmentation: a PNG of segment ids for each image, and a JSON file that says what they are.
 
 Kirillov et al., 'Panoptic Segmentation', CVPR 2019; the format is that of https://cocodataset.org/#format-data: a pixel's id is
-R + 256 * G + 256 * 256 * B, and 0 where nothing is labelled.
+R + 256 * G + 256 * 256 * B, and 0 where nothing is labeled.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
 class CocoPanoptic(AnnotatedSource):
     """Images with COCO's panoptic segmentation. Fields: `image`, and those of `fields`.
 
-    `mask` is 0 where nothing is labelled, and c + 1 for class c, which are the categories in the order of their ids.
+    `mask` is 0 where nothing is labeled, and c + 1 for class c, which are the categories in the order of their ids.
     `instances` is 1, 2, ... for the things in the order of the boxes, and 0 for stuff. A PNG with a segment that the JSON file
     does not name, or without one that it names, rejects its image.
 

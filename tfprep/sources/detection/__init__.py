@@ -1,4 +1,4 @@
-"""Recognises the layout of a folder of raw data, for `tfprep init`; here the answers of the detectors."""
+"""Recognizes the layout of a folder of raw data, for `tfprep init`; here the answers of the detectors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LayoutGuess(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Annotations that were recognised and cannot be read: the layout, and the error that says why."""
+    """Annotations that were recognized and cannot be read: the layout, and the error that says why."""
 
     kind: str
     error: SourceError

@@ -1,4 +1,4 @@
-"""Recognises public data sets and annotations of objects: COCO, YOLO, Pascal VOC, LabelMe; names the files of other tools."""
+"""Recognizes public data sets and annotations of objects: COCO, YOLO, Pascal VOC, LabelMe; names the files of other tools."""
 
 from __future__ import annotations
 

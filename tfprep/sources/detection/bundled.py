@@ -1,4 +1,4 @@
-"""Recognises files that hold many samples each: archives, tables with images as bytes (Hugging Face), videos, arrays of NumPy."""
+"""Recognizes files that hold many samples each: archives, tables with images as bytes (Hugging Face), videos, arrays of NumPy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds the source that fits a folder: annotations, a table beside images, images with masks, class folders, or images alone.
 
-Nothing is dropped in silence. Annotations that are recognised and cannot be read end the search with the source's own error,
+Nothing is dropped in silence. Annotations that are recognized and cannot be read end the search with the source's own error,
 unless other annotations fit; what the source does not read of the folder stands among the doubts.
 """
 
@@ -27,7 +27,7 @@ from tfprep.sources.detection import WITHOUT_ANNOTATIONS, Layout, LayoutGuess, R
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, presets, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, parquet_images, videos
 from tfprep.sources.detection.class_folders import folders
-from tfprep.sources.detection.facts import MOST_COLOURS, PAGES, SAMPLES, Facts, image_form, look
+from tfprep.sources.detection.facts import MOST_COLORS, PAGES, SAMPLES, Facts, image_form, look
 from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
 from tfprep.sources.detection.pairs import pairs, split_words
 from tfprep.sources.detection.tables import about_tables, tables
@@ -51,7 +51,7 @@ _SAME_BITS = 6
 """Bits in which the hashes of a picture and of its thumbnail may differ: `tfprep check` takes up to 10."""
 _LISTS = (".txt", ".csv", ".tsv", ".lst", ".json", "")
 _OF_SPLITS = re.compile(r"(?<![A-Za-z])(?:splits?|partitions?|folds?)(?![A-Za-z])", re.IGNORECASE)
-_NAMED_COLOUR = re.compile(
+_NAMED_COLOR = re.compile(
     r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
 )
 """A line of `class_dict.csv` (name,r,g,b), CVAT's `labelmap.txt` (name:r,g,b::) or CamVid's `label_colors.txt` (r g b name)."""
@@ -110,13 +110,13 @@ def detect(folder: Path, layout: Layout | None = None) -> Detected:
         The source, and what is known about the folder.
 
     Raises:
-        SourceError: There is no image; or annotations are recognised, cannot be read, and no others fit.
+        SourceError: There is no image; or annotations are recognized, cannot be read, and no others fit.
     """
     tree = Inventory.of(folder)
     if not tree.images:
         return _without_images(tree)
     refused: list[Refusal] = []
-    for last, answer in ((recognise is folders, one) for recognise in _DETECTORS for one in recognise(tree)):
+    for last, answer in ((recognize is folders, one) for recognize in _DETECTORS for one in recognize(tree)):
         if layout is not None and answer.kind != layout:
             continue
         if last and layout is None and not refused:  # class folders, or images alone, or why they are not read so
@@ -178,7 +178,7 @@ def examine(candidate: LayoutGuess, tree: Inventory) -> Detected:
     source, doubts = candidate.source, candidate.doubts
     facts = look(source, tree.root)
     if isinstance(source, Paired) and source.mask and facts.drawn and all(facts.drawn.values()):
-        rule = f"{tree.root}: the images {source.image}, with masks {source.mask}, have few colours, as pictures of masks have"
+        rule = f"{tree.root}: the images {source.image}, with masks {source.mask}, have few colors, as pictures of masks have"
         raise SourceError(rule)
     names = ""
     if isinstance(source, Paired) and facts.mask_numbers:
@@ -258,7 +258,7 @@ def _about_splits(source: Source, facts: Facts, tree: Inventory, read: Sequence[
 
 
 def _drawn_apart(facts: Facts) -> str:
-    """Say which images have few colours, where their suffix, folder or the end of their name divides them from all others.
+    """Say which images have few colors, where their suffix, folder or the end of their name divides them from all others.
 
     So masks are told from photos: in a data set of drawings and photos both have the same kinds of names.
     """
@@ -275,7 +275,7 @@ def _drawn_apart(facts: Facts) -> str:
     drawn, others = ([path for path, few in facts.drawn.items() if few is one] for one in (True, False))
     if len(drawn) < _FEW or len(others) < _FEW or set(drawn) - apart:
         return ""
-    return f"files such as {drawn[0]} have few colours, as masks have, and files such as {others[0]} are pictures"
+    return f"files such as {drawn[0]} have few colors, as masks have, and files such as {others[0]} are pictures"
 
 
 def _copies(facts: Facts, tree: Inventory) -> str:
@@ -343,7 +343,7 @@ def _with_pixels(source: _OfPixels, facts: Facts) -> tuple[_OfPixels, tuple[str,
 
 
 def _with_numbers(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired, str, tuple[str, ...]]:
-    """The source with class numbers for its masks, where their files hold colours or black and white; as `_with_palette`."""
+    """The source with class numbers for its masks, where their files hold colors or black and white; as `_with_palette`."""
     numbers = facts.mask_numbers.get("mask")
     if not any(facts.mask_numbers.values()) and not source.palette and facts.problems:
         return _with_palette(source, tree, facts)
@@ -357,9 +357,9 @@ def _with_numbers(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
 
 
 def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired, str, tuple[str, ...]]:
-    """The source with class numbers for the colours of its masks, the file that names them, and the doubts.
+    """The source with class numbers for the colors of its masks, the file that names them, and the doubts.
 
-    The numbers are in the order of that file, such as `class_dict.csv`; without one in that of the colours, black first.
+    The numbers are in the order of that file, such as `class_dict.csv`; without one in that of the colors, black first.
     SourceError if the files are no masks.
     """
     folder = tree.root
@@ -371,23 +371,23 @@ def _with_palette(source: Paired, tree: Inventory, facts: Facts) -> tuple[Paired
             pixels = decode_image(read_files(folder, listing.files, entry)["mask"])
             codes.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
             opened += 1
-        if len(codes) > MOST_COLOURS:
+        if len(codes) > MOST_COLORS:
             raise SourceError(f"{folder}: the files of {source.mask!r} are no masks: {facts.problems[0]}")
-    colours = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(codes)]
-    doubt = f"the masks are pictures of {len(colours)} colours ({opened} opened); another colour is a reject"
+    colors = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(codes)]
+    doubt = f"the masks are pictures of {len(colors)} colors ({opened} opened); another color is a reject"
     for path in tree.files(".csv", ".txt"):
-        named_colours = filter(None, map(_NAMED_COLOUR.fullmatch, tree.text(path).splitlines()))
+        named_colors = filter(None, map(_NAMED_COLOR.fullmatch, tree.text(path).splitlines()))
         names = {
-            (int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in named_colours
+            (int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in named_colors
         }
-        if set(colours) <= names.keys():
-            palette = {colour: number for number, colour in enumerate(names)}
+        if set(colors) <= names.keys():
+            palette = {color: number for number, color in enumerate(names)}
             with suppress(RecipeError):  # two classes of one name
                 named = replace(source, palette=palette, classes=tuple(name.strip(' "') for name in names.values()))
-                return named, path, (f"the classes of the colours are those of {path}",)
+                return named, path, (f"the classes of the colors are those of {path}",)
     known = camvid().palette
-    if len(colours) > 2 and all(colour in known for colour in colours):
+    if len(colors) > 2 and all(color in known for color in colors):
         return replace(source, palette=known, classes=CAMVID_CLASSES), "", (doubt, "the classes are CamVid's")
-    palette = {colour: number for number, colour in enumerate(colours)}
-    about_order = "their numbers follow the colours' order, and want names (classes=)"
+    palette = {color: number for number, color in enumerate(colors)}
+    about_order = "their numbers follow the colors' order, and want names (classes=)"
     return replace(source, palette=palette), "", (doubt, about_order)

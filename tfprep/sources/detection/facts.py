@@ -32,10 +32,10 @@ _MOST_WITHOUT_OBJECTS = 0.1
 """Of COCO's images 1 % have no objects, and Ultralytics advise up to 10 % of background for YOLO."""
 _UNPAIRED = "image without its "
 _PROBLEMS = 4
-MOST_COLOURS = 64
-"""A mask of colours has one colour for each class; a picture has thousands."""
-_SIDE_SEEN, _PIXELS_A_COLOUR = 256, 8
-"""Colours are counted in at most so many rows and columns of an image; few colours are few for the number of pixels too."""
+MOST_COLORS = 64
+"""A mask of colors has one color for each class; a picture has thousands."""
+_SIDE_SEEN, _PIXELS_A_COLOR = 256, 8
+"""Colors are counted in at most so many rows and columns of an image; few colors are few for the number of pixels too."""
 SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 
@@ -58,7 +58,7 @@ class Facts:
         missing: What samples may lack: how many of a split have no objects, and which classes may stand for none.
         tally: What the source passed over.
         used: `path_hash` of each file that samples are made of, sorted.
-        drawn: Path of each opened image, and whether it has few colours, as drawings and pictures of masks have.
+        drawn: Path of each opened image, and whether it has few colors, as drawings and pictures of masks have.
     """
 
     kinds: Mapping[str, Kind]
@@ -141,7 +141,7 @@ class Facts:
             problems.append(f"{more} more of the files opened are rejects")
         problems += [f"{why}, which is a reject: {n}" for why, n in self.tally.items() if why.startswith(_UNPAIRED)]
         problems += self.missing
-        if self.most_numbers > MOST_COLOURS:
+        if self.most_numbers > MOST_COLORS:
             problems.append(
                 f"one mask holds {self.most_numbers} numbers: are these classes, or objects, depths, soft edges?"
             )
@@ -223,7 +223,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
 
 
 def image_form(data: bytes) -> tuple[str, Size, bool]:
-    """Dtype and channels of an image as its file holds them, its size, and whether it has few colours."""
+    """Dtype and channels of an image as its file holds them, its size, and whether it has few colors."""
     if is_jpeg(data):
         return PLAIN[0], image_size(data), False
     try:
@@ -239,7 +239,7 @@ def image_form(data: bytes) -> tuple[str, Size, bool]:
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
-    drawn = len(np.unique(few, axis=0)) <= min(MOST_COLOURS, len(few) // _PIXELS_A_COLOUR)
+    drawn = len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_A_COLOR)
     kind = ", DICOM" if is_dicom(data) else ""
     try:
         pixels_size(data)

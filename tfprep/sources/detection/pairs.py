@@ -44,11 +44,11 @@ _TESTS = {"test", "testing"}
 _OF_IMAGES = ("", "_sat", "_img", "_image", "_rgb", "_photo", "_raw")
 """The ends of the names of images beside which masks lie, as in DeepGlobe."""
 _NAMELESS = re.compile(r"\*|\{(?:part\d+|folder)\}")
-_COLOURED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
-_DRAWN_MASKS = re.compile(rf"{_COLOURED.pattern}|colou?r(?:s|ed)?|instances?", re.IGNORECASE)
+_COLORED = re.compile(r"colou?r_?maps?", re.IGNORECASE)
+_DRAWN_MASKS = re.compile(rf"{_COLORED.pattern}|colou?r(?:s|ed)?|instances?", re.IGNORECASE)
 """Folders with pictures of masks, or masks of instances: the last choice. `color` alone may also hold images, as in ScanNet."""
 NO_IMAGE = re.compile(
-    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLOURED.pattern}|depths?|(?:disp(?:arit(?:y|ies))?|flows?)(?:_(?:occ|noc))?|normals|surface_?normals?|alphas?|mattes?"
+    rf"{MASK_WORD.pattern}|instances?|semantics?|panoptic|{_COLORED.pattern}|depths?|(?:disp(?:arit(?:y|ies))?|flows?)(?:_(?:occ|noc))?|normals|surface_?normals?|alphas?|mattes?"
     "|[hl]r",
     re.IGNORECASE,
 )
@@ -227,7 +227,7 @@ def _parallel(names: Names) -> Iterator[tuple[tuple[str, str], int]]:
         part, mask_part = image.split("/")[place], mask.split("/")[place]
         if not (MASK_WORD.fullmatch(mask_part) or mask_part.startswith(part)) or _suffixes(names[mask]) <= _LOSSY:
             continue
-        beside = _MASK_END.search(part) or NO_IMAGE.fullmatch(part)  # as colour maps and instances beside labels
+        beside = _MASK_END.search(part) or NO_IMAGE.fullmatch(part)  # as color maps and instances beside labels
         if (beside and not _suffixes(names[image]) <= _LOSSY) or _mask_ending(names, image, mask) is None:
             continue
         hole = "{split}" if is_split(part) else "{folder}"

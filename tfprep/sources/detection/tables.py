@@ -1,4 +1,4 @@
-"""Recognises tables beside images: which columns name the images, their classes, masks and splits, and the objects in them."""
+"""Recognizes tables beside images: which columns name the images, their classes, masks and splits, and the objects in them."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ _BOX_COLUMNS: Mapping[BoxFormat, tuple[str, ...]] = {
         *("xtl ytl xbr ybr", "xstart ystart xend yend"),
     ),
     "center_xywh": tuple(
-        f"{centre} {size}"
-        for centre in ("xcenter ycenter", "centerx centery", "cx cy", "xc yc", "xcentre ycentre")
+        f"{center} {size}"
+        for center in ("xcenter ycenter", "centerx centery", "cx cy", "xc yc", "xcentre ycentre")
         for size in ("width height", "w h")
     ),
     "xywh": tuple(

@@ -1,4 +1,4 @@
-"""Colour ops: Pillow, SciPy, scikit-image and formulas, and the distributions of what is drawn."""
+"""Color ops: Pillow, SciPy, scikit-image and formulas, and the distributions of what is drawn."""
 
 import io
 from itertools import permutations
@@ -15,7 +15,7 @@ from tests.fidelity.public import (
     check_counts,
     check_share,
     check_uniform,
-    coloured,
+    colored,
     line_of,
     variants,
     window_of,
@@ -34,7 +34,7 @@ from tfprep.augment import (
     Grayscale,
     Hue,
     Invert,
-    JpegArtefacts,
+    JpegArtifacts,
     MotionBlur,
     Noise,
     Posterize,
@@ -46,7 +46,7 @@ from tfprep.augment import (
 
 
 def picture(seed=0, size=(60, 76)):
-    """Smooth colours with some noise, from 10 to 240, so that AutoContrast and Equalize have something to do."""
+    """Smooth colors with some noise, from 10 to 240, so that AutoContrast and Equalize have something to do."""
     rng = np.random.default_rng(seed)
     smooth = ndimage.gaussian_filter(rng.normal(size=(*size, 3)), (6, 6, 0))
     noisy = 125 + smooth * 40 / smooth.std() + rng.normal(size=(*size, 3)) * 8
@@ -82,7 +82,7 @@ IMAGES = {
     "skewed": np.asarray(255 * (NOISE / 255) ** 3, np.uint8), "plain": np.full((5, 7, 3), (250, 3, 128), np.uint8),
     "two levels": np.where(NOISE > 200, 7, 9).astype(np.uint8),
     "a mean of 1.5": np.array([[[1] * 3, [2] * 3]], np.uint8), "ramp": RAMP, "one pixel": NOISE[:1, :1],
-    "grid of colours": np.stack(np.meshgrid(LEVELS, LEVELS, LEVELS), -1).reshape(86, -1, 3),
+    "grid of colors": np.stack(np.meshgrid(LEVELS, LEVELS, LEVELS), -1).reshape(86, -1, 3),
 }  # fmt: skip
 PILLOW = [
     (Invert(1), ImageOps.invert),
@@ -112,7 +112,7 @@ PILLOW = [
 def test_ops_equal_pillow_bit_for_bit(name):
     for op, reference in PILLOW:
         expected = np.asarray(reference(Image.fromarray(IMAGES[name])))
-        np.testing.assert_array_equal(coloured(op, IMAGES[name])[0], expected, err_msg=repr(op))
+        np.testing.assert_array_equal(colored(op, IMAGES[name])[0], expected, err_msg=repr(op))
 
 
 ALONG = IMAGE.astype(float)
@@ -124,7 +124,7 @@ EXACT = [
     (MotionBlur((1, 1)), IMAGE, 0),
     (MotionBlur((7, 7), (0, 0)), ndimage.uniform_filter1d(ALONG, 7, axis=1, mode="mirror"), 1),
     (MotionBlur((9, 9), (90, 90)), ndimage.uniform_filter1d(ALONG, 9, axis=0, mode="mirror"), 1),
-    *[(JpegArtefacts((40, 40), name), jpeg(IMAGE, 40, n), 0) for n, name in enumerate(("444", "422", "420"))],
+    *[(JpegArtifacts((40, 40), name), jpeg(IMAGE, 40, n), 0) for n, name in enumerate(("444", "422", "420"))],
     (ToneCurve(0), IMAGE, 0),
     (Noise((0, 0)), IMAGE, 0),
 ]
@@ -133,9 +133,9 @@ EXACT = [
 @pytest.mark.covers(*{type(op).__name__ for op, *_ in EXACT})
 def test_ops_of_one_strength_equal_their_reference():
     for op, expected, allowed in EXACT:
-        difference = np.abs(coloured(op, IMAGE)[0].astype(float) - expected).max()
+        difference = np.abs(colored(op, IMAGE)[0].astype(float) - expected).max()
         assert difference <= allowed + 1e-9, op
-    np.testing.assert_array_equal(coloured(Hue((0.3, 0.3)), RAMP)[0], RAMP)
+    np.testing.assert_array_equal(colored(Hue((0.3, 0.3)), RAMP)[0], RAMP)
 
 
 # --- strengths ----------------------------------------------------------------------------------------------------------
@@ -155,15 +155,15 @@ def test_strengths_are_drawn_from_their_ranges():
         (Saturation((0.1, 1.9)), np.array([[[160, 60, 60]]], np.uint8), (0, 0), gray + 7, gray + 1.9 * (160 - gray)),
         (Sharpness((0.0, 3.0)), spike, (2, 2), 124.5, 245),
     ):
-        levels = [float(made[row, column, 0]) for made in coloured(op, image, 600)]
+        levels = [float(made[row, column, 0]) for made in colored(op, image, 600)]
         check_uniform(np.clip(np.array(levels) + 0.5, low, high), low, high)  # results are cut to whole levels
-    made = np.array([image[0, 100, 0] / 255 for image in coloured(Gamma((0.5, 2.0)), RAMP, 600)])
+    made = np.array([image[0, 100, 0] / 255 for image in colored(Gamma((0.5, 2.0)), RAMP, 600)])
     check_uniform(np.clip(np.log(np.log(made) / np.log(100 / 255)), -log(2), log(2)), -log(2), log(2))
-    thresholds = [np.argmax(image[0, :, 0] != RAMP[0, :, 0]) for image in coloured(Solarize((100, 200)), RAMP, 600)]
+    thresholds = [np.argmax(image[0, :, 0] != RAMP[0, :, 0]) for image in colored(Solarize((100, 200)), RAMP, 600)]
     check_uniform(np.array(thresholds) - 0.5, 99.5, 200)
-    bits = [len(np.unique(image)).bit_length() - 1 for image in coloured(Posterize((3, 6)), RAMP, 400)]
+    bits = [len(np.unique(image)).bit_length() - 1 for image in colored(Posterize((3, 6)), RAMP, 400)]
     check_counts([bits.count(n) for n in (3, 4, 5, 6)])
-    hue = [color.rgb2hsv(image)[0, 0, 0] for image in coloured(Hue(0.3), np.array([[[255, 0, 0]]], np.uint8), 600)]
+    hue = [color.rgb2hsv(image)[0, 0, 0] for image in colored(Hue(0.3), np.array([[[255, 0, 0]]], np.uint8), 600)]
     check_uniform(np.clip((np.array(hue) + 0.5) % 1 - 0.5, -0.3, 0.3), -0.3, 0.3)
 
 
@@ -172,16 +172,16 @@ def test_strengths_are_drawn_from_their_ranges():
 def test_ops_happen_with_their_probability(p):
     small = IMAGE[:30, :30]
     for op in (Grayscale(p), Invert(p), Equalize(p), AutoContrast(p)):
-        made = coloured(op, small, 400)
+        made = colored(op, small, 400)
         check_share([not np.array_equal(image, small) for image in made], p)
-    orders = [tuple(image[0, 0]) for image in coloured(ChannelShuffle(p), np.array([[[1, 2, 3]]], np.uint8), 900)]
+    orders = [tuple(image[0, 0]) for image in colored(ChannelShuffle(p), np.array([[[1, 2, 3]]], np.uint8), 900)]
     expected = np.add(p / 6, [1 - p, 0, 0, 0, 0, 0])
     check_counts([orders.count(order) for order in permutations((1, 2, 3))], expected)
 
 
 @pytest.mark.covers("ToneCurve")
 def test_tone_curves_are_parabolas_of_uniform_height():
-    made = np.array([image[0].astype(float) for image in coloured(ToneCurve(40), RAMP, 400)])
+    made = np.array([image[0].astype(float) for image in colored(ToneCurve(40), RAMP, 400)])
     v = np.arange(256)
     bow = 4 * v * (255 - v) / 255**2
     shifts = made[:, 127] - 127
@@ -192,11 +192,11 @@ def test_tone_curves_are_parabolas_of_uniform_height():
 
 @pytest.mark.covers("Clahe")
 @pytest.mark.parametrize("clip", [100.0, 2.0])
-def test_clahe_of_one_tile_is_zuiderveld_s_clipped_equalisation(clip):
+def test_clahe_of_one_tile_is_zuiderveld_s_clipped_equalization(clip):
     """'Contrast Limited Adaptive Histogram Equalization', Graphics Gems IV, 1994, on L* of a gray image."""
     levels = np.clip(np.random.default_rng(0).normal(120, 12, (64, 64)), 60, 180).astype(np.uint8)
     gray = levels[:, :, None].repeat(3, 2)
-    ours = color.rgb2lab(coloured(Clahe((clip, clip), 1), gray)[0])[:, :, 0]
+    ours = color.rgb2lab(colored(Clahe((clip, clip), 1), gray)[0])[:, :, 0]
     lightness = np.rint(color.rgb2lab(gray)[:, :, 0] * 2.55).astype(int)
     counts = np.bincount(lightness.ravel(), minlength=256).astype(float)
     most = max(int(clip * counts.sum() / 256), 1)
@@ -212,7 +212,7 @@ def test_clahe_equalises_tile_by_tile():
     pattern = np.random.default_rng(1).integers(0, 12, (64, 64)).astype(np.uint8)
     halves = pattern + np.where(np.arange(64) < 32, 40, 200).astype(np.uint8)
     gray = halves[:, :, None].repeat(3, 2)
-    one, many = (coloured(Clahe((40, 40), tiles), gray)[0][:, :, 0].astype(float) for tiles in (1, 8))
+    one, many = (colored(Clahe((40, 40), tiles), gray)[0][:, :, 0].astype(float) for tiles in (1, 8))
     for part in (np.s_[8:-8, 4:20], np.s_[8:-8, 44:60]):
         assert many[part].std() > 1.6 * one[part].std()
         assert np.corrcoef(many[part].ravel(), pattern[part].ravel())[0, 1] > 0.8
@@ -229,21 +229,21 @@ POINT[20, 20] = 255
 def test_motion_blur_follows_its_angle_and_length():
     """The axis of a line, and its variance length² / 12."""
     for expected in (0, 20, 45, 70, 90, 110, 135, 160):
-        angle, variance = line_of(coloured(MotionBlur((15, 15), (expected, expected)), POINT)[0][:, :, 0])
+        angle, variance = line_of(colored(MotionBlur((15, 15), (expected, expected)), POINT)[0][:, :, 0])
         assert abs((angle - expected + 90) % 180 - 90) < 3
         assert variance == pytest.approx(15**2 / 12, rel=0.15)
 
 
 @pytest.mark.covers("MotionBlur", "Blur")
 def test_blurs_draw_angles_and_lengths_uniformly():
-    drawn = [line_of(image[:, :, 0]) for image in coloured(MotionBlur((5, 13), (-60, 60)), POINT, 300)]
+    drawn = [line_of(image[:, :, 0]) for image in colored(MotionBlur((5, 13), (-60, 60)), POINT, 300)]
     angles, variances = np.transpose(drawn)
     check_uniform(np.clip(angles, -60, 60), -60, 60)
     check_uniform(np.clip(np.sqrt(12 * variances), 5, 13), 5, 13)
     # The middle of a blurred edge of 0 and 240 has the slope 240 / (sigma sqrt(2 pi)).
     edge = np.zeros((3, 60, 3), np.uint8)
     edge[:, 30:] = 240
-    slopes = [int(image[1, 31, 0]) - int(image[1, 28, 0]) for image in coloured(Blur((1.0, 4.0)), edge, 400)]
+    slopes = [int(image[1, 31, 0]) - int(image[1, 28, 0]) for image in colored(Blur((1.0, 4.0)), edge, 400)]
     at = np.linspace(0.5, 5, 2000)
     expected = [240 * (special.ndtr(1.5 / s) - special.ndtr(-1.5 / s)) for s in at]
     check_uniform(np.clip(np.interp(-np.array(slopes), -np.array(expected), at), 1, 4), 1, 4)
@@ -253,7 +253,7 @@ def test_blurs_draw_angles_and_lengths_uniformly():
 def test_noise_is_normal_independent_and_of_the_drawn_strength():
     """Dvoretzky, Kiefer and Wolfowitz: the empirical distribution lies within sqrt(ln(2 / p) / 2n) of the true one."""
     gray = np.full((120, 150, 3), 128, np.uint8)
-    noise = coloured(Noise((20, 20)), gray)[0].astype(int) - 128
+    noise = colored(Noise((20, 20)), gray)[0].astype(int) - 128
     levels = np.arange(-100, 100)
     empirical = np.array([(noise <= level).mean() for level in levels])
     allowed = np.sqrt(np.log(2 / FALSE_ALARM) / (2 * noise.size))
@@ -263,25 +263,25 @@ def test_noise_is_normal_independent_and_of_the_drawn_strength():
     for axis in (0, 1):
         one, other = np.moveaxis(noise, axis, 0)[:-1].ravel(), np.moveaxis(noise, axis, 0)[1:].ravel()
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.025
-    same = coloured(Noise((20, 20), gray=True), gray)[0]
+    same = colored(Noise((20, 20), gray=True), gray)[0]
     assert (same == same[:, :, :1]).all()
     assert (same.astype(float) - 128).std() == pytest.approx(20, rel=0.03)
     small = np.full((40, 40, 3), 128, np.uint8)
-    deviations = [(image.astype(float) - 128).std() for image in coloured(Noise((5, 25)), small, 300)]
+    deviations = [(image.astype(float) - 128).std() for image in colored(Noise((5, 25)), small, 300)]
     check_uniform(np.clip(deviations, 5, 25), 5, 25)
-    assert coloured(Noise((200, 200)), gray)[0].min() == 0  # cut, not wrapped
-    black = coloured(Noise((10, 10)), gray * 0)[0]
+    assert colored(Noise((200, 200)), gray)[0].min() == 0  # cut, not wrapped
+    black = colored(Noise((10, 10)), gray * 0)[0]
     assert black.max() < 100
     assert (black == 0).mean() == pytest.approx(0.52, abs=0.02)
 
 
-@pytest.mark.covers("JpegArtefacts")
-def test_jpeg_artefacts_draw_each_quality_equally_often():
+@pytest.mark.covers("JpegArtifacts")
+def test_jpeg_artifacts_draw_each_quality_equally_often():
     image = IMAGE[:24, :24]
     references = {quality: jpeg(image, quality) for quality in range(28, 36)}
     found = [
         next(quality for quality, reference in references.items() if np.array_equal(reference, made))
-        for made in coloured(JpegArtefacts((30, 33)), image, 200)
+        for made in colored(JpegArtifacts((30, 33)), image, 200)
     ]
     check_counts([found.count(quality) for quality in (30, 31, 32, 33)])
 
@@ -291,7 +291,7 @@ def test_cutout_fills_squares_around_any_pixel():
     """DeVries and Taylor: the middle of a square is any pixel, so that squares are cut at the edge."""
     image = np.full((20, 30, 3), 200, np.uint8)
     rows, columns = [], []
-    for made in coloured(Cutout(7, 1, 9), image, 1200):
+    for made in colored(Cutout(7, 1, 9), image, 1200):
         changed = (made != 200).any(2)
         assert (made[changed] == 9).all()
         top, left, height, width = window_of(changed)
@@ -299,7 +299,7 @@ def test_cutout_fills_squares_around_any_pixel():
         columns.append(left + 3 if left else width - 4)
     check_counts(np.bincount(rows, minlength=20))
     check_counts(np.bincount(columns, minlength=30))
-    many = [(made[:, :, 0] == 0).sum() for made in coloured(Cutout(3, 4), np.full((200, 200, 3), 200, np.uint8), 30)]
+    many = [(made[:, :, 0] == 0).sum() for made in colored(Cutout(3, 4), np.full((200, 200, 3), 200, np.uint8), 30)]
     assert max(many) == 36
     assert min(many) >= 12
 
@@ -307,7 +307,7 @@ def test_cutout_fills_squares_around_any_pixel():
 @pytest.mark.covers("Erasing")
 def test_erasing_draws_zhong_s_rectangles():
     image = np.full((60, 90, 3), 200, np.uint8)
-    made = coloured(Erasing(0.6, (0.05, 0.2), (0.5, 1.5), level=0), image, 700)
+    made = colored(Erasing(0.6, (0.05, 0.2), (0.5, 1.5), level=0), image, 700)
     check_share([(each != 200).any() for each in made], 0.6)
     windows = [window_of(each[:, :, 0] == 0) for each in made if (each != 200).any()]
     top, left, height, width = np.transpose(windows).astype(float)
@@ -315,7 +315,7 @@ def test_erasing_draws_zhong_s_rectangles():
     check_uniform(np.clip(np.log(height / width), log(0.5), log(1.5)), log(0.5), log(1.5))
     check_uniform(top / (60 - height), 0, 1)
     check_uniform(left / (90 - width), 0, 1)
-    noise = coloured(Erasing(1, (0.3, 0.3), (1, 1)), image)[0]
+    noise = colored(Erasing(1, (0.3, 0.3), (1, 1)), image)[0]
     check_counts(np.bincount(noise[(noise != 200).any(2)].ravel() // 16, minlength=16))
 
 
@@ -323,11 +323,11 @@ def test_all_images_of_a_sample_get_the_same_change_and_masks_none():
     sample = {"image": IMAGE, "second": IMAGE, "mask": IMAGE[:, :, 0]}
     kinds = {"image": "image", "second": "image", "mask": "mask"}
     ops = [Brightness(0.5), Noise(), Hue(), Cutout(8)]
-    first, second = variants(sample, kinds, 2, colour=ops)
+    first, second = variants(sample, kinds, 2, color=ops)
     np.testing.assert_array_equal(first["image"], first["second"])
     np.testing.assert_array_equal(first["mask"], sample["mask"])
     assert (first["image"] != second["image"]).any()
-    plain = variants(sample, kinds, first=0, colour=ops)[0]
+    plain = variants(sample, kinds, first=0, color=ops)[0]
     np.testing.assert_array_equal(plain["image"], IMAGE)
 
 
@@ -339,4 +339,4 @@ def test_a_chain_is_its_ops_in_order():
     expected = ImageEnhance.Brightness(ImageOps.invert(PIL)).enhance(0.5)
     expected = ImageEnhance.Contrast(ImageOps.posterize(expected, 3)).enhance(1.5)
     expected = np.rint(255 * (np.asarray(ImageOps.solarize(expected, 90)) / 255) ** 2)
-    np.testing.assert_array_equal(coloured(chain, IMAGE)[0], expected)
+    np.testing.assert_array_equal(colored(chain, IMAGE)[0], expected)

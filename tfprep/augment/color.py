@@ -1,4 +1,4 @@
-"""Colour: brightness, contrast, saturation, hue, the four of torchvision's ColorJitter; grayscale and shuffled channels; and
+"""Color: brightness, contrast, saturation, hue, the four of torchvision's ColorJitter; grayscale and shuffled channels; and
 tone, ops that map each level of a channel to another through one table of 256 entries.
 
 Images are uint8 [H, W, 3] RGB and stay so. Ops with a `curve` method have a table that does not depend on the image; runs of
@@ -299,7 +299,7 @@ class AutoContrast:
 
 @dataclass(frozen=True)
 class Clahe:
-    """Equalises the lightness L of CIELAB adaptively with limited contrast (CLAHE, Zuiderveld 1994), by OpenCV.
+    """Equalizes the lightness L of CIELAB adaptively with limited contrast (CLAHE, Zuiderveld 1994), by OpenCV.
 
     Attributes:
         clip: the clip limit is drawn uniformly from this range.
