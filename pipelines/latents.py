@@ -1,8 +1,8 @@
 """Latents for diffusion: photos at 64 x 64 pixels and their mirror images, and what a VAE and a text encoder make of each.
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 120` draws 120 photos in 3 classes. 216 records, 1.4 MB, 1 s.
-Run: tfprep build latents.py --data demo/objects --out demo/things
-     tfprep add-fields demo/things latents.py    (docs/tutorials/latents.md makes encoders.keras, which it reads)
+Run: tfprep build latents.py --data demo/objects --out demo/latents
+     tfprep add-fields demo/latents latents.py    (docs/tutorials/embeddings.md makes encoders.keras, which it reads)
 """
 
 from pathlib import Path
