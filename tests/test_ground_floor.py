@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import tfprep
-from tfprep import pages
-from tfprep.boxes import BOX_FORMATS
+from tfprep.dataset.plain_json import from_json, indented
 from tfprep.errors import RecipeError
-from tfprep.plain_json import from_json, indented
+from tfprep.fields import BOX_FORMATS
+from tfprep.inspect import pages
 from tfprep.python_file import import_file
 from tfprep.units import printable
 

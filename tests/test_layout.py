@@ -18,8 +18,19 @@ from tfprep import errors
 ROOT = Path(__file__).parents[1] / "tfprep"
 
 LEVELS = [
-    {"checks", "engines", "errors", "fields", "images", "limits", "optional", "pages", "python_file", "seeding"}
-    | {"_version", "boxes", "child_process", "opencv", "plain_json", "units"},
+    {
+        "checks",
+        "child_process",
+        "engines",
+        "errors",
+        "fields",
+        "images",
+        "limits",
+        "optional",
+        "python_file",
+        "seeding",
+        "units",
+    },
     {"sources", "derive", "augment", "codecs", "records", "storage"},
     {"dataset", "recipe", "inspect", "export"},
     {"builder", "load", "train"},

@@ -11,8 +11,7 @@ import tfprep
 from tfprep import train
 from tfprep.cli import main
 from tfprep.errors import MissingDependencyError
-from tfprep.opencv import cv2
-from tfprep.optional import OPTIONAL, require_package, tensorboard_shows
+from tfprep.optional import OPTIONAL, cv2, require_package, tensorboard_shows
 
 WITHOUT_TENSORFLOW = """
 import sys

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfprep._version import __version__
 from tfprep.optional import lazy_names
+
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from tfprep import augment, bench, builder, codecs, dataset, derive, engines, errors, load, sources, train
-    from tfprep.boxes import convert_boxes
+    from tfprep.fields import convert_boxes
     from tfprep.load import mix, open
     from tfprep.model_fields import add_fields, build, remove_fields
     from tfprep.recipe import ModelFields, Recipe
@@ -41,7 +42,7 @@ _SUBMODULES = (
 __getattr__, _ = lazy_names(
     __name__,
     {
-        "boxes": ["convert_boxes"],
+        "fields": ["convert_boxes"],
         "load": ["mix", "open"],
         "model_fields": ["add_fields", "build", "remove_fields"],
         "recipe": ["ModelFields", "Recipe"],

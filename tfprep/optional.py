@@ -1,12 +1,19 @@
-"""Optional packages: a feature that needs one says which, and how to install it; names that are imported when first used."""
+"""Optional packages: a feature that needs one says which, and how to install it; names that are imported when first used.
+
+`from tfprep.optional import cv2` takes the place of `import cv2`: datasets are opened, loaded and checked without OpenCV.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfprep.errors import MissingDependencyError
+
+__all__ = [
+    "CV_CHANNELS", "HAS_OPENCV", "OPTIONAL", "cv2", "lazy_names", "missing_package", "require_package", "tensorboard_shows",
+]  # fmt: skip
 
 OPTIONAL = {
     "cv2": ("OpenCV", "'tfprep[opencv]'"),
@@ -91,3 +98,26 @@ def lazy_names(
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get, lambda: sorted([*homes, *submodules])
+
+
+HAS_OPENCV = importlib.util.find_spec("cv2") is not None
+"""Whether OpenCV is installed."""
+CV_CHANNELS = 128
+"""The most channels of an array in OpenCV 5; 512 in OpenCV 4."""
+
+if TYPE_CHECKING:
+    import cv2
+else:
+
+    class _OpenCv:
+        """Stands for the module; each name is kept here when it is first used."""
+
+        def __getattr__(self, name: str) -> Any:
+            if not HAS_OPENCV:  # looking it up again would fail: OpenCV replaces its module while it is imported
+                instead = "datasets are opened, loaded and checked without it"
+                require_package("cv2", "what warps, draws or encodes pixels", instead)
+            value = getattr(importlib.import_module("cv2"), name)
+            setattr(self, name, value)
+            return value
+
+    cv2 = _OpenCv()

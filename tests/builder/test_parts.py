@@ -15,7 +15,7 @@ import pytest
 
 from tests.builder.conftest import check_whole, digests, run
 from tests.commands import status_of
-from tfprep import opencv
+from tfprep import optional
 from tfprep.builder import build_part, options, plan_build
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.options import BuildOptions, parse_part
@@ -85,7 +85,7 @@ def test_fields_that_differ_between_parts_are_settled_at_the_end(full):
 
 
 def other_opencv(site, monkeypatch):
-    monkeypatch.setattr(opencv.cv2, "__version__", "4.0.0")
+    monkeypatch.setattr(optional.cv2, "__version__", "4.0.0")
     plan.maker_versions.cache_clear()
 
 

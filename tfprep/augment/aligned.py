@@ -20,7 +20,7 @@ import numpy as np
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array, Size
-from tfprep.opencv import CV_CHANNELS, cv2
+from tfprep.optional import CV_CHANNELS, cv2
 
 Border: TypeAlias = Literal["constant", "reflect", "replicate"]
 

@@ -13,7 +13,7 @@ from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
 from tfprep.augment.warp import Fill, warp_sample
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 
 class ToneOp:

@@ -19,7 +19,7 @@ import numpy as np
 from tfprep.augment.chain import ToneOp, apply_curve
 from tfprep.checks import Range, around, require, require_number, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 _MOST_FACTOR = 10.0
 """No published policy exceeds a factor of 2 (AutoAugment, RandAugment and TrivialAugment 1.9, SimCLR 1.8). Brightness 10 turns

@@ -14,7 +14,7 @@ import numpy as np
 from tfprep.augment.transform import Transform, identity
 from tfprep.checks import is_number, require, require_count, require_number
 from tfprep.fields import Array, Size
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 _STEPS = 50
 _CLOSE_PX = 1e-3

@@ -26,7 +26,7 @@ from tfprep.checks import (
     require_whole,
 )
 from tfprep.fields import Array, ImageArray
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 _REACH = 4.0
 

@@ -42,7 +42,7 @@ from tfprep.augment.aligned import (
 from tfprep.augment.transform import Transform, exchange_rows, is_affine, scaling, translation, warp_boxes, warp_points
 from tfprep.errors import SampleError
 from tfprep.fields import RASTER_KINDS, Array, Kind, Sample, Size, raster_size
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 Fill: TypeAlias = float | tuple[float, ...]
 

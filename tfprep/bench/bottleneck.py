@@ -18,7 +18,7 @@ from tfprep.codecs import Codec, Jpeg, Raw, Zstd
 from tfprep.dataset import Dataset
 from tfprep.fields import RASTER_KINDS, Array, Kind
 from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 from tfprep.units import number
 
 MAP_SHARE = 0.5

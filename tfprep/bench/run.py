@@ -16,8 +16,8 @@ from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.stages import StageCosts, stage_candidates, stage_costs
 from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
+from tfprep.inspect.pages import render
 from tfprep.load import Data
-from tfprep.pages import render
 from tfprep.storage.urls import is_remote
 
 LOADER = "loader"

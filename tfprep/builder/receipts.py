@@ -25,8 +25,8 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import PRIVATE
+from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError
-from tfprep.plain_json import from_json
 from tfprep.storage.local import sync_folder
 from tfprep.storage.urls import read_content, remove_file, size_of, write_content
 

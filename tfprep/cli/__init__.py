@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tfprep._version import __version__
+from tfprep import __version__
 from tfprep.cli.text import echo, json_alone, print_json
 from tfprep.errors import TfprepError, TooManyRejectsError
 

@@ -15,7 +15,7 @@ from tfprep import images
 from tfprep.codecs.codec import Feature, OneBytes, image_feature, require_kind, tensor_feature
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.optional import HAS_OPENCV, cv2
 
 _PNG_START = b"\x89PNG"
 _OPAQUE = {"uint8": 255, "uint16": 65535}

@@ -26,9 +26,9 @@ import numpy as np
 from tfprep.codecs import from_description
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name, check_name
+from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import FieldSpec, field_name_fault
-from tfprep.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.records.framing import FRAME_BYTES
 from tfprep.storage.urls import open_file
 from tfprep.units import printable

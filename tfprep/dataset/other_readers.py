@@ -14,8 +14,8 @@ from typing import Any
 from tfprep.codecs import from_description
 from tfprep.dataset.manifest import FileDigest, Manifest
 from tfprep.dataset.names import variant_split
+from tfprep.dataset.plain_json import indented
 from tfprep.fields import Kind
-from tfprep.plain_json import indented
 
 _ENCODED = ("jpeg", "png", "original")
 """Codecs that TensorFlow Datasets decodes; it delivers the bytes of others."""

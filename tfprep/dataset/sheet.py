@@ -20,7 +20,7 @@ from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import inspected
 from tfprep.errors import DatasetError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 _GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14
 _CAPTION_VALUES, _CAPTION_LETTERS = 16, 200

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tfprep.fields import Array, ImageArray
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 from tfprep.seeding import generator
 
 CLASSES = ("ground", "leaf", "star", "stone")

@@ -26,7 +26,7 @@ import numpy as np
 from tfprep.checks import require, require_class, require_classes, require_number, require_positive
 from tfprep.derive.inputs import mask_of
 from tfprep.fields import Array, Kind, Sample
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 Targets: TypeAlias = int | tuple[int, ...]
 DistanceDtype: TypeAlias = Literal["uint8", "uint16", "float16", "float32"]

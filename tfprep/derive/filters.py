@@ -10,7 +10,7 @@ import numpy as np
 from tfprep.checks import require, require_number
 from tfprep.derive.inputs import image_of
 from tfprep.fields import Array, Kind, Sample
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 
 @dataclass(frozen=True)

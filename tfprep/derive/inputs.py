@@ -9,7 +9,7 @@ import numpy as np
 
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, Sample, Size
-from tfprep.opencv import CV_CHANNELS, cv2
+from tfprep.optional import CV_CHANNELS, cv2
 
 
 def mask_of(sample: Sample, name: str) -> Array:

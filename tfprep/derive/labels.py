@@ -18,7 +18,7 @@ from tfprep.derive.heatmaps import stamp_gaussian
 from tfprep.derive.inputs import classes_of, mask_of, merged
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Kind, Sample
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from PIL import Image
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
 from tfprep.images.pillow import check_pixels, is_jpeg, known_orientation, opened, pillow_orientation, rgb_pixels
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.optional import HAS_OPENCV, cv2
 
 _SCAN, _END = 0xDA, 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}

@@ -39,8 +39,7 @@ from tfprep.images.pillow import (
     upright_size,
     white_level,
 )
-from tfprep.opencv import cv2
-from tfprep.optional import require_package
+from tfprep.optional import cv2, require_package
 
 _EXACT_IN_FLOAT32 = 1 << 24
 """float32 holds all whole numbers up to this one."""

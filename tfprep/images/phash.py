@@ -16,7 +16,7 @@ from tfprep.fields import Array
 from tfprep.images.decode import decode_image
 from tfprep.images.jpeg import jpeg_header
 from tfprep.images.pillow import is_jpeg
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 HASH_BITS = 64
 _SIDE, _FREQUENCIES = 32, 8

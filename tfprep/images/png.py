@@ -12,7 +12,7 @@ from PIL import Image
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array
 from tfprep.images.pillow import check_pixels
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.optional import HAS_OPENCV, cv2
 
 _GRAY_ALPHA = 4
 """The color type of gray and alpha in a PNG's header, byte 25."""

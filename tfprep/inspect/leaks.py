@@ -30,7 +30,7 @@ from tfprep.inspect.fingerprints import (
     read_fingerprints,
 )
 from tfprep.inspect.thumbnails import alike, read_thumbnails
-from tfprep.opencv import HAS_OPENCV
+from tfprep.optional import HAS_OPENCV
 from tfprep.storage.local import write_whole
 
 DISTANCE, DISTANCE_OF_MANY, MANY = 10, 8, 200_000

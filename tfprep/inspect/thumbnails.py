@@ -16,7 +16,7 @@ from tfprep.dataset import Dataset
 from tfprep.errors import RecordError
 from tfprep.fields import Array
 from tfprep.inspect.fingerprints import Fingerprints, OnRecord, oriented
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 _SIDE = 64
 _CENTER = 44

@@ -18,10 +18,10 @@ from tfprep.dataset import FileInfo
 from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import fields_receipt, shard_name
+from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
-from tfprep.plain_json import from_json
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
 from tfprep.records.framing import HEADER_BYTES

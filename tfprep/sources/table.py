@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tfprep.boxes import BoxFormat, check_box_format
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import KINDS, Kind
+from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
 from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
 from tfprep.sources.cells import (

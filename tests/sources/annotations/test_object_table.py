@@ -5,8 +5,8 @@ import pytest
 
 from tests.sources.building import built, write_picture
 from tfprep import convert_boxes
-from tfprep.boxes import BOX_FORMATS
 from tfprep.errors import SourceError
+from tfprep.fields import BOX_FORMATS
 from tfprep.sources import ObjectTable
 
 HEIGHT, WIDTH = 40, 56

@@ -22,8 +22,8 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
 from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
+from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError, ObjectChangedError
-from tfprep.plain_json import from_json
 from tfprep.recipe.changes import what_changed
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import read_content

@@ -29,7 +29,7 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
 from tfprep.errors import SourceError
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
 from tfprep.sources import Listing
 from tfprep.sources.raw import file_system_of

@@ -53,7 +53,7 @@ from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import foreign_profile, perceptual_hash
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.records import encode

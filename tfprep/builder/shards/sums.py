@@ -17,7 +17,7 @@ import numpy as np
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 
 @dataclass(frozen=True)

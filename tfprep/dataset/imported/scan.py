@@ -23,12 +23,12 @@ import pyarrow as pa
 from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone, TaskProgress
 from tfprep.dataset.imported.schema import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
 from tfprep.dataset.imported.shards import Shard, current, open_shard
+from tfprep.dataset.plain_json import from_json, indented
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
-from tfprep.plain_json import from_json, indented
 from tfprep.records.example import messages
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Walk, masked, walk

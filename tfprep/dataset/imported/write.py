@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfprep._version import __version__
+from tfprep import __version__
 from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, head_bytes, part_of, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below

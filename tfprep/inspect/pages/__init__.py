@@ -1,1 +1,43 @@
-"""The pages: the report of a dataset and that of its duplicates. Each is one file that opens offline, without a script."""
+"""HTML pages from Jinja2 templates, with every value escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).parents[2]
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of this package.
+
+    Args:
+        template: The template's path in the package, such as `bench/report.html.j2`.
+        **values: The names that the template uses. A template that names anything else is an error.
+
+    Returns:
+        The page. Values are escaped unless they are `markupsafe.Markup`.
+    """
+    return str(_environment(_PACKAGE).get_template(template).render(values))
+
+
+def prepare(*templates: str) -> None:
+    """Import Jinja2 and compile these templates, so that `render` need not: together 0.1 s."""
+    for template in templates:
+        _environment(_PACKAGE).get_template(template)
+
+
+@cache
+def _environment(folder: Path) -> Any:
+    import jinja2  # imported here, as only the commands that write pages need it
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        extensions=["jinja2.ext.loopcontrols"],
+    )

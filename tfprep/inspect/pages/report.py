@@ -25,8 +25,8 @@ from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
 from tfprep.inspect.groups import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
+from tfprep.inspect.pages import prepare, render
 from tfprep.inspect.stats import DatasetStats
-from tfprep.pages import prepare, render
 from tfprep.units import duration, size
 
 _COMMON_CLASSES, _RARE_CLASSES = 40, 20

@@ -10,7 +10,7 @@ from tfprep.load.at_load.draws import PARTS, Mixed, mixtures
 from tfprep.load.at_load.plan import AtLoad, not_a_class
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.batch import Batch
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 HALF_UP = 1 / 512
 """Added before OpenCV rounds half to even: the sums are whole 256ths, so that this rounds halves up and changes nothing else."""

@@ -41,7 +41,7 @@ from tfprep.checks import (
 )
 from tfprep.errors import LoaderError, RecipeError, SampleError
 from tfprep.fields import ImageArray, Size
-from tfprep.opencv import cv2
+from tfprep.optional import cv2
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.opencv import HAS_OPENCV, cv2
+from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import decode as decode_example
 from tfprep.records import unpack
 

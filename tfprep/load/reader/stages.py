@@ -22,7 +22,7 @@ from tfprep.load.outputs import Output
 from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Rows, Stage, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.opencv import CV_CHANNELS, HAS_OPENCV, cv2
+from tfprep.optional import CV_CHANNELS, HAS_OPENCV, cv2
 
 View: TypeAlias = tuple[int, int, int, int, bool, bool]
 """The window of a raster: y, x, height, width, whether it is flipped vertically, and horizontally."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.boxes import BoxFormat, check_box_format, convert_boxes
 from tfprep.errors import RecipeError, SourceError
+from tfprep.fields import BoxFormat, check_box_format, convert_boxes
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedSource,

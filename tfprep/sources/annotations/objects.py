@@ -41,9 +41,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tfprep.boxes import BoxFormat, convert_boxes
 from tfprep.errors import RecipeError, SampleError
-from tfprep.fields import Array, Kind, Size
+from tfprep.fields import Array, BoxFormat, Kind, Size, convert_boxes
 from tfprep.optional import require_package
 from tfprep.sources.source import Entry, FieldDecoder
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.boxes import BoxFormat, convert_boxes
 from tfprep.errors import SampleError, SourceError
-from tfprep.fields import Kind
+from tfprep.fields import BoxFormat, Kind, convert_boxes
 from tfprep.images import pixels_size
 from tfprep.sources.annotations import ObjectTable
 from tfprep.sources.annotations.listing import WrongAnnotation
