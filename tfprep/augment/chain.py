@@ -76,7 +76,7 @@ def follow(first: Array, then: Array) -> Array:
 def apply_geometry(
     sample: Sample,
     kinds: Mapping[str, Kind],
-    steps: Sequence[tuple[GeometryOp | Custom, np.random.Generator | None]],
+    steps: Iterable[tuple[GeometryOp | Custom, np.random.Generator | None]],
     *,
     border: Border = "constant",
     fill: Mapping[str, Fill] | None = None,

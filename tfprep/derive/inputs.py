@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfprep.errors import RecipeError, SampleError
-from tfprep.fields import Array, Sample, Size
+from tfprep.fields import Array, Kind, Sample, Size
 from tfprep.optional import CV_CHANNELS, cv2
 
 
@@ -80,3 +80,9 @@ class Derived(Protocol):
     """
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array: ...
+
+
+def derived_kind(derived: Any) -> Kind:
+    """Return the kind of a derived input; a map if it does not say."""
+    kind: Kind = getattr(derived, "kind", "map")
+    return kind

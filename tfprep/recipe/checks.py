@@ -16,6 +16,7 @@ from tfprep import derive
 from tfprep.augment import Custom, Flip
 from tfprep.codecs import Jpeg, Original
 from tfprep.dataset.names import check_name
+from tfprep.derive.inputs import derived_kind
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
 
@@ -109,12 +110,6 @@ def file_digest(path: Path) -> str:
             f"files: {path} cannot be read: {error.strerror}; a relative name is one below the recipe's folder",
         )
     return _digested[state]
-
-
-def derived_kind(derived: Any) -> Kind:
-    """The kind of a derived input; a map if it does not say."""
-    kind: Kind = getattr(derived, "kind", "map")
-    return kind
 
 
 def wrong(where: tuple[str, ...], message: str) -> NoReturn:

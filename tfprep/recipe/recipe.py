@@ -17,10 +17,10 @@ from typing import Any, Literal
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
-from tfprep.derive.inputs import Derived
+from tfprep.derive.inputs import Derived, derived_kind
 from tfprep.fields import Kind
 from tfprep.python_file import running_folder
-from tfprep.recipe.checks import check_kinds, check_options, derived_kind, file_digest, wrong
+from tfprep.recipe.checks import check_kinds, check_options, file_digest, wrong
 from tfprep.recipe.describe import Description
 from tfprep.recipe.model_fields import ModelFields
 from tfprep.sources.source import Listing, Source

@@ -36,7 +36,7 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.make_sample import SampleMaker, Stored, TimedStage
+from tfprep.builder.shards.make_sample import SampleMaker, Stored
 from tfprep.builder.shards.sums import (
     FieldForm,
     Moments,
@@ -56,6 +56,7 @@ from tfprep.images import foreign_profile, perceptual_hash
 from tfprep.optional import cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
+from tfprep.recipe.sample import TimedStage
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources import Entry, Listing, read_files

@@ -1,0 +1,341 @@
+"""A sample is a pure function of its fields and of its draws: geometry, then derived inputs, then color.
+
+Builds and loaders make every sample with `Stages`, from the same ops, so that a stage runs ahead of training or at load with the
+same result. Each stage maps a mapping to a new mapping. An error, in tfprep or in a user's function, becomes a SampleError that
+names the stage and the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from time import perf_counter
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
+
+import numpy as np
+
+from tfprep.augment.aligned import Border
+from tfprep.augment.chain import Custom, apply_colors, apply_geometry, is_tone
+from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
+from tfprep.augment.warp import Fill, reduction_for, warp_sample
+from tfprep.derive.inputs import Derived, derived_kind
+from tfprep.errors import BuildError, SampleError, summary_of
+from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
+
+T = TypeVar("T")
+Draws: TypeAlias = Callable[[str], "np.random.Generator | None"]
+"""The generator of a step, such as "geometry/Flip/0"; None where the step takes its unaugmented form. Each call
+begins with the first draw. A derived input always draws: its steps, such as "derive/clicks", have a generator in any case."""
+_MOST_SIZES = 1000
+"""Sizes of images whose transform is kept."""
+
+
+class PolicyOp(Protocol):
+    """A geometry op that has a color half, of the same draws: RandAugment and TrivialAugment."""
+
+    def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]: ...
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Geometry, derived inputs and color, the options of a recipe or of a loader.
+
+    Attributes:
+        kinds: The kinds of the fields that come in.
+        geometry: As in `Recipe`.
+        derive: As in `Recipe`.
+        color: As in `Recipe`.
+        border: As in `Recipe`, like the other options of how fields follow geometry.
+        fill: See `border`.
+        min_visible: See `border`.
+        row_fields: See `border`.
+        flip_indices: See `border`.
+        seconds: Adds up the time spent, by stage.
+    """
+
+    kinds: Mapping[str, Kind]
+    geometry: Sequence[GeometryOp | Custom] = ()
+    derive: Mapping[str, Derived] = dataclasses.field(default_factory=dict)
+    color: Sequence[ColorOp] = ()
+    border: Border = "constant"
+    fill: Mapping[str, Fill] = dataclasses.field(default_factory=dict)
+    min_visible: float = 0.0
+    row_fields: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    flip_indices: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
+    _unaugmented: dict[Size, Transform] = dataclasses.field(default_factory=dict, compare=False, init=False)
+    """The transform of the unaugmented form, which is made once for all images of one size (`GeometryOp`)."""
+
+    def make(
+        self,
+        sample: Sample,
+        draws: Draws,
+        *,
+        size: Size | None = None,
+        transform: Transform | None = None,
+        reduced: int = 1,
+    ) -> Sample:
+        """Return the sample after all stages.
+
+        Args:
+            sample: The decoded fields. They are not changed.
+            draws: The draws of each step.
+            size: (height, width) of the sample's rasters; by default as they are.
+            transform: What `transform(draws, size)` returned, if it was asked.
+            reduced: The factor by which a JPEG was reduced when it was decoded (`tfprep.augment.warp.warp_sample`).
+
+        Raises:
+            SampleError: A stage cannot work on this sample.
+            BuildError: A user's function imports a module that is not installed.
+        """
+        size = size or raster_size(sample, self.kinds)
+        if self._has_custom:
+            sample = self._customized(sample, draws)
+        elif transform := transform or self.transform(draws, size):
+            with self._stage("geometry"):
+                sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self._rules)
+        return self._colored(self._derived(_read_only(sample), draws), draws)
+
+    def transform(self, draws: Draws, size: Size | None) -> Transform | None:
+        """Return all geometry as one transform; None where there is nothing to do, or it is not known ahead (`Custom`)."""
+        if size is None or not self.geometry or self._has_custom:
+            return None
+        first, _ = self._geometry_steps[0]
+        unaugmented = draws(first) is None
+        if unaugmented and size in self._unaugmented:
+            return self._unaugmented[size]
+        whole = identity(size)
+        for step, op in self._geometry_steps:
+            with self._stage("geometry", step):
+                whole = whole.then(op(whole.size, draws(step)))
+        # A bend may hold maps of all pixels.
+        if unaugmented and not whole.bends and len(self._unaugmented) < _MOST_SIZES:
+            whole.matrix.flags.writeable = False
+            self._unaugmented[size] = whole
+        return whole
+
+    def reduction(self, draws: Draws, size: Size) -> int:
+        """Return the factor, 8, 4, 2 or 1, by which a JPEG may be reduced when it is decoded: geometry makes it that small."""
+        transform = self.transform(draws, size)
+        return 1 if transform is None else reduction_for(transform)
+
+    # --- geometry -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _has_custom(self) -> bool:
+        """Return True if a function of whole samples is among the geometry, so that transforms are not known ahead."""
+        return any(isinstance(op, Custom) for op in self.geometry)
+
+    @cached_property
+    def _geometry_steps(self) -> Sequence[tuple[str, Any]]:
+        return list(named_steps("geometry", self.geometry))
+
+    @cached_property
+    def _rules(self) -> Mapping[str, Any]:
+        """What comes to be outside the image, and the rows of boxes and points: options of `warp_sample`."""
+        names = ("border", "fill", "min_visible", "row_fields", "flip_indices")
+        return {name: getattr(self, name) for name in names}
+
+    def _customized(self, sample: Sample, draws: Draws) -> Sample:
+        """Geometry with whole-sample functions in it: one resampling between two of them."""
+        with self._stage("geometry"):
+            steps = ((op, draws(step)) for step, op in self._geometry_steps)
+            # A function may write into its sample; the next variant begins with the same decoded one.
+            own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
+            return apply_geometry(own, self.kinds, steps, **self._rules)
+
+    # --- derived inputs -----------------------------------------------------------------------------------------------
+
+    def _derived(self, sample: Sample, draws: Draws) -> Sample:
+        fields = dict(sample)
+        for name, derived in self.derive.items():
+            with self._stage("derive", name):
+                generator: Any = draws(f"derive/{name}")
+                value = derived(MappingProxyType(fields), generator)
+                _check_value(value, derived_kind(derived), raster_size(sample, self.kinds))
+                fields |= _read_only({name: value})
+        return fields
+
+    # --- color --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _policies(self) -> Sequence[tuple[str, PolicyOp]]:
+        """The geometry ops that have a color half."""
+        return [(step, op) for step, op in self._geometry_steps if _is_policy(op)]
+
+    def _colored(self, sample: Sample, draws: Draws) -> Sample:
+        if not self.color and not self._policies:
+            return sample
+        changed = {}
+        for name, image in sample.items():
+            if self.kinds.get(name) == "image":
+                with self._stage("color", name):
+                    changed[name] = apply_colors(image, self._drawn_colors(image, draws))
+        return {**sample, **changed}
+
+    def _drawn_colors(self, image: ImageArray, draws: Draws) -> Iterator[tuple[ColorOp, np.random.Generator]]:
+        """The color halves of policies, with the draws they had among the geometry, then the color ops; each with its draws."""
+        for step, policy in self._policies:
+            if (generator := draws(step)) is not None:
+                _check_color_op(policy, image)
+                for number, color in enumerate(policy.color_ops(generator)):
+                    if (inner := draws(f"{step}/{number}")) is not None:
+                        yield color, inner
+        for step, op in named_steps("color", self.color):
+            if (generator := draws(step)) is not None:
+                _check_color_op(op, image)
+                yield op if is_tone(op) else partial(_called_color, step, op), generator
+
+    def _stage(self, stage: str, field: str = "") -> SampleStage:
+        return SampleStage(self.seconds, stage, field)
+
+
+def _called_color(step: str, op: ColorOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
+    """Call an op, its step named in whatever it raises, and look at what it returns."""
+    with SampleStage({}, "color", step):
+        changed: Any = op(image, draws)
+        if not isinstance(changed, np.ndarray) or changed.dtype != image.dtype or changed.shape != image.shape:
+            got = f"{changed.dtype} {changed.shape}" if isinstance(changed, np.ndarray) else type(changed).__name__
+            raise SampleError(f"a color op returns {image.dtype} {image.shape}, this one returned {got}")
+        return changed
+
+
+def named_steps(stage: str, ops: Sequence[T]) -> Iterator[tuple[str, T]]:
+    """Each op with the name of its draws, such as `geometry/Rotate/0`: ops of other types do not change it."""
+    seen: Counter[str] = Counter()
+    for op in ops:
+        name = getattr(op, "__name__", type(op).__name__)
+        yield f"{stage}/{name}/{seen[name]}", op
+        seen[name] += 1
+
+
+def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
+    """Return True if a geometry op has a color half. `isinstance` of a Protocol costs more than some ops."""
+    return callable(getattr(type(op), "color_ops", None))
+
+
+def _read_only(sample: Sample) -> Sample:
+    """The sample with arrays that a user's function cannot write into: other variants and stored fields share them."""
+    views = {name: value.view() for name, value in sample.items() if isinstance(value, np.ndarray)}
+    for view in views.values():
+        view.flags.writeable = False
+    return {**sample, **views}
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_color_op(op: Any, image: Array) -> None:
+    """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB."""
+    plain = image.dtype == np.uint8 and image.shape[2] in (1, 3)
+    if not plain and type(op).__module__.startswith("tfprep.augment."):
+        form = f"{image.dtype} [H, W, {image.shape[2]}]"
+        raise SampleError(
+            f"{type(op).__name__} is defined for uint8 [H, W, 3], this image is {form}; leave it out, write a function "
+            "of your own, or let the source make 8 bits of it (sources.Pixels(to='uint8'))"
+        )
+
+
+def _check_value(value: Any, kind: Kind, size: Size | None) -> None:
+    """Raise SampleError unless a value has the form of its kind, as `tfprep.fields` says."""
+    value = np.asarray(value) if isinstance(value, np.generic) else value
+    rule, test = _FORMS[kind]
+    if kind != "text" and not isinstance(value, np.ndarray):
+        raise SampleError(f"expected a NumPy array, got {type(value).__name__}: it is {rule}")
+    if np.ma.is_masked(value):
+        raise SampleError(
+            "expected no masked values, which would be stored as the numbers below the mask: fill them (`filled`)"
+        )
+    if not test(value):
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise SampleError(f"expected {rule}, got {got}")
+    if kind in RASTER_KINDS and size is not None and value.shape[:2] != size:
+        raise SampleError(f"expected an array of height and width {size}, got shape {value.shape}")
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise SampleError("it gave NaN or infinity")
+
+
+def _form(rule: str, dtypes: str, *dimensions: int) -> tuple[str, Callable[[Any], bool]]:
+    """A rule in words and as a test: an array of one of these kinds of dtype, with one of these numbers of dimensions."""
+    return (
+        rule,
+        lambda value: (
+            isinstance(value, np.ndarray)
+            and value.dtype.kind in dtypes
+            and (not dimensions or value.ndim in dimensions)
+        ),
+    )
+
+
+_FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
+    "image": (
+        "an image, uint8, uint16 or float32 [H, W, C]",
+        lambda v: _is_array(v) and v.dtype in (np.uint8, np.uint16, np.float32) and v.ndim == 3,
+    ),
+    "mask": _form("a mask, whole numbers [H, W]", "iu", 2),
+    "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
+    "boxes": ("boxes, numbers [N, 4]", lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] == 4),
+    "points": (
+        "points, numbers [N, 2] or [N, 3]",
+        lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] in (2, 3),
+    ),
+    "label": _form("a label, whole numbers: one class, or [K]", "iu", 0, 1),
+    "scalar": _form("numbers", "biuf"),
+    "text": ("a str", lambda value: isinstance(value, str)),
+}
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf"
+
+
+# --- time and errors of a stage ---------------------------------------------------------------------------------------
+
+
+class TimedStage:
+    """A context that adds its duration to `seconds[stage]`."""
+
+    def __init__(self, seconds: dict[str, float], stage: str) -> None:
+        self._seconds, self.stage = seconds, stage
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds[self.stage] = self._seconds.get(self.stage, 0.0) + perf_counter() - self._started
+
+
+class SampleStage(TimedStage):
+    """`TimedStage`, and what is raised inside becomes a SampleError that names the stage and the field.
+
+    That is any exception of a user's function, such as SystemExit and GeneratorExit; KeyboardInterrupt only where Ctrl-C is
+    ignored, as in worker processes. A failed import ends the build as a BuildError: it is no fault of the sample, and another
+    machine of the build may have what is missing here.
+    """
+
+    def __init__(self, seconds: dict[str, float], stage: str, field: str = "") -> None:
+        super().__init__(seconds, stage)
+        self._field = field
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None or isinstance(error, BuildError):  # a stage inside this one has named itself
+            return
+        if isinstance(error, SampleError):
+            raise error.located(stage=self.stage, field=self._field) from error
+        if isinstance(error, ImportError):
+            where = f"{self.stage} of '{self._field}'" if self._field else self.stage
+            raise BuildError(f"{where}: {summary_of(error)}") from error
+        from_keyboard = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        if not from_keyboard:
+            raise SampleError(summary_of(error), stage=self.stage, field=self._field) from error
