@@ -37,6 +37,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 RASTER_KINDS: frozenset[Kind] = frozenset({"image", "mask", "map"})
 """The kinds that are arrays of pixels: all rasters of one sample have the same height and width."""
 
+EFFECTS = frozenset({"crop", "flip", "resize", "warp"})
+"""What geometry may do to a frame: cut or pad it, mirror it, scale it, and anything else, such as a rotation. A geometry op says
+which of them it may cause (`effects`), a derived input under which its stored copy may be moved like an image (`follows`)."""
 EXTRA_FIELDS = ("key", "variant")
 """Fields that the loader adds to those of the dataset."""
 _MOST_NAME_CHARACTERS = 100

@@ -80,6 +80,8 @@ def first_shard(document):
         (lambda d: d["fields"]["image"].update(codec={"codec": "jpeg", "quality": 1000}), "codec is not one"),
         (lambda d: d["fields"]["image"].update(codec={"codec": "jpeg", "evil": 1}), "codec is not one"),
         (lambda d: d["fields"]["image"].update(codec={"codec": "text"}), "codec is not one"),
+        (lambda d: d["fields"]["image"].update(follows=["crop", "bend"]), "follows holds names of crop, flip, resize, warp"),
+        (lambda d: d["fields"]["image"].pop("follows"), "follows"),
         (lambda d: d["classes"].update(label=["cat", None, "owl"]), r"classes.label\[1\] is text, not None"),
         (lambda d: d["classes"].update(label=["cat", "\ud800", "owl"]), "can be written as UTF-8"),
         (lambda d: d["class_counts"]["label"].update(train=[1, 2]), "not one count for each of 3 classes"),

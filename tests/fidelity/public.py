@@ -9,7 +9,8 @@ from tfprep import Recipe, augment, codecs, derive, load, sources
 from tfprep.builder.shards.make_sample import SampleMaker
 
 _NO_OPS = {
-    "ColorOp", "GeometryOp", "Transform", "Derived", "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
+    "ColorOp", "GeometryOp", "Transform", "Derived", "Own",
+    "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
 }  # fmt: skip
 """Public classes that are no ops."""
 PUBLIC = {

@@ -8,6 +8,7 @@ by a search where that does not settle. Unaugmented, each does nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class Elastic:
     itself in places: what lies there is seen several times, and a point goes to one of these places. alpha_px is at most
     3 · sigma_px².
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 
     alpha_px: float = 90.0
     sigma_px: float = 10.0
@@ -70,6 +73,8 @@ class GridDistortion:
         amount: each node is moved by a uniform draw of up to this share of a cell's width and height. Below 0.25 the image
             cannot fold over itself.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 
     cells: int = 5
     amount: float = 0.2

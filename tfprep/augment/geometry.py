@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import cos, exp, log, radians, sin, sqrt, tan
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Resize:
     - with `pad=True` (a letterbox): the largest size of the same aspect that fits into (height, width), or into n × n for
       `longer=n`, in the center of an output of exactly that size; an odd pixel of padding is at the bottom or right.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"resize"})
 
     height: int | None = None
     width: int | None = None
@@ -73,6 +75,8 @@ class CenterCrop:
     An image that is smaller is padded on both sides, with an odd pixel of padding at the bottom or right.
     """
 
+    effects: ClassVar[frozenset[str]] = frozenset({"crop"})
+
     height: int
     width: int
 
@@ -92,6 +96,8 @@ class Crop:
     Positions are whole pixels and equally likely. Along a side where the image is smaller than the window it is padded on both
     sides, as by `CenterCrop`.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop"})
 
     height: int
     width: int
@@ -122,6 +128,8 @@ class RandomResizedCrop:
     Unaugmented: the central window of the output's aspect whose sides are `eval_fraction` of the largest; 0.875 is the
     usual evaluation, 'resize to 256, crop 224 from the center'.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "resize"})
 
     height: int
     width: int
@@ -188,6 +196,8 @@ class Flip:
         direction: "horizontal" exchanges left and right, "vertical" top and bottom.
     """
 
+    effects: ClassVar[frozenset[str]] = frozenset({"flip"})
+
     p: float = 0.5
     direction: Literal["horizontal", "vertical"] = "horizontal"
 
@@ -211,6 +221,8 @@ class Rotate:
         degrees: the angle is drawn uniformly from ± this number, or from a range (from, to); counter-clockwise.
     """
 
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
+
     degrees: float | Range = 10.0
 
     def __post_init__(self) -> None:
@@ -229,6 +241,8 @@ class Rotate90:
 
     A quarter turn exchanges height and width: put a `Crop` or `Resize` after it where all outputs must have one size.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"warp"})
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -253,6 +267,8 @@ class Scale:
             shrinks and the border shows.
     """
 
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "resize"})
+
     factor: Range = (0.8, 1.25)
 
     def __post_init__(self) -> None:
@@ -275,6 +291,8 @@ class Shear:
         x_degrees: a is drawn uniformly from ± this number, or from a range (from, to).
         y_degrees: b, in the same way.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 
     x_degrees: float | Range = 10.0
     y_degrees: float | Range = 0.0
@@ -311,6 +329,11 @@ class Translate:
         require_range("Translate.x", around(0, self.x), -1, 1)
         require_range("Translate.y", around(0, self.y), -1, 1)
 
+    @property
+    def effects(self) -> frozenset[str]:
+        """Between pixels, values are interpolated."""
+        return frozenset({"crop"} if self.whole else {"crop", "warp"})
+
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
             return identity(size)
@@ -329,6 +352,8 @@ class Perspective:
         distortion: the greatest distance of these points from the image's corners, as a share of half the width and height;
             0 (nothing) to 0.6. From 2/3 on the four points may not span a view.
     """
+
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 
     distortion: float = 0.3
 

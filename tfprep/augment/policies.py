@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import atan, degrees, inf
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from tfprep.augment.color import AutoContrast, Brightness, Contrast, Equalize, Posterize, Saturation, Solarize
 from tfprep.augment.geometry import Rotate, Shear, Translate
 from tfprep.augment.optics import Sharpness
-from tfprep.augment.transform import ColorOp, Transform, identity
+from tfprep.augment.transform import ColorOp, Transform, effects_of, identity
 from tfprep.augment.warp import warp_sample
 from tfprep.checks import (
     is_number,
@@ -50,6 +50,12 @@ from tfprep.fields import ImageArray, Size
 
 class Policy:
     """Applies the ops that a policy draws."""
+
+    @property
+    def effects(self) -> frozenset[str]:
+        """Those of any op inside."""
+        own: Any = self
+        return frozenset().union(*map(effects_of, own.ops if hasattr(own, "ops") else [own.op]))
 
     def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         """The ops to apply, each with its own generator; without a generator, those of the unaugmented form."""
@@ -212,6 +218,7 @@ class Automatic:
     """Applies the ops that RandAugment and TrivialAugment draw."""
 
     magnitudes: Magnitudes
+    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 
     def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         """The ops: the name of each, its magnitude from 0 to 30, and its sign, 1 or -1."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfprep.errors import SampleError
-from tfprep.fields import Array, ImageArray, Size
+from tfprep.fields import EFFECTS, Array, ImageArray, Size
 
 
 class Bend(Protocol):
@@ -80,12 +80,18 @@ class Transform:
 class GeometryOp(Protocol):
     """A frozen dataclass of options, or any function with this signature.
 
+    Its attribute `effects`, where it has one, is the part of `tfprep.fields.EFFECTS` that it may cause; without one, all of it.
     `size` is the (height, width) that arrives. Without a generator the op takes its unaugmented form, the one that variant
     0 and validation get: `Crop` takes the center, `Rotate` does nothing. That form is a pure function of the size: a build calls
     the op once for all images of one size. With a generator, the op draws the same number of values whatever the size.
     """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform: ...
+
+
+def effects_of(op: Any) -> frozenset[str]:
+    """Return what a geometry op may do to a frame, of `tfprep.fields.EFFECTS`; all of them if it does not say."""
+    return frozenset(getattr(op, "effects", EFFECTS))
 
 
 class ColorOp(Protocol):

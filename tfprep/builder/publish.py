@@ -300,7 +300,9 @@ def manifest_of(
         name=plan.recipe.name,
         fingerprint=plan.fingerprint,
         recipe=plan.description,
-        fields={name: FieldInfo(specs[name], codecs[name]) for name in codecs if name in specs},
+        fields={
+            name: FieldInfo(specs[name], codecs[name], plan.recipe.follows(name)) for name in codecs if name in specs
+        },
         splits=splits,
         classes=plan.listing.classes,
         class_counts={name: class_counts[name] for name in codecs if name in class_counts},

@@ -28,7 +28,7 @@ from tfprep.codecs.raw import require_bfloat16
 from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name, check_name
 from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import FieldSpec, field_name_fault
+from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
 from tfprep.storage.urls import open_file
 from tfprep.units import printable
@@ -93,10 +93,12 @@ class SplitInfo:
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """One stored field: what it is, and its codec as `Codec.describe` gives it."""
+    """One stored field: what it is, its codec as `Codec.describe` gives it, and what it follows when geometry moves it at load (a
+    part of `tfprep.fields.EFFECTS`; all of them where it does not depend on pixels)."""
 
     spec: FieldSpec
     codec: Mapping[str, Any]
+    follows: tuple[str, ...] = tuple(sorted(EFFECTS))
 
 
 @dataclass(frozen=True)
@@ -398,6 +400,8 @@ def _check_field(name: str, info: FieldInfo) -> None:
     if fault := field_name_fault(name):
         raise DatasetError(f"{way}: {fault}")
     _check_plain(info.codec, f"{way}.codec")
+    if not EFFECTS.issuperset(info.follows):
+        raise wrong(f"holds names of {', '.join(sorted(EFFECTS))}", list(info.follows)).below(f"{way}.follows")
     _check_array(info.spec, f"{way}.spec")
     try:
         from_description(info.codec).check(name, info.spec.kind)

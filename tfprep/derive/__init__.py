@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfprep.derive.filters import Canny, ChannelStatistics, Sobel
     from tfprep.derive.geodesic import GeodesicDistance
     from tfprep.derive.heatmaps import ExtremePoints, Heatmaps
-    from tfprep.derive.inputs import Derived
+    from tfprep.derive.inputs import Derived, Own
     from tfprep.derive.labels import (
         Boundaries,
         InstanceBoxes,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Boundaries", "Canny", "ChannelStatistics", "ClickMaps", "ClickPoints", "Clicks", "Derived", "Distance",
     "ExtremePoints", "GeodesicDistance", "Heatmaps", "InstanceBoxes", "InstanceCenters", "InstanceClasses",
-    "InstanceOffsets", "OneHot", "OneInstance", "OneObject", "SignedDistance", "Sobel", "UNetWeights",
+    "InstanceOffsets", "OneHot", "OneInstance", "OneObject", "Own", "SignedDistance", "Sobel", "UNetWeights",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
@@ -42,7 +42,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "filters": ["Canny", "ChannelStatistics", "Sobel"],
     "geodesic": ["GeodesicDistance"],
     "heatmaps": ["ExtremePoints", "Heatmaps"],
-    "inputs": ["Derived"],
+    "inputs": ["Derived", "Own"],
     "labels": [
         "Boundaries", "InstanceBoxes", "InstanceCenters", "InstanceClasses", "InstanceOffsets", "OneHot", "OneInstance",
         "OneObject",

@@ -59,6 +59,8 @@ class ClickPoints:
     """
 
     kind: ClassVar[Kind] = "scalar"
+    follows: ClassVar[frozenset[str]] = frozenset()
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     target: int = 1
@@ -168,6 +170,7 @@ class Clicks(ClickPoints):
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
 
     truncate_px: float = 255
     dtype: ClickDtype = "uint8"
@@ -196,6 +199,8 @@ class ClickMaps:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("points", "like")
 
     points: str = "clicks"
     truncate_px: float = 255

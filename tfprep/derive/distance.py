@@ -55,6 +55,8 @@ class Distance:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     target: Targets = 1
@@ -117,6 +119,8 @@ class SignedDistance:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     target: Targets = 1
@@ -275,6 +279,8 @@ class UNetWeights:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     w0: float = 10.0

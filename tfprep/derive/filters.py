@@ -27,6 +27,8 @@ class Canny:
     """
 
     kind: ClassVar[Kind] = "mask"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("image",)
 
     image: str = "image"
     low: float = 100
@@ -56,12 +58,18 @@ class Sobel:
     """
 
     kind: ClassVar[Kind] = "map"
+    inputs: ClassVar[tuple[str, ...]] = ("image",)
 
     image: str = "image"
     of: Literal["magnitude", "both"] = "magnitude"
 
     def __post_init__(self) -> None:
         require(self.of in ("magnitude", "both"), "Sobel.of is 'magnitude' or 'both'", self.of, "choose one")
+
+    @property
+    def follows(self) -> frozenset[str]:
+        """A mirror image turns directions."""
+        return frozenset({"crop", "flip"} if self.of == "magnitude" else {"crop"})
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         gray = _gray(image_of(sample, self.image))
@@ -76,6 +84,8 @@ class ChannelStatistics:
     highest level."""
 
     kind: ClassVar[Kind] = "scalar"
+    follows: ClassVar[frozenset[str]] = frozenset({"flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("image",)
 
     image: str = "image"
 

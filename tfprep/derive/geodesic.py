@@ -35,6 +35,8 @@ class GeodesicDistance:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("points", "image")
 
     points: str = "points"
     image: str = "image"

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfprep.checks import require, require_class, require_count, require_positive
 from tfprep.derive.inputs import mask_of, points_of, size_of
-from tfprep.fields import Array, Kind, Sample
+from tfprep.fields import EFFECTS, Array, Kind, Sample
 
 REACH = 6
 """Gaussians are drawn to this many standard deviations; farther away they are below 2e-8 and count as 0."""
@@ -36,6 +36,7 @@ class Heatmaps:
     """
 
     kind: ClassVar[Kind] = "map"
+    inputs: ClassVar[tuple[str, ...]] = ("points", "like")
 
     points: str = "points"
     sigma_px: float = 2.0
@@ -49,6 +50,11 @@ class Heatmaps:
         if self.channels is not None:
             require_count("Heatmaps.channels", self.channels, 1)
         require(self.dtype in ("float32", "uint8"), "Heatmaps.dtype is 'float32' or 'uint8'", self.dtype, "choose one")
+
+    @property
+    def follows(self) -> frozenset[str]:
+        """A mirror image exchanges left and right points, and so their channels."""
+        return EFFECTS if self.channels == 1 else EFFECTS - {"flip"}
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
         points = points_of(sample, self.points)
@@ -76,6 +82,8 @@ class ExtremePoints:
     """
 
     kind: ClassVar[Kind] = "points"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "resize"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     target: int = 1

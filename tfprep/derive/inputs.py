@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from tfprep.checks import require
 from tfprep.errors import RecipeError, SampleError
-from tfprep.fields import Array, Kind, Sample, Size
+from tfprep.fields import EFFECTS, KINDS, Array, Kind, Sample, Size
 from tfprep.optional import CV_CHANNELS, cv2
 
 
@@ -74,12 +76,59 @@ def field_of(sample: Sample, name: str) -> Array:
 class Derived(Protocol):
     """A frozen dataclass of options, or any function with this signature.
 
-    Given the warped sample (rasters of one size) and a generator of its own, it returns the new field's array. Its
-    attribute `kind`, where it has one, is the kind of the new field; without one it is a `map`. The sample must not be
-    changed. Raises SampleError where this sample cannot have the derived input.
+    Given the warped sample (rasters of one size) and a generator of its own, it returns the new field's array. The sample must
+    not be changed. Raises SampleError where this sample cannot have the derived input. Attributes that it may have:
+
+    - `kind`: the kind of the new field; without one it is a `map`.
+    - `follows`: the part of `tfprep.fields.EFFECTS` under which a stored copy stays valid when it is moved like an image;
+      without one, none. It means the map of the whole frame: after a crop, that shows distances to what is outside of the window.
+    - `inputs`: the names of its options that name the fields that it reads; without one it may read all of them.
     """
 
     def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Own:
+    """A function of your own as a derived input.
+
+    Attributes:
+        function: Takes the sample and a generator, and returns the array of the new field.
+        kind: The kind of the new field.
+        follows: What its stored copy follows, of "crop", "flip", "resize" and "warp" (see `Derived`).
+        reads: The fields that the function reads; None if it may read all of them.
+    """
+
+    function: Callable[[Sample, np.random.Generator], Array]
+    kind: Kind = "map"
+    follows: Collection[str] = ()
+    reads: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        require(callable(self.function), "Own takes a function of (sample, generator)", self.function, "Own(function)")
+        require(self.kind in KINDS, f"Own.kind is one of {', '.join(KINDS)}", self.kind, "for example 'map'")
+        known = not isinstance(self.follows, str) and set(self.follows) <= EFFECTS
+        rule = f"Own.follows holds names of {', '.join(sorted(EFFECTS))}"
+        require(known, rule, self.follows, "for example {'crop', 'flip'}")
+        object.__setattr__(self, "follows", tuple(sorted(self.follows)))
+        names = self.reads is None or (not isinstance(self.reads, str) and all(isinstance(n, str) for n in self.reads))
+        require(names, "Own.reads is a list of names of fields", self.reads, "for example ['mask']")
+
+    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
+        return self.function(sample, generator)
+
+
+def follows_of(derived: Any) -> frozenset[str]:
+    """Return what a derived input follows, of `tfprep.fields.EFFECTS`; nothing if it does not say."""
+    return frozenset(getattr(derived, "follows", ()))
+
+
+def reads_of(derived: Any) -> frozenset[str] | None:
+    """Return the fields that a derived input reads; None if it does not say, so that it may read all of them."""
+    if isinstance(derived, Own):
+        return None if derived.reads is None else frozenset(derived.reads)
+    options: Sequence[str] | None = getattr(derived, "inputs", None)
+    return None if options is None else frozenset(getattr(derived, name) for name in options) - {None}
 
 
 def derived_kind(derived: Any) -> Kind:

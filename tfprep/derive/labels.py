@@ -17,7 +17,7 @@ from tfprep.derive.distance import ERROR_PX, components, distance_to
 from tfprep.derive.heatmaps import stamp_gaussian
 from tfprep.derive.inputs import classes_of, mask_of, merged
 from tfprep.errors import SampleError
-from tfprep.fields import Array, Kind, Sample
+from tfprep.fields import EFFECTS, Array, Kind, Sample
 from tfprep.optional import cv2
 
 
@@ -35,6 +35,8 @@ class Boundaries:
     """
 
     kind: ClassVar[Kind] = "mask"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     mode: Literal["thick", "inner", "outer"] = "thick"
@@ -75,6 +77,8 @@ class OneHot:
     """
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     classes: int
     mask: str = "mask"
@@ -113,6 +117,8 @@ class OneObject:
     """
 
     kind: ClassVar[Kind] = "mask"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     target: int = 1
@@ -170,6 +176,8 @@ class InstanceCenters:
     """Draws a Gaussian around each instance's center, joined by maximum: float32 [H, W]. The paper's σ is 8 pixels."""
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     sigma_px: float = 8.0
@@ -195,6 +203,8 @@ class InstanceOffsets:
     paper's code; 0 where there is no instance."""
 
     kind: ClassVar[Kind] = "map"
+    follows: ClassVar[frozenset[str]] = frozenset({"crop"})
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     background: int = 0
@@ -220,6 +230,8 @@ class InstanceBoxes:
     """
 
     kind: ClassVar[Kind] = "boxes"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask",)
 
     mask: str = "mask"
     min_px: int = 1
@@ -250,6 +262,8 @@ class InstanceClasses:
     """
 
     kind: ClassVar[Kind] = "label"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask", "classes")
 
     mask: str = "mask"
     classes: str = "classes"
@@ -290,6 +304,8 @@ class OneInstance:
     """
 
     kind: ClassVar[Kind] = "mask"
+    follows: ClassVar[frozenset[str]] = EFFECTS
+    inputs: ClassVar[tuple[str, ...]] = ("mask", "classes")
 
     mask: str = "instances"
     min_px: int = 1

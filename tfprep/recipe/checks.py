@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tfprep import derive
-from tfprep.augment import Custom, Flip
+from tfprep.augment import Custom
+from tfprep.augment.transform import effects_of
 from tfprep.codecs import Jpeg, Original
 from tfprep.dataset.names import check_name
-from tfprep.derive.inputs import derived_kind
+from tfprep.derive.inputs import derived_kind, follows_of, reads_of
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import KINDS, RASTER_KINDS, Kind, field_name_fault
+from tfprep.fields import EFFECTS, KINDS, RASTER_KINDS, Kind, field_name_fault
 
 _SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "color"}
 """The option that an op of tfprep belongs in, by the annotation of what it is called with."""
@@ -52,6 +53,9 @@ def check_options(options: Mapping[str, Any]) -> None:
         if derived_kind(derived) not in KINDS:
             rule = f"the attribute kind is one of {', '.join(KINDS)}"
             wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
+        if not follows_of(derived) <= EFFECTS:
+            rule = f"the attribute follows holds names of {', '.join(sorted(EFFECTS))}"
+            wrong(("derive", name), f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
     for option in ("geometry", "color"):
         _check_ops(option, options[option])
     if not _is_names(options["files"]):
@@ -231,11 +235,11 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
         if name not in points:
             others = f"; there are {', '.join(points)}" if points else ""
             wrong(("flip_indices", name), f"flip_indices: the source has no points named '{name}'{others}")
-    mirror = next((op for op in options["geometry"] if _may_mirror(op)), None)
+    mirrors = (op for op in options["geometry"] if not isinstance(op, Custom) and "flip" in effects_of(op))
+    mirror = next(mirrors, None)
     for name in points if mirror is not None else ():
         ordered = any(  # as a channel for each point, or by a function of the user
-            (isinstance(derived, derive.Heatmaps) and derived.points == name and derived.channels != 1)
-            or not type(derived).__module__.startswith("tfprep.derive.")
+            "flip" not in follows_of(derived) and ((reads := reads_of(derived)) is None or name in reads)
             for derived in options["derive"].values()
         )
         if name not in options["flip_indices"] and (name in options["store"] or ordered):
@@ -245,12 +249,6 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
                 f"flip_indices={{'{name}': (0, 2, 1)}} with the row that takes the place of each row, or "
                 f"flip_indices={{'{name}': ()}} if the rows have no left and right",
             )
-
-
-def _may_mirror(op: Any) -> bool:
-    """Return whether an op, or one inside it, may mirror: `Flip`, and functions of the user, of which nothing is known."""
-    foreign = not type(op).__module__.startswith("tfprep.augment.")
-    return foreign or isinstance(op, Flip) or any(map(_may_mirror, _inside(op)))
 
 
 def _check_original(options: Mapping[str, Any]) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
-from tfprep.derive.inputs import Derived, derived_kind
-from tfprep.fields import Kind
+from tfprep.derive.inputs import Derived, derived_kind, follows_of
+from tfprep.fields import EFFECTS, Kind
 from tfprep.python_file import running_folder
 from tfprep.recipe.checks import check_kinds, check_options, file_digest, wrong
 from tfprep.recipe.describe import Description
@@ -114,6 +114,12 @@ class Recipe:
     def derived_kinds(self) -> dict[str, Kind]:
         """Return the kind of every derived input (a map if it does not say) and of every stack."""
         return {name: derived_kind(derived) for name, derived in self.derive.items()} | dict.fromkeys(self.stack, "map")
+
+    def follows(self, name: str) -> tuple[str, ...]:
+        """Return what a stored field follows, of `tfprep.fields.EFFECTS`: all, if it comes from the source."""
+        if name in self.stack:
+            return tuple(sorted(EFFECTS.intersection(*map(self.follows, self.stack[name]))))
+        return tuple(sorted(follows_of(self.derive[name]) if name in self.derive else EFFECTS))
 
     def first_label(self, kinds: Mapping[str, Kind]) -> str | None:
         """Return the label that the index keeps, the first of `store`; `kinds` are those of the source."""
