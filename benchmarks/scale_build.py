@@ -89,7 +89,7 @@ def _driven(cluster: Cluster, tasks: int, wait_s: float) -> dict[str, Any]:
 
 
 def open_waiting(argument: Any) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-    """The work of the nodes' workers; see `tfprep.child_process`. The context's fingerprint says how long a task waits."""
+    """The work of the nodes' workers; see `tfprep.pool`. The context's fingerprint says how long a task waits."""
     wait_s = float(argument.fingerprint)
 
     def work(task: dict[str, Any], mark: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1] / "tfprep"
 LEVELS = [
     {
         "checks",
-        "child_process",
+        "pool",
         "engines",
         "errors",
         "fields",
@@ -192,7 +192,7 @@ def test_no_package_is_named_like_what_tools_skip():
         "import tfprep.load; tfprep.open",
         "import tfprep.train",
         "import tfprep.bench",
-        "import tfprep.builder.shards.shard, tfprep.child_process",
+        "import tfprep.builder.shards.shard, tfprep.pool",
         "import pkgutil, importlib, tfprep.load.order as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
         " for m in pkgutil.iter_modules(package.__path__)]",
         "import pkgutil, importlib, tfprep.load.reader as package; [importlib.import_module(f'{package.__name__}.{m.name}')"
@@ -211,7 +211,7 @@ def test_a_fresh_process_has_no_tensorflow(statement):
 
 def test_a_build_worker_has_no_arrow():
     """Arrow costs each worker tens of megabytes and a tenth of a second; only planning and publication need it."""
-    code = "import sys, tfprep.child_process, tfprep.builder.shards.shard\n"
+    code = "import sys, tfprep.pool, tfprep.builder.shards.shard\n"
     code += "from tfprep import Recipe, augment, codecs, derive, sources\n"
     code += "print([name for name in ('pyarrow', 'tqdm', 'click', 'tensorflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

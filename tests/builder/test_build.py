@@ -260,7 +260,7 @@ def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_p
         "loaded",
         "import sys\n"
         "assert not {'tensorflow', 'keras', 'torch'} & set(sys.modules), 'a framework'\n"
-        "assert os.path.basename(sys.argv[0]) == 'child_process.py', sys.argv\n"
+        "assert os.path.basename(sys.argv[0]) == 'pool.py', sys.argv\n"
         "return sample['mask']",
     )
     assert full.build(workers=1).rejects == 0

@@ -31,7 +31,7 @@ def start(site):
 
 def workers_of(process):
     try:
-        return [child for child in psutil.Process(process.pid).children() if "tfprep.child_process" in child.cmdline()]
+        return [child for child in psutil.Process(process.pid).children() if "tfprep.pool" in child.cmdline()]
     except psutil.Error:
         return []
 

@@ -18,13 +18,11 @@ from tfprep.builder.cluster import Connection, RayNodes
 from tfprep.builder.layout import Layout
 from tfprep.builder.node import collected, shared_folder_check, unpack
 from tfprep.builder.options import NodeNews
-from tfprep.builder.planning.state import ShardState
 from tfprep.builder.receipts import ShardTask
-from tfprep.builder.schedule import ShardScheduler
 from tfprep.builder.shards.shard import BuildContext
-from tfprep.child_process import TaskCrashed, WorkerEvent
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, StorageError
+from tfprep.pool import Died, Done, Event, Lost, Task
 from tfprep.recipe.file import load_recipe
 from tfprep.sources import Listing
 
@@ -37,13 +35,13 @@ class Cluster:
 
     Attributes:
       answers: By the name of the method, what its calls return one after the other.
-      given: Numbers of the tasks that the node was given.
+      given: The tasks that the node was given.
       killed: The actors that were ended.
     """
 
     def __init__(self, *of_tasks: Any) -> None:
         self.answers: dict[str, Iterator[Any]] = {"open": iter([None]), "run": iter(of_tasks)}
-        self.given: list[int] = []
+        self.given: list[Any] = []
         self.killed: list[Any] = []
 
     def actor(self, *arguments: Any) -> Any:
@@ -81,26 +79,26 @@ def argument(tmp_path) -> BuildContext:
     return BuildContext(b"", "", layout, str(tmp_path), Listing({}, (), (), iter(())), {}, "train", "run")
 
 
-def test_the_tasks_that_a_lost_node_runs_have_crashed_and_no_others(monkeypatch, argument):
-    """The sample of task 0 ends its worker, and the node is lost while that sample is tried alone, which is task 3."""
-    crash = TaskCrashed(0, 5, "its process was killed by SIGKILL")
-    cluster = Cluster([crash], ray.exceptions.ActorDiedError())
+def test_the_tasks_that_a_lost_node_runs_are_given_to_others_and_no_others(monkeypatch, argument):
+    """A sample of the first task ends a process of the node, which goes on without it and is lost at the second task."""
+    there = Task(0, None)
+    lost = Lost(there, 5, "its process was killed by SIGKILL")
+    cluster = Cluster([lost, Done(there, {"number": 0})], ray.exceptions.ActorDiedError())
     cluster.stand_in(monkeypatch)
     nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
     nodes.start()
     nodes.open(argument)
-    for number in range(3):
-        nodes.submit(number, {})
-    seen: list[WorkerEvent] = []
+    tasks = [nodes.submit({"number": number}) for number in range(3)]
+    seen: list[Event | NodeNews] = []
     for event in nodes.events():
         seen.append(event)
-        if event == replace(crash, node="10.0.0.7-010101"):
-            nodes.submit(3, {}, urgent=True)
-        if sum(isinstance(one, TaskCrashed) for one in seen) == 2:
+        if isinstance(event, Died):
             break
     nodes.close()
-    assert cluster.given == [0, 3]
-    assert [(event.task, event.item) for event in seen if isinstance(event, TaskCrashed)] == [(0, 5), (3, None)]
+    assert [content["number"] for content in cluster.given] == [0, 1]
+    assert replace(lost, task=tasks[0]) in seen
+    assert Done(tasks[0], {"number": 0}, "10.0.0.7-010101") in seen
+    assert [event.task for event in seen if isinstance(event, Died)] == [tasks[1]]
     assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
 
 
@@ -143,19 +141,15 @@ def test_a_cluster_that_was_killed_is_named_at_once(monkeypatch, tmp_path):
         Connection(Ray())
 
 
-def test_a_shard_that_loses_its_node_again_and_again_ends_the_build():
-    task = ShardTask("train", 7, 12, "fingerprint", "signature", "", [])
-    plan: Any = SimpleNamespace(task=lambda split, shard: task)
-    given: list[int] = []
-    engine: Any = SimpleNamespace(
-        submit=lambda number, task, *, urgent=False: given.append(number),
-        events=lambda: iter(lambda: TaskCrashed(given.pop(), None, "its node 10.0.0.7 was lost"), None),
-        workers=tuple,
-        capacity=lambda: 1,
+def test_a_shard_that_loses_its_node_again_and_again_ends_the_build(monkeypatch, argument):
+    nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
+    node: Any = SimpleNamespace(
+        name="10.0.0.7", running=[Task(0, ShardTask("train", 7, 12, "fingerprint", "signature", "", []))]
     )
-    scheduler = ShardScheduler(plan, engine, lambda *_, **facts: None, None, lambda *_: None, 0.0)
-    with pytest.raises(BuildError, match=r"^shard 7 of 'train': its node 10.0.0.7 was lost, 4 times, at no sample; "):
-        scheduler.run([ShardState("train", 7, 0, "not built yet")])
+    for _ in range(3):
+        nodes._run_again(node)
+    with pytest.raises(BuildError, match=r"^shard 7 of 'train': its node 10.0.0.7 was lost, 4 times; "):
+        nodes._run_again(node)
 
 
 # --- folders and code -------------------------------------------------------------------------------------------------

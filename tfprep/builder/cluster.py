@@ -1,7 +1,7 @@
 """Runs tasks on the nodes of a Ray cluster: one actor a node, which keeps worker processes of its own (`Node`).
 
 The driver has one call in flight for each task that runs, which returns the task's events. The tasks of a node that is lost are
-reported as `TaskCrashed` between items, so that a task which ends every node is not tried for ever.
+given to others, each a few times: one that ends every node is not tried for ever.
 
 The user's code travels as an argument of the actor: Ray's own `working_dir` belongs to a connection, so it cannot be given to a
 program that is connected already, and it would send all data files beside a recipe.
@@ -24,10 +24,10 @@ from tfprep.builder.node import Node, collected, shared_folder_check
 from tfprep.builder.options import NodeNews
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext
-from tfprep.child_process import NothingNew, TaskCrashed, TaskDone, WorkerEvent, WorkerState, rebuilt_error
 from tfprep.engines import Ray
-from tfprep.errors import BuildError, TfprepError
+from tfprep.errors import BuildError, RecordError, TfprepError
 from tfprep.optional import require_package
+from tfprep.pool import Died, Done, Event, Idle, Task, WorkerState
 from tfprep.storage.address import without_secrets
 
 _POLL_S = 0.25
@@ -40,6 +40,8 @@ _START_S = 60.0
 """A build begins without the nodes that have not answered by then; they are used as soon as they do."""
 _MOST_FAILURES = 3
 """A node is given up after its actor ended this many times in a row without a finished task."""
+_MOST_LOSSES = 3
+"""The build ends when a task has lost more nodes than these."""
 _MOST_NAMES = 5
 _CONNECT_S = 10.0
 _FAILED_START = "error raised in its creation task"
@@ -60,11 +62,13 @@ class RayNodes:
         self._connection: Connection | None = None
         self._opening: tuple[Any, ...] = ()
         self._folders = ExitStack()
-        self._waiting: deque[tuple[int, Any]] = deque()
+        self._waiting: deque[Task] = deque()
+        self._count = 0
+        self._losses: Counter[Task] = Counter()
         self._nodes: dict[str, RemoteNode] = {}
         self._failures: Counter[str] = Counter()
         self._refusals: dict[str, str] = {}
-        self._news: deque[WorkerEvent | NodeNews] = deque()
+        self._news: deque[Event | NodeNews] = deque()
         self._has_begun = self._told_to_wait = False
         self._next_look = 0.0
         self._last_node = 0.0
@@ -84,10 +88,13 @@ class RayNodes:
         for node in self._nodes.values():
             node.open(self._opening)
 
-    def submit(self, number: int, task: Any, *, urgent: bool = False) -> None:
-        (self._waiting.appendleft if urgent else self._waiting.append)((number, task))
+    def submit(self, content: Any, *, urgent: bool = False) -> Task:
+        task = Task(self._count, content)
+        self._count += 1
+        (self._waiting.appendleft if urgent else self._waiting.append)(task)
+        return task
 
-    def events(self) -> Iterator[WorkerEvent | NodeNews]:
+    def events(self) -> Iterator[Event | NodeNews]:
         """See `Engine`. Raises BuildError if a node is refused before the first task, or if no node takes part for too long."""
         while self._waiting or self._news or any(node.running for node in self._nodes.values()):
             self._find_nodes()
@@ -95,7 +102,7 @@ class RayNodes:
             while self._has_begun and self._waiting and (free := [node for node in self._at_work() if node.load < 1]):
                 min(free, key=lambda node: node.load).run(self._waiting.popleft())
             if not self._receive():
-                yield NothingNew()
+                yield Idle()
             while self._news:
                 yield self._news.popleft()
 
@@ -195,7 +202,7 @@ class RayNodes:
                 continue
             try:
                 for event in node.answer(call):
-                    if isinstance(event, TaskDone):
+                    if isinstance(event, Done):
                         self._failures[node.identifier] = 0
                     self._news.append(event)
             except NodeRefusedError as error:
@@ -206,9 +213,21 @@ class RayNodes:
                 self._remove(node, 1)
                 again = f"; {len(node.running)} tasks are given to others" if node.running else ""
                 self._news.append(NodeNews(node.name, "lost", f"node {node.name} was lost: {error}{again}"))
-                for number, _ in node.running:
-                    self._news.append(TaskCrashed(number, None, f"its node {node.name} was lost"))
+                self._run_again(node)
         return bool(ready)
+
+    def _run_again(self, node: RemoteNode) -> None:
+        """Give the tasks of a node that was lost to others."""
+        reason = f"its node {node.name} was lost"
+        for task in node.running:
+            self._losses[task] += 1
+            if self._losses[task] > _MOST_LOSSES:
+                shard = f"shard {task.content.shard} of {task.content.split!r}"
+                raise BuildError(
+                    f"{shard}: {reason}, {self._losses[task]} times; its output is above, or in the build's log"
+                )
+            self._waiting.appendleft(task)
+            self._news.append(Died(task, None, reason))
 
     def _remove(self, node: RemoteNode, failures: int) -> None:
         self._failures[node.identifier] += failures
@@ -247,7 +266,7 @@ class RemoteNode:
         self.name = f"{facts['NodeManagerAddress']}-{self.identifier[:6]}"
         self.workers = min(cpus, most_workers or cpus)
         self.works = False
-        self.calls: dict[Any, tuple[int, Any] | None] = {}
+        self.calls: dict[Any, Task | None] = {}
         self._connection = connection
         try:
             actor = ray.remote(Node).options(
@@ -261,8 +280,8 @@ class RemoteNode:
             raise BuildError(f"runtime_env: {connection.summary_of(error)}") from error
 
     @property
-    def running(self) -> list[tuple[int, Any]]:
-        """The tasks that it runs, with their numbers."""
+    def running(self) -> list[Task]:
+        """The tasks that it runs."""
         return [task for task in self.calls.values() if task is not None]
 
     @property
@@ -273,10 +292,10 @@ class RemoteNode:
     def open(self, opening: Sequence[Any]) -> None:
         self.calls[self._actor.open.remote(*opening)] = None
 
-    def run(self, task: tuple[int, Any]) -> None:
-        self.calls[self._actor.run.remote(*task)] = task
+    def run(self, task: Task) -> None:
+        self.calls[self._actor.run.remote(task.content)] = task
 
-    def answer(self, call: Any) -> list[WorkerEvent | NodeNews]:
+    def answer(self, call: Any) -> list[Event | NodeNews]:
         """Return the events of a call that is done. A call of a node that is lost keeps its task.
 
         Raises:
@@ -292,22 +311,30 @@ class RemoteNode:
             text = self._connection.without_values(str(cause or error))
             if isinstance(cause, TfprepError) and not self.works:
                 raise NodeRefusedError(text) from error
-            raise rebuilt_error(type(cause).__name__, f"node {self.name}: {text}") from error
+            raise _named_error(cause, f"node {self.name}: {text}") from error
         except ray.exceptions.RuntimeEnvSetupError as error:
             raise NodeRefusedError(f"its runtime_env cannot be set up: {self._connection.summary_of(error)}") from error
         except ray.exceptions.RayError as error:
             if _FAILED_START in str(error):
                 raise NodeRefusedError(self._connection.summary_of(error)) from error
             raise NodeLostError(self._connection.summary_of(error)) from error
-        if self.calls.pop(call) is None:
+        task = self.calls.pop(call)
+        if task is None:
             self.works = True
             return [NodeNews(self.name, "joined", f"node {self.name} joined with {self.workers} worker processes")]
-        return [replace(e, node=self.name) if isinstance(e, TaskDone | TaskCrashed) else e for e in events]
+        own = [replace(event, task=task) for event in events]
+        return [replace(event, node=self.name) if isinstance(event, Done) else event for event in own]
 
     def end(self) -> None:
         import ray
 
         ray.kill(self._actor)
+
+
+def _named_error(error: BaseException | None, text: str) -> Exception:
+    """Return an exception of a node with this text: of its type if it is one of tfprep's, else a BuildError."""
+    kind = type(error)
+    return kind(text) if issubclass(kind, TfprepError) and kind is not RecordError else BuildError(text)
 
 
 class Connection:

@@ -19,8 +19,8 @@ from typing import Any
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext, Inputs
-from tfprep.child_process import NothingNew, Processes, TaskProgress, WorkerEvent
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
+from tfprep.pool import LATER, Event, Idle, Pool, Progress
 from tfprep.recipe.code import is_users
 from tfprep.recipe.file import RECIPE_MODULE
 from tfprep.sources.raw import raw_root
@@ -34,7 +34,7 @@ _BESIDE, _ELSEWHERE = "recipe/", "modules/"
 
 
 class Node:
-    """Runs tasks in `workers` processes of this machine, each as the only one of a `Processes`.
+    """Runs tasks in `workers` processes of this machine, each as the only one of a `Pool`.
 
     The methods are called from `workers` threads. These live as long as the actor, which counts because a process ends with the
     thread that started it.
@@ -42,8 +42,8 @@ class Node:
 
     def __init__(self, name: str, entry: str, workers: int, item_timeout_s: float) -> None:
         self._name = name
-        self._engines = [Processes(entry, workers=1, item_timeout_s=item_timeout_s) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[Processes] = queue.SimpleQueue()
+        self._engines = [Pool(entry, LATER, 1, item_timeout_s=item_timeout_s) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[Pool] = queue.SimpleQueue()
         self._folder = ExitStack()
 
     def open(
@@ -76,16 +76,18 @@ class Node:
             engine.open(here)
             self._idle.put(engine)
 
-    def run(self, number: int, task: Any) -> list[WorkerEvent]:
-        """Run a task and return its events, of which the last says that it is done or that its process died.
+    def run(self, content: Any) -> list[Event]:
+        """Run a task and return its events, the last of which says that it is done. The driver knows what it contains.
 
         Raises:
-          TfprepError: That of the task (`Processes.events`).
+          TfprepError: That of the task (`Pool.events`).
         """
         engine = self._idle.get()
         try:
-            engine.submit(number, task)
-            return [event for event in engine.events() if not isinstance(event, NothingNew | TaskProgress)]
+            task = engine.submit(content)
+            events: list[Event] = [event for event in engine.events() if not isinstance(event, Idle | Progress)]
+            task.content = None
+            return events
         finally:
             self._idle.put(engine)
 

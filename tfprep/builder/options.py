@@ -98,9 +98,10 @@ class BuildEvent:
     """One step of a build, or one problem.
 
     Attributes:
-      name: `planned`, `space` (the estimated size), `shard`, `crash`, `output` (what native code wrote, by sample), `differing`
-        (shards hold records of different forms), `node` (a node of a cluster joined), `warning`, `empty` (a split, class or
-        field without values), `part` (a part is complete), `published`, `report` (it could not be written) or `failed`.
+      name: `planned`, `space` (the estimated size), `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
+        native code wrote, by sample), `differing` (shards hold records of different forms), `node` (a node of a cluster joined),
+        `warning`, `empty` (a split, class or field without values), `part` (a part is complete), `published`, `report` (it could
+        not be written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
       facts: The same as plain JSON.
@@ -234,8 +235,8 @@ class BuildOptions:
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
       max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.
-      item_timeout_s: Seconds that one sample may take. Its process is then killed; the sample is tried once more, alone, and
-        rejected if that takes too long as well.
+      item_timeout_s: Seconds that one sample may take. Its process is then killed and the shard is built again; the sample is
+        rejected if it takes too long again.
       replace: Allow the build to replace a finished dataset in `out` that is another one: of another name, of other samples,
         or of more samples than `limit`.
       hash: Compute the perceptual hash of each image for the index, from which `tfprep check` finds near duplicates. Shards

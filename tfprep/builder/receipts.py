@@ -33,7 +33,7 @@ from tfprep.storage.urls import read_content, remove_file, size_of, write_conten
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to build, or one of its samples to try.
+    """One shard to build.
 
     Attributes:
       split, shard, shards: Which shard of how many.
@@ -43,7 +43,6 @@ class ShardTask:
       samples: (key, files, values, stat, identity) of each sample, in the order of the records.
       skip: By position, why a sample is rejected without a try.
       expected: By field, the form (`tfprep.builder.shards.sums`) that its value must have, where records of the dataset differ.
-      probe: The position of a sample that is made and not written, to see whether it crashes; None builds the shard.
     """
 
     split: str
@@ -55,7 +54,6 @@ class ShardTask:
     samples: Sequence[tuple[str, Sequence[str], Sequence[Any], str, int]]
     skip: Mapping[int, str] = field(default_factory=dict)
     expected: Mapping[str, str] = field(default_factory=dict)
-    probe: int | None = None
 
 
 _READ_AT_ONCE = 32

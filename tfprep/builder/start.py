@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, logged_events, worker_count
-from tfprep.child_process import Inline, Processes, worker_environment
 from tfprep.dataset.names import INDEX
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
+from tfprep.pool import LATER, InlinePool, Pool
 from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
@@ -218,7 +218,6 @@ def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
 
         return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)
     if not workers:
-        return Inline(ENTRY)
-    # That of this process before the recipe is loaded, whenever a worker starts: each of them loads the recipe itself.
-    here = worker_environment()
-    return Processes(ENTRY, workers=workers, item_timeout_s=options.item_timeout_s, environment=here)
+        return InlinePool(ENTRY, LATER)
+    # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
+    return Pool(ENTRY, LATER, workers, item_timeout_s=options.item_timeout_s)

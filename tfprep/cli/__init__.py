@@ -100,7 +100,7 @@ def tfprep() -> None:
 def run() -> None:
     """Run the console script, or `python -m tfprep`."""
     if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by whoever started this
-        from tfprep.child_process import open_standard_descriptors
+        from tfprep.pool import open_standard_descriptors
 
         open_standard_descriptors()
         sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")

@@ -15,7 +15,6 @@ from pathlib import Path
 from tfprep.builder.at_store import store_locked
 from tfprep.builder.layout import Layout, locked, scratch_folder
 from tfprep.builder.options import Part
-from tfprep.child_process import Processes, TaskCrashed, TaskDone, TaskProgress
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import fields_receipts
 from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
@@ -25,6 +24,7 @@ from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, Timing
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
+from tfprep.pool import Died, Done, Pool, Progress, worker_environment
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, is_remote, names_in
@@ -234,28 +234,23 @@ def _computed(
     if not names:
         raise BuildError("devices is a number from 1 on, or a list of devices")
     path = str(plan.data.path if is_remote(plan.data.path) else plan.data.path.absolute())
-    job = (path, source or _pickled(plan.fields), plan.fields.name, plan.fingerprint, scratch)
+    job = (path, source or _pickled(plan.fields), plan.fields.name, plan.fingerprint, scratch, names)
     cores = str(max(1, usable_cpus() // len(names)))  # for the model; readers have one thread each
     threads = {name: os.environ.get(name, cores) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    own = [{**threads, "CUDA_VISIBLE_DEVICES": name, "TFPREP_DEVICE": name} for name in names]
-    groups: list[Sequence[FieldsTask]] = []
     timing, first = Timing(), 0
-    with closing(Processes(ENTRY, workers=len(names), item_timeout_s=math.inf, own=own)) as processes:
-        processes.start()
-        processes.open(job)
+    with closing(Pool(ENTRY, job, len(names), environment={**worker_environment(), **threads})) as processes:
         while first < len(due):  # a share of what is left, so that batches of the next shard are read ahead, too
             stop = first + math.ceil((len(due) - first) / (_TURNS * len(names)))
-            groups.append(due[first:stop])
-            processes.submit(len(groups) - 1, groups[-1])
+            processes.submit(due[first:stop])
             first = stop
         for event in processes.events():
-            if isinstance(event, TaskProgress):
-                note(event.task, event.item)
-            elif isinstance(event, TaskCrashed):
-                at = f"{names[event.worker]} died at {groups[event.task][0]} or after it"
+            if isinstance(event, Progress) and event.item is not None:
+                note(event.task.number, event.item)
+            elif isinstance(event, Died):
+                at = f"{names[event.worker]} died at {event.task.content[0]} or after it"
                 raise BuildError(f"the process of device {at}: {event.reason}")
-            elif isinstance(event, TaskDone):
-                note(event.task, sum(task.records for task in groups[event.task]))
+            elif isinstance(event, Done):
+                note(event.task.number, sum(task.records for task in event.task.content))
                 timing = timing.plus(event.result)
     return timing
 

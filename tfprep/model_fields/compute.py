@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import time
 from collections import deque
@@ -16,7 +17,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfprep.child_process import NO_ITEM, Mark
 from tfprep.dataset import FileInfo
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
 from tfprep.fields import Array, FieldSpec
@@ -24,6 +24,7 @@ from tfprep.limits import usable_cpus
 from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
+from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe.model_fields import Compute, ModelFields, load_fields
 from tfprep.records import Frame, encode, format_index
 from tfprep.records.framing import footer_crc, frame
@@ -85,7 +86,7 @@ class Computer:
         for access in self._access.values():
             access.close()
 
-    def compute(self, tasks: Sequence[FieldsTask], mark: Mark = lambda item: None) -> Timing:
+    def compute(self, tasks: Sequence[FieldsTask], mark: Callable[[int], None] = lambda item: None) -> Timing:
         """Compute the fields of shards, and write the file of each and then its receipt.
 
         Args:
@@ -287,12 +288,17 @@ def _named(task: FieldsTask, keys: Sequence[str]) -> str:
 # --- in another process ---------------------------------------------------------------------------------------------------
 
 
-def open_work(job: tuple[str, Path | bytes, str, str, Path]) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
+def open_work(
+    job: tuple[str, Path | bytes, str, str, Path, Sequence[str]],
+) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
     """Return the function that computes shards in a worker process. Raises RecipeError where the model is another one here.
 
-    `job` is the dataset, the file of the fields or their pickle, their name and fingerprint, and the folder for files of a store.
+    `job` is the dataset, the file of the fields or their pickle, their name and fingerprint, the folder for files of a store, and
+    the device of each process.
     """
-    path, source, name, fingerprint, scratch = job
+    path, source, name, fingerprint, scratch, devices = job
+    device = devices[int(os.environ["TFPREP_WORKER"])]  # set before the model imports what looks for devices
+    os.environ |= {"CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
     defined = load_fields(source) if isinstance(source, Path) else [pickle.loads(source)]
     fields: ModelFields = next(one for one in defined if one.name == name)
     plan = FieldsPlan(open_data(path), fields, fields.describe())

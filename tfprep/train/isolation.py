@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tfprep.child_process import ending_of, sendable_error
 from tfprep.errors import TrainError
+from tfprep.pool import ending_of, sendable_error
 
 Result = TypeVar("Result")
 

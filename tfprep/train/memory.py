@@ -13,9 +13,9 @@ import keras
 import numpy as np
 import psutil
 
-from tfprep.child_process import ending_of
 from tfprep.errors import TrainError
 from tfprep.limits import available_memory
+from tfprep.pool import ending_of
 from tfprep.train.backend import is_tensor_iterator
 from tfprep.train.isolation import fresh_process, give_back, require_picklable
 from tfprep.train.monitor.stages import stages

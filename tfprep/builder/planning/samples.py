@@ -13,22 +13,21 @@ import itertools
 import json
 import os
 import tempfile
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import Array
 from tfprep.limits import usable_cpus
+from tfprep.pool import Done, Mark, Pool, Task
 from tfprep.seeding import sample_hashes
 from tfprep.sources import Entry, Listing
 from tfprep.sources.raw import RawState, parse_reference, raw_root, raw_states
@@ -343,32 +342,26 @@ def write_listing(listing: Listing, root: Path, seed: int) -> Iterator[Written]:
 
 
 def _by_helpers(chunks: Iterator[_Chunk], root: Path, seed: int) -> Iterator[Written]:
-    """Have each chunk written down by one of some processes, and yield the results in order; a chunk at which one dies, here."""
+    """Have each chunk written down by one of some processes, and yield the results in order."""
     count = min(usable_cpus(), _MOST_HELPERS)
-    pending: dict[int, _Chunk] = {}
-    results: dict[int, Written] = {}
-    with closing(Processes(f"{__name__}:open_helper", workers=count, item_timeout_s=inf)) as helpers:
-        helpers.start()
-        helpers.open((os.fspath(root), seed))
+    order: deque[Task] = deque()
+    results: dict[Task, Written] = {}
+    with closing(Pool(f"{__name__}:open_helper", (os.fspath(root), seed), count)) as helpers:
         events = helpers.events()
-        for due in itertools.count():
-            for number, chunk in zip(range(due + len(pending) + len(results), due + count), chunks, strict=False):
-                pending[number] = chunk
-                helpers.submit(number, chunk)
-            if not pending and not results:
+        while True:
+            for chunk in itertools.islice(chunks, count - len(order)):
+                order.append(helpers.submit(chunk))
+            if not order:
                 return
-            while due not in results:
+            while order[0] not in results:
                 event = next(events)
-                if isinstance(event, TaskDone):
+                if isinstance(event, Done):
                     results[event.task] = event.result
-                elif isinstance(event, TaskCrashed):
-                    results[event.task] = _written(pending[event.task], root, seed)
-                pending = {number: chunk for number, chunk in pending.items() if number not in results}
-            yield results.pop(due)
+            yield results.pop(order.popleft())
 
 
 def open_helper(argument: tuple[str, int]) -> Callable[[_Chunk, Mark], Written]:
-    """Return the work of a helper process (`tfprep.child_process`)."""
+    """Return the work of a helper process (`tfprep.pool`)."""
     root, seed = raw_root(argument[0]), argument[1]
 
     def work(chunk: _Chunk, mark: Mark) -> Written:

@@ -1,7 +1,8 @@
 """A shard task: a pure function of the recipe and a list of samples. It decodes each sample once, and writes a file per variant.
 
-Memory is bounded by one sample and its encoded variants: records go to disk as they are made. The results of a task appear in
-this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves nothing but temporary files.
+Memory is bounded by one sample and its encoded variants (two when a sample is tried first): records go to disk as they are made.
+The results of a task appear in this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves nothing
+but temporary files.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
+from tfprep.builder.shards.files import ShardFile, shard_files
 from tfprep.builder.shards.make_sample import SampleMaker, Stored
 from tfprep.builder.shards.sums import (
     FieldForm,
@@ -46,14 +48,13 @@ from tfprep.builder.shards.sums import (
     image_moments,
     of_variants,
 )
-from tfprep.builder.shards.unfinished import DIGEST, KEY, OF_IMAGE, OFFSET, PAYLOAD_CRC, SampleResult, UnfinishedShard
-from tfprep.child_process import NO_ITEM, Mark
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.images import foreign_profile, perceptual_hash
 from tfprep.optional import cv2
+from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
 from tfprep.recipe.sample import TimedStage
@@ -71,6 +72,37 @@ that a dataset has about 128 or more. A shard holds a random part of the data in
 and always the same one."""
 _MOST_REASON = 1000
 """Characters of a reject's reason that are kept: an exception's text may hold a whole array."""
+KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
+DIGEST = 7
+"""Places in a row of the index; label, height and width are before the digest, the fields' spans after it."""
+OF_IMAGE = 2
+"""Entries at the end of a row: digest and hash of the image."""
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """The addition of one sample to its shard.
+
+    Attributes:
+      key: The sample's key.
+      digest: Digest of its sources; empty if they could not be read.
+      rows: The row of the index for each variant; empty if the sample was rejected.
+      payloads: The record of each variant, in the same way.
+      specs: What each stored field is; empty if the sample was rejected before that was known.
+      moments, counts: Sums over the pixels, and counts of classes, by field.
+      reject: Why the sample was left out.
+      profile: Name of the color profile of its image if that is not sRGB, and not converted to it.
+    """
+
+    key: str
+    digest: bytes
+    rows: Sequence[list[Any]] = ()
+    payloads: Sequence[bytes] = ()
+    specs: Mapping[str, FieldSpec] = field(default_factory=dict)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    reject: Reject | None = None
+    profile: str = ""
 
 
 class RawSample(NamedTuple):
@@ -245,14 +277,8 @@ def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, An
 
 def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, Any]:
     """Build the shard, or find that it is up to date by the content of its sources; the result says which."""
-    if task.probe is not None:
-        mark(task.probe)
-        key, files, values, *_ = task.samples[task.probe]
-        with suppress(SampleError):  # The build of the shard will name it.
-            raw = context.inputs.read(files, values)
-            for stored in context.maker.variants(key, raw.parts, context.recipe.variants_of(task.split)):
-                encode(stored.features)
-        return {}
+    if mark.lost:
+        task = replace(task, skip=mark.lost)
     started = perf_counter()
     old = read_receipt(context.layout, task.split, task.shard)
     built = old is None or not (is_same(old, task) or _renew(context, task, old, mark))
@@ -291,21 +317,22 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
 
 
 def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
-    """Build the shard. An attempt of the same run that died is continued after the last sample that it finished."""
+    """Build the shard. A sample whose last try ended the process is made first."""
     context.maker.seconds.clear()
     variants = range(context.recipe.variants_of(task.split))
     names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
-    with UnfinishedShard([context.layout.staged / name for name in names], context.run) as files:
-        shard = _Shard(context, task, files)
-        for result in files.resume():
-            shard.take(result)
-        with _files_ahead(context, task.samples[shard.samples :]) as shard.read:
-            for position, sample in enumerate(task.samples[shard.samples :], shard.samples):
+    with shard_files([context.layout.staged / name for name in names], context.run) as files:
+        shard, made = _Shard(context, task, files), dict[int, SampleResult]()
+        if mark.first is not None:
+            mark(mark.first)
+            made[mark.first] = shard.make(mark.first)
+        with _files_ahead(context, task.samples) as shard.read:
+            for position in range(len(task.samples)):
                 mark(position)
-                shard.add(position, *sample[:3])
+                shard.add(made.pop(position) if position in made else shard.make(position))
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
-        for file in files.variants:
+        for file in files:
             file.sync()
         return _commit(context, task, shard, files)
 
@@ -314,7 +341,7 @@ def _files_ahead(context: BuildContext, samples: Sequence[Sequence[Any]]) -> Abs
     return files_ahead(context.inputs.root, itertools.chain.from_iterable(files for _, files, *_ in samples))
 
 
-def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: UnfinishedShard) -> Receipt:
+def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequence[ShardFile]) -> Receipt:
     """Make the files and the receipt of one attempt those of the shard, as one step for all other attempts.
 
     Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
@@ -323,7 +350,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
     layout = context.layout
     if layout.at_store:
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
-        receipt = replace(shard.receipt(), files=tuple(file.put(layout.store) for file in files.variants))
+        receipt = replace(shard.receipt(), files=tuple(file.put(layout.store) for file in files))
         write_receipt(layout, receipt, shard.contents())
         return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):
@@ -331,7 +358,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Unfini
         if first is not None and is_same(first, task):
             return first
         withdraw_receipt(layout, task.split, task.shard)
-        for file in files.variants:
+        for file in files:
             file.commit()
         sync_folder(layout.staged)
         receipt = shard.receipt()
@@ -351,12 +378,11 @@ def is_same(receipt: Receipt, task: ShardTask) -> bool:
 class _Shard:
     """The sums over the samples of one shard, and the rows of its index."""
 
-    def __init__(self, context: BuildContext, task: ShardTask, files: UnfinishedShard) -> None:
+    def __init__(self, context: BuildContext, task: ShardTask, files: Sequence[ShardFile]) -> None:
         self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
         self._sampled = sampled_originals(task.shards)
         self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
-        self.samples = 0
         self.read: Read = read_raw
         self._digest = _start_digest(task)
         self._forms: Mapping[str, Mapping[str, FieldForm]] = {}
@@ -365,34 +391,31 @@ class _Shard:
         self._rejects: list[Reject] = []
         self._profiles: Counter[str] = Counter()
 
-    def add(self, position: int, key: str, files: Sequence[str], values: Sequence[Any]) -> None:
-        """Read the sample, make and write all its variants, or note a reject."""
-        result, payloads = SampleResult(key, b""), list[bytes]()
+    def make(self, position: int) -> SampleResult:
+        """Read the sample and make all its variants, or note why it is rejected."""
+        key, files, values, *_ = self._task.samples[position]
+        result = SampleResult(key, b"")
         try:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             with self._timed("read"):
                 raw = self._context.inputs.read(files, values, self.read)
             result = SampleResult(key, raw.digest)
-            result, payloads = self._made(position, key, raw)
+            result = self._made(position, key, raw)
             check_expected(result.specs, self._task.expected)
         except SampleError as error:
             reject = self._rejected(key, files, error)
-            result = SampleResult(key, result.digest, specs=result.specs, reject=reject)
-        else:
-            with self._timed("write"):
-                for row, file, payload in zip(result.rows, self._files.variants, payloads, strict=True):
-                    frame, crc = file.write(payload)
-                    row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
-                    for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
-                        row[place] += frame.offset + HEADER_BYTES
-        with self._timed("write"):
-            self._files.note(result)
-        self.take(result)
+            return SampleResult(key, result.digest, specs=result.specs, reject=reject)
+        return result
 
-    def take(self, result: SampleResult) -> None:
-        """Add up what a sample adds to the shard."""
-        self.samples += 1
+    def add(self, result: SampleResult) -> None:
+        """Write the records of the sample that comes next, and add up what it adds to the shard."""
+        with self._timed("write"):
+            for row, file, payload in zip(result.rows, self._files, result.payloads, strict=False):
+                frame, crc = file.write(payload)
+                row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
+                for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
+                    row[place] += frame.offset + HEADER_BYTES
         self._digest.update(_digest_entry(result.key, result.digest))
         for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
@@ -411,8 +434,8 @@ class _Shard:
         if result.profile:
             self._profiles[result.profile] += 1
 
-    def _made(self, position: int, key: str, raw: RawSample) -> tuple[SampleResult, list[bytes]]:
-        """Return what the sample adds, and its records; the pixels of one variant at a time are in memory.
+    def _made(self, position: int, key: str, raw: RawSample) -> SampleResult:
+        """Return what the sample adds; the pixels of one variant at a time are in memory.
 
         The rows have no place in the file yet: the fields' offsets count from the beginning of the payload.
         """
@@ -440,7 +463,7 @@ class _Shard:
         if image is not None and not self._context.maker.converts_color(image):
             profile = foreign_profile(raw.parts[image])
         name = profile[0] if profile else ""
-        return SampleResult(key, raw.digest, rows, of_variants(specs), moments, counts, profile=name), payloads
+        return SampleResult(key, raw.digest, rows, payloads, of_variants(specs), moments, counts, profile=name)
 
     def _facts(self, stored: Stored) -> list[Any]:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
@@ -482,7 +505,7 @@ class _Shard:
             split=task.split, shard=task.shard, shards=task.shards, fingerprint=task.fingerprint,
             versions=self._context.versions, signature=task.signature, identity=task.identity,
             digest=self._digest.hexdigest(),
-            files=tuple(file.info() for file in self._files.variants), forms=self._forms, expected=task.expected,
+            files=tuple(file.info() for file in self._files), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
             seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
         )  # fmt: skip

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,7 +19,6 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from tfprep.child_process import Mark, Processes, TaskCrashed, TaskDone, TaskProgress
 from tfprep.dataset.imported.schema import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
 from tfprep.dataset.imported.shards import Shard, current, open_shard
 from tfprep.dataset.plain_json import from_json, indented
@@ -29,6 +27,7 @@ from tfprep.fields import Array
 from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
+from tfprep.pool import Died, Done, Mark, Pool, Progress
 from tfprep.records.example import messages
 from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Walk, masked, walk
@@ -408,19 +407,15 @@ def scan_shards(
             scan_one(shard, folder, verify=verify, on_bytes=on_bytes)
         return
     shards = sorted(shards, key=lambda shard: -shard.bytes)
-    done = [0] * len(shards)
-    with closing(Processes(_ENTRY, workers=count, item_timeout_s=inf)) as processes:
-        processes.start()
-        processes.open((folder, verify))
-        for number, shard in enumerate(shards):
-            processes.submit(number, shard)
+    with closing(Pool(_ENTRY, (folder, verify), count)) as processes:
+        done = {processes.submit(shard): 0 for shard in shards}
         for event in processes.events():
-            if isinstance(event, TaskProgress | TaskDone):
-                read = event.item if isinstance(event, TaskProgress) else event.result
+            if isinstance(event, Progress | Done):
+                read = event.result if isinstance(event, Done) else event.item or 0
                 on_bytes(read - done[event.task])
                 done[event.task] = read
-            elif isinstance(event, TaskCrashed):
-                path = shards[event.task].path
+            elif isinstance(event, Died):
+                path = event.task.content.path
                 raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
@@ -487,7 +482,7 @@ def _paths(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
 
 
 def open_scan(argument: tuple[Path, bool]) -> Callable[[Shard, Mark], int]:
-    """Return the work of a process (`tfprep.child_process`): scan a shard, with the bytes read so far as marks."""
+    """Return the work of a process (`tfprep.pool`): scan a shard, with the bytes read so far as marks."""
     folder, verify = argument
 
     def work(shard: Shard, mark: Mark) -> int:

@@ -31,10 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.child_process import open_standard_descriptors
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.limits import available_memory
+from tfprep.pool import open_standard_descriptors
 
 MOST_BYTES, LEAST_BYTES = 1 << 36, 1 << 28
 """Bytes that are mapped: 64 GiB of addresses, or twice the machine's memory; and the least, where the system allows no more."""

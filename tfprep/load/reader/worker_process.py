@@ -1,23 +1,19 @@
-"""The work of a worker process of `tfprep.child_process`: it reads and decodes rows into memory that it shares with the process
-that trains. Each of its threads serves one connection, over which it gets jobs.
-"""
+"""The work of a loader's worker process: it reads and decodes rows into memory that it shares with the process that trains."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import select
+import struct
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.child_process import NO_ITEM, Mark, Work, sendable_error
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
 from tfprep.load.reader.buffers import MappedMemory
@@ -25,6 +21,7 @@ from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Reading, Rows, UnreadRow, open_reader, row_columns
 from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.pool import Mark, Work, sendable_error
 
 
 @dataclass(frozen=True)
@@ -54,20 +51,21 @@ def job_message(batch_rows: int, offsets: Sequence[int], rows: Rows) -> bytes:
     return np.array([batch_rows, *offsets], np.int64).tobytes() + rows.table.tobytes()
 
 
+COUNTS = struct.Struct("<qddd")
+"""The answer to a job without bad records: bytes that were read, and seconds of reading, decoding and waiting."""
+
+
 class Outcome(NamedTuple):
-    """Result of a job: rows that cannot be read, the values that are sent by output and row, an error; and what it took."""
+    """Any other answer: rows that cannot be read, the values that are sent by output and row, an error, and the same counts."""
 
     unread: Sequence[UnreadRow] = ()
-    values: Mapping[str, Mapping[int, Any]] | None = None
+    values: Mapping[str, Mapping[int, Any]] = MappingProxyType({})
     error: BaseException | None = None
-    nbytes: int = 0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    idle_s: float = 0.0
+    counts: tuple[int, float, float, float] = (0, 0.0, 0.0, 0.0)
 
 
 def open_worker(setup: Setup) -> Work:
-    """Return the work of a process: a task is the descriptors of the connections to serve; none show that it has started."""
+    """Return the work of a process: a task is a job of numbers (`job_message`), its items are the rows."""
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -83,11 +81,29 @@ def open_worker(setup: Setup) -> Work:
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     first, columns = 1 + len(setup.outputs), len(row_columns(reader, 1 + len(setup.reading.added)))
-    began, receiving = time.monotonic(), threading.Lock()
-    connections: dict[int, Connection] = {}
-    waiting = select.poll()
+    began, own = time.monotonic(), threading.local()
 
-    def filled(job: bytes, state: ThreadState) -> Outcome:
+    def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
+        """Fill rows; one by one after one of them may have ended a process.
+
+        Checksums are compared then, so that a damaged record is found before it is decoded, and files are not mapped: one that
+        was cut short is an error.
+        """
+        if not mark.careful:
+            return stages.fill(values, rows, state)
+        unread = [
+            UnreadRow(number, f"each process that read it ended: {reason}") for number, reason in mark.lost.items()
+        ]
+        for number in sorted(set(range(len(rows))) - mark.lost.keys(), key=lambda number: number != mark.first):
+            mark(number)
+            row = rows.take([number])
+            row["verify"][:] = 1
+            unread += [UnreadRow(number, bad.reason) for bad in stages.fill(values, row, state)]
+        return sorted(unread)
+
+    def work(job: bytes, mark: Mark) -> bytes | Outcome:
+        state: ThreadState = own.__dict__.setdefault("state", ThreadState(since=began))
+        state.enter("work")
         numbers = np.frombuffer(job, np.int64)
         batch_rows, *offsets = numbers[:first].tolist()
         values: dict[str, Any] = {}
@@ -97,31 +113,12 @@ def open_worker(setup: Setup) -> Work:
             values[output.name] = memory.array(offset, (batch_rows, *shape), output.dtype)
         sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
         try:
-            return Outcome(stages.fill(values | sent, rows, state), sent)
+            unread = fill(values | sent, rows, state, mark)
         except BaseException as error:
             return Outcome(error=sendable_error(error, RuntimeError))
+        state.enter("waiting for work")
+        counts = state.bytes, state.read_s, state.decode_s, state.idle_s
+        state.bytes, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
+        return Outcome(unread, sent, counts=counts) if unread or sent else COUNTS.pack(*counts)
 
-    def serve(descriptors: Sequence[int], mark: Mark) -> None:
-        """Fill the rows that come over the connections. One thread waits for all of them: to wake each for its own costs more."""
-        with receiving:
-            for descriptor in set(descriptors) - connections.keys():
-                connections[descriptor] = Connection(descriptor)
-                waiting.register(descriptor, select.POLLIN)
-        state = ThreadState(since=began)
-        while descriptors:
-            with receiving:
-                connection = connections[waiting.poll()[0][0]]
-                try:
-                    job = connection.recv_bytes()
-                except EOFError:
-                    return
-            outcome = filled(job, state)
-            mark(NO_ITEM)  # reports what native code has written
-            state.enter("waiting for work")
-            outcome = outcome._replace(
-                nbytes=state.bytes, read_s=state.read_s, decode_s=state.decode_s, idle_s=state.idle_s
-            )
-            connection.send_bytes(pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
-            state.bytes, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
-
-    return serve
+    return work

@@ -1,0 +1,389 @@
+"""Worker processes: where they import from, when they end, what they send, and crashes of their tasks."""
+
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from tests.waiting import wait_until
+from tfprep import python_file
+from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
+from tfprep.pool import (
+    LATER,
+    Died,
+    Done,
+    Idle,
+    InlinePool,
+    Lost,
+    Output,
+    Pool,
+    Progress,
+    sendable_error,
+    worker_environment,
+)
+from tfprep.python_file import import_file
+
+
+def lines_of_child(code, folder=None, environment=None):
+    """What Python prints for the code, in the environment of a worker unless there is another."""
+    command, environment = [sys.executable, "-c", code], environment or worker_environment()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment)
+    return done.stdout.splitlines()
+
+
+FOLDERS = "import sys; print('\\n'.join(sys.path))"
+
+
+def test_a_child_imports_from_the_folders_of_its_parent(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", ["/first", *sys.path])
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    folders = lines_of_child(FOLDERS, tmp_path)
+    assert folders[0] == "/first"
+    assert "/elsewhere" not in folders
+    assert not {"", str(tmp_path)} & set(folders)
+    assert worker_environment()["OMP_NUM_THREADS"] == "1"
+    # The folder where the parent was started; the child starts elsewhere.
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert lines_of_child(FOLDERS, tmp_path)[0] == os.getcwd()
+
+
+def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_path, monkeypatch):
+    """As in the parent, which had imported modules of the standard library before it loaded the recipe."""
+    own, beside = tmp_path / "own", tmp_path / "beside"
+    for folder, names in ((own, ["helper", "other"]), (beside, ["recipe", "random", "helper"])):
+        folder.mkdir()
+        for name in names:
+            (folder / f"{name}.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+    monkeypatch.setattr(python_file, "_added", set())
+    import_file(beside / "recipe.py", "tfprep_test_recipe")
+    assert sys.path[:2] == [str(beside), str(own)]
+    code = """if True:
+        import random, sys
+        from tfprep.python_file import add_folders_of_parent
+        add_folders_of_parent()
+        import helper, other
+        print(*(module.__file__ for module in (random, helper, other)), *sys.path[:2], sep="\\n")
+    """
+    found = [random.__file__, str(beside / "helper.py"), str(own / "other.py"), str(beside), str(own)]
+    assert lines_of_child(code) == found
+
+
+def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monkeypatch):
+    """One of an editable installation, for example, stands behind the standard library."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "recipe.py").write_text("")
+    (tmp_path / "random.py").write_text("raise SystemExit('imported')")
+    import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
+    assert sys.path.index(str(tmp_path)) == len(sys.path) - 1
+    assert lines_of_child(FOLDERS, tmp_path)[-1] == str(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has these thresholds")
+def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
+    code = "import resource\nfor _ in range(20):\n    blocks = [b'x' * (8 << 20) for _ in range(3)]\n    del blocks\n"
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    of_worker, usual = (int(*lines_of_child(code, environment=one)) for one in (worker_environment(), os.environ))
+    assert of_worker < usual / 4
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
+
+
+class Unsendable(Exception):
+    """An error whose copy cannot be made: it needs an argument that it does not keep."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (RecordError("bad", path="p", record=1, offset=2), RecordError, "p: record 1 at byte 2: bad"),
+        (Unsendable(1, 2), TrainError, "Unsendable: 1 and 2"),
+    ],
+)
+def test_errors_that_cannot_be_sent_are_replaced_by_their_text(error, kind, text):
+    sent = sendable_error(error, TrainError)
+    assert type(sent) is kind
+    assert str(sent) == text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends children on Linux only")
+def test_a_child_whose_parent_is_gone_ends():
+    code = "from tfprep.pool import end_with_parent; end_with_parent(1); print('still here')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+WORK = """
+import os, sys, time
+from tfprep.errors import RecipeError
+
+def open_work(argument):
+    if argument.get("refuse"):
+        raise RecipeError("no")
+    def work(task, mark):
+        made = []
+        for item in sorted(set(range(task.get("items", 1))) - mark.lost.keys(), key=lambda item: item != mark.first):
+            mark(item)
+            time.sleep(task.get("sleep", 0))
+            exec(task.get("code", ""))
+            made.append(item)
+        return {"pid": os.getpid(), "number": task.get("number"), "argument": argument, "made": made}
+    return work
+"""
+
+
+@pytest.fixture
+def entry(tmp_path, monkeypatch):
+    (tmp_path / "its_work.py").write_text(WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "its_work:open_work"
+
+
+def ran(pool, tasks, argument=None):
+    pool.start()
+    pool.open(argument or {})
+    for task in tasks:
+        pool.submit(task)
+    try:
+        return list(pool.events())
+    finally:
+        pool.close()
+
+
+def test_both_pools_give_the_same_results(entry):
+    """One task is larger than a pipe."""
+    numbers, word = [*range(6), "x" * 3_000_000], "ünïcode \udc80"
+    for pool, processes in ((InlinePool(entry, LATER), 1), (Pool(entry, LATER, 2), 2)):
+        events = ran(pool, [{"number": number} for number in numbers], {"word": word})
+        results = {event.task.number: event.result for event in events if isinstance(event, Done)}
+        assert [results[task]["number"] for task in range(7)] == numbers
+        assert {result["argument"]["word"] for result in results.values()} == {word}
+        assert len({result["pid"] for result in results.values()}) == processes
+
+
+def test_a_worker_that_replaces_another_gets_the_same_environment(entry, monkeypatch):
+    pool = Pool(entry, LATER, 1)
+    pool.start()
+    monkeypatch.setenv("SET_LATER", "1")
+    monkeypatch.syspath_prepend("/added/later")
+    code = "assert 'SET_LATER' not in os.environ and '/added/later' not in sys.path, (os.environ, sys.path)"
+    events = ran(pool, [{"code": "os.kill(os.getpid(), 9) if not mark.careful else None"}, {"code": code}])
+    assert [type(event) for event in events if isinstance(event, Died | Done)] == [Died, Done, Done]
+
+
+def test_progress_is_reported_during_a_task(entry):
+    events = ran(Pool(entry, LATER, 1), [{"items": 8, "sleep": 0.1}])
+    items = [event.item for event in events if isinstance(event, Progress)]
+    assert items == sorted(items)
+    assert len(items) >= 2
+    assert isinstance(events[-1], Done)
+
+
+def test_urgent_tasks_come_first(entry):
+    pool = Pool(entry, LATER, 1)
+    for number in range(3):
+        pool.submit({"number": number})
+    pool.submit({"number": 9}, urgent=True)
+    order = [event.result["number"] for event in ran(pool, []) if isinstance(event, Done)]
+    assert order == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [InlinePool, lambda *arguments: Pool(*arguments, 1)])
+def test_an_exception_of_a_task_ends_the_run(entry, make):
+    code = "raise RecipeError('line 7')"
+    with pytest.raises(RecipeError, match="line 7"):
+        ran(make(entry, LATER), [{"code": code}])
+    with pytest.raises(RecipeError, match="no"):
+        ran(make(entry, LATER), [{}], {"refuse": True})
+    with pytest.raises((BuildError, ZeroDivisionError)) as caught:
+        ran(make(entry, LATER), [{"code": "1 / 0"}])
+    assert "its_work.py" in str(caught.getrepr())  # of another process as text
+
+
+def test_closing_leaves_no_process_however_busy(entry):
+    pool = Pool(entry, {}, 2)
+    for _ in range(4):
+        pool.submit({"items": 100, "sleep": 0.3})
+    assert isinstance(next(event for event in pool.events() if not isinstance(event, Idle)), Progress)
+    processes = [psutil.Process(state.process) for state in pool.workers()]
+    assert all(state.task is not None for state in pool.workers())
+    pool.close()
+    assert psutil.wait_procs(processes, timeout=5)[1] == []
+
+
+def test_output_of_native_code_is_reported_by_item_and_kept_off_the_terminal(entry, capfd):
+    code = """
+if item == 1:
+    os.write(2, b"libpng warning: odd\\n"); os.system("echo a child"); print("by Python")
+if item == 3:
+    os.write(2, b"x" * 1_000_000)
+if item == 2:
+    import logging, warnings; logging.getLogger("PIL").error("by a logger"); warnings.warn("by a warning")
+"""
+    events = ran(Pool(entry, LATER, 1), [{"items": 5, "code": code}])
+    first, second, endless = [event for event in events if isinstance(event, Output)]
+    assert (first.item, first.text) == (1, "libpng warning: odd\na child\n")
+    assert (endless.item, len(endless.text)) == (3, 4000), "the beginning"
+    assert second.text.startswith("by a logger\n")
+    assert "UserWarning: by a warning" in second.text
+    terminal = capfd.readouterr()
+    assert "by Python" in terminal.err
+    assert "libpng" not in terminal.err + terminal.out
+
+
+# --- processes that die -------------------------------------------------------------------------------------------------
+
+
+def deaths(events):
+    """The deaths and losses of a run, in their order, as (type, item)."""
+    return [(type(event), event.item) for event in events if isinstance(event, Died | Lost)]
+
+
+def test_an_item_that_ends_every_process_is_lost_and_nothing_else(entry):
+    """The first death blames nothing; the second is at an announced item, which is then tried first."""
+    code = "if item in (2, 5): os.write(2, b'last words\\n'); os.abort()"
+    events = ran(Pool(entry, LATER, 2), [{"items": 8, "code": code}, {"items": 8}])
+    by_task = [[event for event in events if getattr(event, "task", None) and event.task.number == n] for n in (0, 1)]
+    died = [(Died, None), (Died, 2), (Died, 2), (Lost, 2), (Died, 5), (Died, 5), (Lost, 5)]
+    assert deaths(by_task[0]) == died
+    assert deaths(by_task[1]) == []
+    results = [next(event.result for event in events if isinstance(event, Done)) for events in by_task]
+    assert [result["made"] for result in results] == [[0, 1, 3, 4, 6, 7], [*range(8)]]
+    words = [event.item for event in events if isinstance(event, Output)]
+    assert words == [None, 2, 2, 5, 5]
+    lost = next(event for event in events if isinstance(event, Lost))
+    assert lost.reason == "its process was killed by SIGABRT"
+
+
+def test_an_item_that_crashes_only_after_others_is_kept(entry):
+    """It comes first at its second try, where no other has broken memory before it."""
+    events = ran(Pool(entry, LATER, 1), [{"items": 8, "code": "if item == 5 and made: os.abort()"}])
+    assert deaths(events) == [(Died, None), (Died, 5)]
+    assert sorted(events[-1].result["made"]) == [*range(8)]
+    assert events[-1].result["made"][0] == 5
+
+
+def test_an_item_that_takes_too_long_is_lost_at_one_announced_try(entry):
+    pool = Pool(entry, LATER, 1, item_timeout_s=1)
+    events = ran(pool, [{"items": 3, "code": "time.sleep(60 if item == 1 else 0)"}])
+    assert deaths(events) == [(Died, None), (Died, 1), (Lost, 1)]
+    assert events[-1].result["made"] == [0, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_signals_from_outside_cost_nothing(entry, seed):
+    """Each kill hits another item; all tasks end with all items."""
+    rng, pool = random.Random(seed), Pool(entry, {}, 3)
+    tasks = [pool.submit({"items": 20, "sleep": 0.01}) for _ in range(12)]
+    results, killed, next_kill = {}, 0, time.monotonic() + 0.4
+    for event in pool.events():
+        if isinstance(event, Done):
+            results[event.task] = event.result["made"]
+        assert not isinstance(event, Lost)
+        if time.monotonic() > next_kill and killed < 4:
+            state = rng.choice(pool.workers())
+            os.kill(state.process, 9)
+            killed, next_kill = killed + 1, time.monotonic() + rng.uniform(0.3, 0.6)
+    pool.close()
+    assert killed >= 2
+    assert [sorted(results[task]) for task in tasks] == [[*range(20)]] * 12
+
+
+def test_processes_that_finish_nothing_are_given_up(entry):
+    with pytest.raises(BuildError, match=r"11 worker processes died one after another .*SIGKILL.* finished nothing"):
+        ran(Pool(entry, LATER, 2), [{"items": 50, "code": "os.kill(os.getpid(), 9)"}])
+
+
+# --- tasks from threads -------------------------------------------------------------------------------------------------
+
+
+def test_threads_submit_tasks_and_are_called_back(entry):
+    """Several threads of this process and of each worker; an exception is the result of its task only."""
+    pool, answers = Pool(entry, {}, 2, threads=2, ahead=1), queue.SimpleQueue()
+    pool.on_done(lambda task, result: answers.put((task.note, result)))
+
+    def submit(first):
+        for number in range(first, first + 50):
+            pool.submit({"number": number, "code": "1 / (task['number'] - 7)"}, note=number)
+
+    threads = [threading.Thread(target=submit, args=(50 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    found = dict(answers.get(timeout=60) for _ in range(200))
+    assert pool.ready
+    assert {number: result["number"] for number, result in found.items() if number != 7} == {
+        number: number for number in range(200) if number != 7
+    }
+    assert isinstance(found[7], ZeroDivisionError)
+    assert len({result["pid"] for number, result in found.items() if number != 7}) == 2
+    pool.close()
+    with pytest.raises(BuildError, match="were ended"):
+        pool.submit({})
+
+
+def test_tasks_that_wait_get_an_error_when_the_pool_is_closed_or_given_up(entry):
+    for argument, code, kind in (({}, "time.sleep(60)", BuildError), ({"refuse": True}, "", RecipeError)):
+        pool, answers = Pool(entry, argument, 1), queue.SimpleQueue()
+        pool.submit({"code": code})
+        pool.on_done(lambda task, result, answers=answers: answers.put(result))
+        if not argument:
+            wait_until(lambda pool=pool: pool.ready)
+            pool.close()
+        assert isinstance(answers.get(timeout=60), kind)
+        assert bool(pool.failure) == bool(argument)
+        pool.close()
+
+
+def test_the_pool_of_a_process_that_forked_is_not_used_or_ended_by_its_child(entry):
+    code = """if True:
+        import os, sys
+        from tfprep.errors import BuildError
+        from tfprep.pool import Done, Pool
+        pool = Pool(sys.argv[1], {}, 1)
+        pool.start()
+        child = os.fork()
+        if not child:
+            try:
+                pool.submit({})
+            except BuildError as error:
+                pool.close()
+                os._exit(7 if "forked" in str(error) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        pool.submit({})
+        assert sum(isinstance(event, Done) for event in pool.events()) == 1
+        assert not pool.deaths
+        pool.close()
+    """
+    subprocess.run([sys.executable, "-c", code, entry], check=True, env=worker_environment())
+
+
+def test_ctrl_c_ends_no_worker_while_it_starts(entry):
+    """The signal goes to the whole process group, as from a terminal."""
+    code = """if True:
+        import os, signal, sys, time
+        from tfprep.pool import Done, Pool
+        pool = Pool(sys.argv[1], {}, 2)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, lambda *_: None)
+        pool.start()
+        for _ in range(40):
+            os.killpg(0, signal.SIGINT)
+            time.sleep(0.01)
+        pool.submit({})
+        assert sum(isinstance(event, Done) for event in pool.events()) == 1
+        print(len(pool.deaths))
+        pool.close()
+    """
+    command = [sys.executable, "-c", code, entry]
+    done = subprocess.run(command, check=True, env=worker_environment(), stdout=subprocess.PIPE, start_new_session=True)
+    assert done.stdout == b"0\n"

@@ -1,0 +1,90 @@
+"""The files of a shard while it is built, one for each variant, under temporary names until `commit`.
+
+Records go to the operating system sample by sample: memory holds one sample. A process that dies leaves a temporary file,
+which the next attempt of the same run overwrites.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tfprep.dataset.manifest import FileInfo
+from tfprep.dataset.names import stored_name
+from tfprep.records import Frame, format_index
+from tfprep.records.framing import footer_crc, frame
+from tfprep.storage.local import temporary_path, write_whole, writing
+from tfprep.storage.store import Store
+
+
+@contextmanager
+def shard_files(paths: Sequence[Path], run: str) -> Iterator[list[ShardFile]]:
+    """Open the files of one attempt at a shard. Those that are not committed are removed at the end.
+
+    Args:
+      paths: Their final names.
+      run: A word that belongs to one run of a build.
+    """
+    with ExitStack() as stack:
+        files = []
+        for path in paths:
+            files.append(ShardFile(path, temporary_path(path, run)))
+            stack.callback(files[-1].close)
+        yield files
+
+
+class ShardFile:
+    """The file of one variant of a shard."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self._path, self._temporary = path, temporary
+        with writing(temporary):
+            self._file = temporary.open("wb")
+        self._frames: list[Frame] = []
+        self._end = 0
+        self._sha256 = hashlib.sha256()
+
+    def write(self, payload: bytes) -> tuple[Frame, int]:
+        """Write a record; return where it is, and the masked checksum of the payload."""
+        framed = frame(payload)
+        with writing(self._temporary):
+            self._file.write(framed)
+        written = Frame(self._end, len(framed))
+        self._frames.append(written)
+        self._sha256.update(framed)
+        self._end += len(framed)
+        return written, footer_crc(framed)
+
+    def sync(self) -> None:
+        """Write the records to the disk."""
+        with writing(self._temporary):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, and remove it if it was not committed."""
+        with suppress(OSError):  # The disk is full: that was reported.
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+    def commit(self) -> None:
+        """Give the file its final name, and write the `.idx` beside it."""
+        with writing(self._path):
+            self._temporary.replace(self._path)
+        write_whole(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
+
+    def put(self, store: Store) -> FileInfo:
+        """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
+        info = self.info()
+        info = replace(info, name=stored_name(info.name, info.sha256))
+        store.write(f"{info.name}.idx", format_index(self._frames).encode())
+        store.write(info.name, self._temporary)
+        return info
+
+    def info(self) -> FileInfo:
+        return FileInfo(self._path.name, len(self._frames), self._end, self._sha256.hexdigest())
