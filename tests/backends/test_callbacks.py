@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tfprep import train
-from tfprep.errors import MissingDependencyError, StalledPipelineError, TrainError
+from tfprep.errors import MissingDependencyError, TrainError
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
@@ -26,7 +26,7 @@ class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         return 10
 
     def __getitem__(self, number):
-        time.sleep(20 if number == self.stuck_at else 0.02)
+        time.sleep(6 if number == self.stuck_at else 0.02)
         return np.ones([4, 8], "float32"), np.zeros([4, 4], "float32")
 
 
@@ -103,23 +103,23 @@ def test_a_slow_callback_is_named(data, make_model, tmp_path):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
-def test_the_watchdog_ends_a_fit_whose_input_is_stuck():
+def test_the_watchdog_reports_a_fit_whose_input_is_stuck(caplog):
+    caplog.set_level("CRITICAL", "tfprep.train")
     stuck = Batches()
     stuck.stuck_at = 5
-    with pytest.raises(StalledPipelineError, match=r"^no batch for \d"):
-        dense().fit(stuck, verbose=0, shuffle=False, callbacks=[train.Watchdog(2.0)])
+    dense().fit(stuck, verbose=0, shuffle=False, callbacks=[train.Watchdog(2.0, exit_code=None)])
+    assert "no batch for " in caplog.text
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="refused there, see below")
-def test_the_watchdog_watches_a_custom_training_loop():
+def test_the_watchdog_watches_a_custom_training_loop(caplog):
     def batches():
         yield 1
-        time.sleep(20)
+        time.sleep(5)
+        yield 2
 
-    watched = train.Watchdog(1.0).watch(batches())
-    assert next(watched) == 1
-    with pytest.raises(StalledPipelineError, match=r"^no batch for 1\."):
-        next(watched)
+    assert list(train.Watchdog(1.0, exit_code=None).watch(batches())) == [1, 2]
+    assert "no batch for " in caplog.text
 
 
 REFUSED = {"torch": {"Watchdog": lambda: train.Watchdog(300)}, "tensorflow": {}, "jax": {}}

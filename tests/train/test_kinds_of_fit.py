@@ -43,7 +43,8 @@ def test_counts_and_waits_are_those_of_the_training(tf, pairs, tmp_path, way):
     assert sum(window.images for window in waits) == 80
     each_ms = sorted(1e3 * wait for window in waits for wait in window.each_s)[-20:]
     assert each_ms[10] > 12
-    assert 12 * 20 < 1e3 * sum(window.waited_s for window in waits) < 60 * 20
+    assert 1e3 * sum(window.waited_s for window in waits) > 12 * 20
+    assert sum(window.waited_s for window in waits) == pytest.approx(sum(each_ms) / 1e3)  # of training batches only
     assert guard.retraces == []
     model.fit(slow, verbose=0, shuffle=False, callbacks=callbacks)
     assert monitor.samples[-1].step == 30
@@ -109,7 +110,6 @@ def test_fit_prints_what_limits_in_two_lines(dense, pairs, slow_step, tmp_path, 
 DETERMINISTIC = """
 import sys, time
 import keras, tensorflow as tf
-from tfprep.errors import StalledPipelineError
 from tfprep.train import InputMonitor, Watchdog
 
 keras.utils.set_random_seed(0)
@@ -129,30 +129,25 @@ monitor = InputMonitor(sys.argv[1], every_s=0.2)
 options = tf.data.Options()
 options.experimental_optimization.inject_prefetch = False
 data = tf.data.Dataset.range(10).map(pair).with_options(options)
-try:
-    model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(3)])
-except StalledPipelineError as error:
-    print("stalled:", error)
+model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(3)])
 waits = [wait for sample in monitor.samples if sample.waits for wait in sample.waits.each_s]
 print("batches", len(waits), "median", sorted(waits)[len(waits) // 2] if waits else 0)
 """
 
 
 @pytest.mark.parametrize("way", ["plain", "eager", "xla"])
-def test_deterministic_ops_have_another_clock(tmp_path, way):
-    """`tf.timestamp` raises under `enable_op_determinism`, which no process takes back."""
-    printed = _run_deterministic(tmp_path, -1, way)
+def test_waits_among_deterministic_ops(tmp_path, way):
+    printed = _run_deterministic(tmp_path, -1, way).stdout.splitlines()
     assert printed[-1].startswith("batches 20 median ")
-    assert 0.018 < float(printed[-1].split()[-1]) < 0.5
+    assert float(printed[-1].split()[-1]) > 0.018
 
 
 def test_a_stall_among_deterministic_ops_is_found(tmp_path):
-    printed = _run_deterministic(tmp_path, 4, "plain")
-    assert "stalled: no batch for 3." in "\n".join(printed)
-    assert printed[-1].startswith("batches 4 ")
+    done = _run_deterministic(tmp_path, 4, "plain", status=70)
+    assert "Watchdog: no batch for " in done.stderr
 
 
-def _run_deterministic(folder, stalls_at, way):
+def _run_deterministic(folder, stalls_at, way, status=0):
     done = run_python(["-c", DETERMINISTIC, str(folder), str(stalls_at), way])
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert done.returncode == status, done.stderr
+    return done

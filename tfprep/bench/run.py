@@ -207,7 +207,7 @@ def files_of(data: Data, split: str) -> list[Path]:
 def settings_of(candidate: Candidate) -> tuple[dict[str, Any], bool, int]:
     """A loader's report before it reads, without counters; whether its `.map` calls Python; how many of its arrays are cast."""
     from tfprep.load.tensorflow.private import datasets_behind, python_functions
-    from tfprep.train.monitor.stages import float_arrays
+    from tfprep.train.monitor.pipeline import float_arrays
 
     iteration: Any = candidate.open()
     try:

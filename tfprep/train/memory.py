@@ -18,7 +18,7 @@ from tfprep.limits import available_memory
 from tfprep.pool import ending_of
 from tfprep.train.backend import is_tensor_iterator
 from tfprep.train.isolation import fresh_process, give_back, require_picklable
-from tfprep.train.monitor.stages import stages
+from tfprep.train.monitor.pipeline import stages
 
 _MB = 1e6
 _POLL_S = 0.02

@@ -1,8 +1,9 @@
 """The train steps of `model.fit`, as callbacks see them.
 
 Keras tells a callback that a batch begins and ends, but not where the batch comes from. On TensorFlow and JAX
-`model.train_function` gets the iterator as its argument, so `TrainSteps` takes its place, puts one `Relay` before it for all
-callbacks together, and calls them after each step. On PyTorch it gets the batch itself.
+`model.train_function` gets the iterator as its argument, so `TrainSteps` takes its place, passes an iterator that notes the
+waits, and calls the callbacks after each step. On PyTorch `model.train_function` gets the batch itself, which Keras has fetched
+before.
 """
 
 from __future__ import annotations
@@ -13,36 +14,36 @@ from typing import Any
 
 import keras
 
-from tfprep.load.waits import TimedLoader, forget_loader
+from tfprep.load.waits import TimedLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
-from tfprep.train.monitor.python_relay import FetchedInput, PythonRelay, TimedInput
+from tfprep.train.monitor.pipeline import loader_counters
+from tfprep.train.monitor.waits import TimedIterator, WaitClock, image_count
 
 
 class Listener(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that `TrainSteps` calls too, from the thread that trains."""
 
     def input_changed(self) -> None:
-        """Called when `TrainSteps.relay` is another one, or None; a relay that a listener kept stays readable."""
+        """Called when `TrainSteps.source` is another one, or None."""
 
     def step_done(self) -> None:
         """Called when the train function has returned, after `steps_per_execution` steps."""
 
-    def failed(self, error: BaseException) -> BaseException:
-        """Called when the train function raised `error`; returns the error to raise."""
-        return error
+    def failed(self) -> None:
+        """Called when the train function raised an error."""
 
 
 class TrainSteps:
-    """Stands in for `model.train_function` while callbacks listen.
+    """Takes the place of `model.train_function` while callbacks listen.
 
     Attributes:
         function: The train function of Keras.
         count: Steps so far, those of earlier calls of `fit` included; a call that ran fewer than `steps_per_execution`, at the
             end of the data, counts as if it had run them all.
-        relay: None before the first step, where no callback set `timed`, and where the input is no plain iterator (under a
-            distribution strategy).
-        source: Keras's own iterator; None on PyTorch.
-        listeners: The callbacks to call.
+        clock: The waits for input.
+        measured: Whether an input's waits are noted: not before the first step, without a callback that set `timed`, and under a
+            distribution strategy.
+        has_run: Whether a step was called since the listeners were attached.
         between_s: Seconds that the trainer spent between steps: in callbacks and in Keras's own loop.
         compile_s: Seconds of tracing and compiling within steps, where the backend counts them (JAX).
     """
@@ -50,28 +51,35 @@ class TrainSteps:
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
         self.function = function
         self.count = 0
-        self.relay: TimedInput | None = None
-        self.source: Any = None
+        self.clock = WaitClock()
+        self.measured = self.timed = self.has_run = False
         self.between_s = self.compile_s = 0.0
-        self._compiled = 0
-        self.timed = self.cancellable = False
         self.listeners: list[Listener] = []
+        self._compiled = 0
         self._steps_per_call = steps_per_call
-        # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is no
+        # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is not
         # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
         self._clock = time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter
         self._returned_at: float | None = None
         self._fetches = keras.backend.backend() == "torch"
-        self._waited_s = 0.0
+        self._given: Any = None
+        self._input: Any = None
+        self._loader: TimedLoader | None = None
+        self._loader_wait_s = self._waited_s = 0.0
+
+    @property
+    def source(self) -> Any:
+        """Keras's own iterator, or the `tf.data.Iterator` that it reads; None before the first step and on PyTorch."""
+        return self._input.source if isinstance(self._input, TimedIterator) else self._given
 
     @property
     def loader(self) -> TimedLoader | None:
-        """tfprep's loader behind the input, on JAX and PyTorch."""
-        return self.relay.loader if self.relay is not None else None
+        """tfprep's loader that the batches come from, on JAX and PyTorch."""
+        return self._input.loader if isinstance(self._input, TimedIterator) else self._loader
 
     @property
     def traces(self) -> int:
-        """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 where nobody counts."""
+        """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 if not counted."""
         count = getattr(self.function, "experimental_get_tracing_count", None)
         return int(count()) if count else self._compiled
 
@@ -79,89 +87,80 @@ class TrainSteps:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
         if not self.listeners:
             return self.function(*arguments)
+        self.has_run = True
         if self._fetches:
-            self._take_batch(data)
-        elif data is not self.source:
+            self._take_batch(data[0])
+        elif data is not self._given:
             self._take_input(data)
         if self._returned_at is not None:
             self.between_s += self._clock() - self._returned_at - self._fetched_s()
         compiled, compile_s = compilations()
         try:
-            result = self.function(*state, data if self.relay is None or self._fetches else self.relay.iterator)
+            result = self.function(*state, data if self._fetches else self._input)
         except BaseException as error:
-            if ends_data(error):
-                raise
-            raised: BaseException = error
-            if self.relay is not None and self.relay.error is not None:
-                raised = self.relay.error  # the consumer only saw that the queue was closed
-            for listener in self.listeners:
-                raised = listener.failed(raised)
-            self.close()
-            raise raised  # noqa: B904  (a listener that replaces it sets the cause)
+            if not ends_data(error):
+                for listener in self.listeners:
+                    listener.failed()
+                self.close()
+            raise
         if self.timed:
             block_until_done(result)
         now_compiled, now_compile_s = compilations()
-        self._compiled, self.compile_s = (
-            self._compiled + now_compiled - compiled,
-            self.compile_s + now_compile_s - compile_s,
-        )
+        self._compiled += now_compiled - compiled
+        self.compile_s += now_compile_s - compile_s
         self._returned_at = self._clock()
         self.count += self._steps_per_call
         for listener in self.listeners:
             listener.step_done()
         return result
 
-    def pause(self) -> None:
-        """Do not count the time until the next step: an epoch has ended."""
-        self._returned_at = None
-        forget_loader()
-        if isinstance(self.relay, FetchedInput):
-            self.relay.ended()
-
     def fetching(self) -> None:
         """Note that Keras goes on to the next batch."""
-        if isinstance(self.relay, FetchedInput):
-            self.relay.fetching()
+        if self._fetches:
+            self.clock.asking()
+
+    def pause(self) -> None:
+        """Do not count the time until the next step: an epoch has ended."""
+        self.clock.pause()
+        self._returned_at = None
+        forget_loader()
 
     def close(self) -> None:
         """Drop the input and all listeners. A `fit` that failed calls no `on_train_end`."""
-        self._drop_input()
+        self._given = self._input = self._loader = self._returned_at = None
         self.listeners = []
-        self.timed = self.cancellable = False
+        self.measured = self.timed = self.has_run = False
 
-    def _drop_input(self) -> None:
-        if self.relay is not None:
-            self.relay.close()
-        self.relay = self.source = self._returned_at = None
+    def _take_input(self, iterator: Any) -> None:
+        self._given = self._input = iterator
+        if self.timed and is_tensor_iterator(iterator):
+            from tfprep.train.monitor.tensors import timed_tensors
 
-    def _input_changed(self) -> None:
+            self._input, self.measured = timed_tensors(iterator, self.clock), True
+        elif self.timed and keras.backend.backend() != "tensorflow":
+            self._input, self.measured = TimedIterator(iterator, self.clock), True
         for listener in self.listeners:
             listener.input_changed()
 
-    def _take_input(self, iterator: Any) -> None:
-        self._drop_input()
-        if self.timed and is_tensor_iterator(iterator):
-            from tfprep.train.monitor.relay import Relay
+    def _take_batch(self, batch: Any) -> None:
+        """Note the batch of this step, which Keras has fetched.
 
-            self.relay = Relay(iterator, cancellable=self.cancellable)
-        elif self.timed and keras.backend.backend() != "tensorflow":
-            self.relay = PythonRelay(iterator, cancellable=self.cancellable)
-        self.source = iterator
-        self._input_changed()
-
-    def _take_batch(self, batches: Any) -> None:
-        """Note the batch of this step, which Keras has fetched: a list of the one batch."""
-        fetched = self.relay if isinstance(self.relay, FetchedInput) else FetchedInput()
-        is_new = fetched.fetched(batches[0]) or fetched is not self.relay
-        if self.timed and is_new:
-            self.relay = fetched
-            self._input_changed()
+        tfprep's loader has measured the wait. For another input the time since the last callback counts.
+        """
+        self._loader, before = loader_of_this_thread(), self._loader
+        wait_s = None
+        if self._loader is not None:
+            total_s = loader_counters(self._loader).get("wait_s", 0.0)
+            wait_s = total_s - self._loader_wait_s if self._loader is before else 0.0
+            self._loader_wait_s = total_s
+        self.clock.answered(image_count(batch), wait_s)
+        self.measured = self.timed
 
     def _fetched_s(self) -> float:
-        """Seconds that fetching the batch of this step took, on PyTorch: no work of callbacks."""
-        if not isinstance(self.relay, FetchedInput):
+        """Return the seconds that fetching the batch of this step took, on PyTorch: this is not work of callbacks."""
+        if not self._fetches:
             return 0.0
-        before, self._waited_s = self._waited_s, self.relay.clock.waited_s
+        before, self._waited_s = self._waited_s, self.clock.read().waited_s
         return self._waited_s - before
 
 
@@ -171,17 +170,18 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
     Args:
         model: A model in `on_train_begin`, where `model.train_function` exists.
         listener: What to call.
-        timed: Whether the input goes through a `Relay`.
+        timed: Whether the waits for input are noted.
 
     Returns:
         The train steps, which all listeners of the model share.
     """
     steps = model.train_function
+    if isinstance(steps, TrainSteps) and (steps.has_run or not steps.listeners):  # the last fit broke off
+        detach_all(model)
+        steps = model.train_function
     if not isinstance(steps, TrainSteps):
         steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution)
         model.train_function = steps
-    if steps.source is not None:  # the last fit broke off between two steps
-        steps.close()
     steps.count = 0
     if model.optimizer is not None:
         # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
@@ -199,5 +199,10 @@ def detach(model: Any, listener: Listener) -> None:
     if isinstance(steps, TrainSteps):
         steps.listeners = [other for other in steps.listeners if other is not listener]
         if not steps.listeners:
-            steps.close()
-            model.train_function = steps.function
+            detach_all(model)
+
+
+def detach_all(model: Any) -> None:
+    """Put the train function back."""
+    model.train_function.close()
+    model.train_function = model.train_function.function

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -16,8 +17,8 @@ CACHE = {"cache_records": 300.0, "cache_capacity": 600.0, "cache_of": 600.0}
 
 
 def _sample(seconds, readers, stages=(), pipeline=(), **machine):
+    from tfprep.train.monitor.pipeline import Pipeline
     from tfprep.train.monitor.samples import MachineState, Sample
-    from tfprep.train.monitor.stages import Pipeline
 
     numbers = {**IDLE_MACHINE, **machine}
     stages = tuple(_stage(name, busy_s) for name, busy_s in stages)
@@ -25,7 +26,7 @@ def _sample(seconds, readers, stages=(), pipeline=(), **machine):
 
 
 def _stage(name, busy_s):
-    from tfprep.train.monitor.stages import Stage
+    from tfprep.train.monitor.pipeline import Stage
 
     return Stage(name, 0, 0, 1000, busy_s, 0, 1, 1.0)
 
@@ -89,7 +90,7 @@ def test_each_cause_of_a_slow_input_is_named(tf, case):
 
     kind, options, text, advice, followed = case
     before = _sample(0.0, dict.fromkeys(options["readers"], 0.0))
-    cause = input_causes(_sample(10.0, **options), before, waited_s=10.0)[0]
+    cause = input_causes(_sample(10.0, **options).since(before), waited_s=10.0)[0]
     assert (cause.kind, text in cause.text, advice in cause.advice) == (kind, True, True), cause
     assert followed not in cause.advice, cause
 
@@ -118,7 +119,7 @@ def test_other_programs_stand_beside_what_they_slow_down(tf, machine, reader, ki
     from tfprep.train.monitor.causes import in_words, input_causes
 
     sample = _sample(10.0, _reader(**{"decode_s": 18.0, **reader}), **machine)
-    causes = input_causes(sample, _sample(0.0, {}), waited_s=10.0)
+    causes = input_causes(sample.since(_sample(0.0, {})), waited_s=10.0)
     assert [cause.kind for cause in causes] == kinds
     assert in_words(causes).count(". As well, ") == len(kinds) - 1
 
@@ -168,7 +169,7 @@ model.fit(train.repeat().map(behind), steps_per_epoch=30, verbose=2, callbacks=[
 """
 
 
-def test_a_slow_map_behind_the_loader(photos, tmp_path):
+def test_a_slow_map_after_the_loader(photos, tmp_path):
     """Runs in a new process whose TensorFlow log is read: TensorFlow logs each request for a model while autotuning is off."""
     command = [sys.executable, "-c", SCRIPT, str(photos.path), str(tmp_path)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -185,30 +186,28 @@ def test_a_slow_map_behind_the_loader(photos, tmp_path):
 
 def test_the_stages_behind_generators_are_known_as_on_jax(tf):
     """Keras on JAX reads tf.data through generators."""
-    from tfprep.train.monitor.python_relay import relay_of
-    from tfprep.train.monitor.stages import stages
+    from tfprep.train.monitor.pipeline import stages
+    from tfprep.train.monitor.waits import TimedIterator, WaitClock
 
     def batches():
         yield from (tensor.numpy() for tensor in tf.data.Dataset.range(8).map(lambda n: n + 1).prefetch(1))
 
-    relay = relay_of(element for element in batches())
-    assert next(relay.iterator) == 1
-    assert {stage.kind for stage in stages(relay.source)} >= {"Prefetch", "Range"}
-    assert list(relay.iterator) == [*range(2, 9)]
-    relay.close()
-    assert relay.source is None
+    timed = TimedIterator((element for element in batches()), WaitClock())
+    assert next(timed) == 1
+    assert {stage.kind for stage in stages(timed.source)} >= {"Prefetch", "Range"}
+    assert list(timed) == [*range(2, 9)]
 
 
 def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     """The loader's own hand-over calls Python too."""
     import tfprep
-    from tfprep.train.monitor.stages import pipeline_behind
+    from tfprep.train.monitor.pipeline import pipeline_of
 
     train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))
     python = ops.map(lambda image, label: (image, tf.numpy_function(abs, [label], label.dtype)))
-    assert (pipeline_behind(iter(ops)).kinds, pipeline_behind(iter(ops)).python) == (("Map", "Loader"), ())
-    assert pipeline_behind(iter(python)).python == ("Map",)
+    assert (pipeline_of(iter(ops)).kinds, pipeline_of(iter(ops)).python) == (("Map", "Loader"), ())
+    assert pipeline_of(iter(python)).python == ("Map",)
 
 
 def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
@@ -219,29 +218,6 @@ def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
     assert "steps_per_execution" in monitor.summary
 
 
-def test_the_watchdog_says_that_batches_are_ready_behind_a_stuck_map(tf, photos):
-    import threading
-
-    import tfprep
-    from tfprep.errors import StalledPipelineError
-
-    go_on = threading.Event()
-
-    def wait(label):
-        go_on.wait(60)
-        return label
-
-    loader = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
-    stuck = loader.map(lambda image, label: tf.numpy_function(wait, [label], label.dtype))
-    try:
-        with pytest.raises(
-            StalledPipelineError, match=r"stopped behind the loader: \d+ batches are ready in its reader"
-        ):
-            next(train.Watchdog(1.0).watch(stuck))
-    finally:
-        go_on.set()
-
-
 @pytest.mark.parametrize(
     ("waited_s", "between_s", "kinds"),
     [(0.5, 0.1, ["step"]), (3.0, 1.0, ["decode"]), (3.0, 5.0, ["python", "decode"]), (3.0, 2.6, ["decode"])],
@@ -250,31 +226,35 @@ def test_the_larger_share_of_the_time_comes_first(tf, waited_s, between_s, kinds
     import numpy as np
 
     from tfprep.train.monitor.causes import summary
-    from tfprep.train.monitor.clock import Waits
+    from tfprep.train.monitor.waits import Waits
 
     waits = Waits(10.0, 100, waited_s, 800, 0.0, np.full(100, waited_s / 100))
-    sample = replace(_sample(10.0, _reader(decode_s=18.0, wait_s=waited_s)), waits=waits, between_s=between_s)
+    sample = replace(_sample(10.0, _reader(decode_s=18.0, wait_s=waited_s)), between_s=between_s)
     others = {"cpu_wait_s": 15.0, "cpu_others_s": 16.0, "cpu_s": 4.0}
     beside = replace(sample, machine=_sample(10.0, {}, **others).machine)
     for one, more in ((sample, []), (beside, ["processors"])):
-        total = summary([one], None, _sample(0.0, {}), 0.1)
-        assert total is not None
+        total = summary(waits, one.since(_sample(0.0, {})), 0.1)
         assert sorted(cause.kind for cause in total.causes) == sorted([*kinds, *more])
         assert more or [cause.kind for cause in total.causes] == kinds
 
 
-def test_stages_that_repeat_makes_anew_are_summed_up_over_the_samples(tf):
-    import numpy as np
+def test_stages_that_repeat_makes_again_are_summed_up_over_the_samples():
+    """Three samples: `repeat` makes the map again before the second, and in the third its counts are gone."""
+    from tfprep.train.monitor.pipeline import added_work, work_since
 
-    from tfprep.train.monitor.causes import summary
-    from tfprep.train.monitor.clock import Waits
+    def stage(name, produced, busy_s):
+        return replace(_stage(name, busy_s), produced=produced)
 
-    waits = Waits(5.0, 50, 4.0, 400, 0.0, np.full(50, 0.08))
-    first = _sample(5.0, {}, (("1/BatchV2", 0.2), ("3/Map", 4.0)))
-    anew = _stage("3/Map", 0.1)
-    last = _sample(10.0, {}, (("1/BatchV2", 0.4),))
-    last = replace(last, stages=(*last.stages, replace(anew, produced=10)))
-    total = summary([replace(one, waits=waits) for one in (first, last)], None, _sample(0.0, {}), 0.1)
-    assert total is not None
-    assert [cause.kind for cause in total.causes] == ["map"]
-    assert "3/Map (4.06 ms an element)" in total.causes[0].text
+    looks = [
+        (),
+        (stage("1/BatchV2", 100, 0.2), stage("3/Map", 1000, 4.0)),
+        (stage("1/BatchV2", 101, 0.3), stage("3/Map", 10, 0.1)),
+        (stage("1/BatchV2", 200, 0.4),),
+    ]
+    total = ()
+    for before, now in pairwise(looks):
+        total = added_work(total, work_since(now, before))
+    assert {one.name: (one.produced, round(one.busy_s, 9)) for one in total} == {
+        "1/BatchV2": (200, 0.4),
+        "3/Map": (1010, 4.1),
+    }

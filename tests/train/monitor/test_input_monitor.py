@@ -4,7 +4,6 @@ import json
 import logging
 import time
 
-import numpy as np
 import pytest
 
 from tfprep import train
@@ -164,23 +163,36 @@ def test_the_readers_counters_are_written_too(tf, tmp_path):
     assert _lines(tmp_path)[0]["readers"] == {"batches_ready": 3.0}
 
 
-def test_a_long_run_is_summed_up_over_the_samples_that_are_kept(tmp_path, monkeypatch):
-    """Ten samples of 5 s and 50 batches, 4 of which are kept: 5 % of the time was spent between the steps, in each of them."""
+def test_a_long_run_is_summed_up_whole(tf, tmp_path, monkeypatch):
+    """Of the samples only the last two are kept."""
     from tfprep.train.monitor import input_monitor
-    from tfprep.train.monitor.clock import Waits
-    from tfprep.train.monitor.samples import Sample, look
 
-    monkeypatch.setattr(input_monitor, "_KEPT", 4)
-    monitor, machine = train.InputMonitor(tmp_path), look()
-    for number in range(10):
-        waits = Waits(5.0, 50, 0.0, 400, 0.0, np.zeros(50))
-        monitor.samples.append(Sample(5.0 * number, 50 * number, waits, machine, between_s=0.25 * (number + 1)))
-    while len(monitor.samples) > 4:
-        del monitor.samples[0]
-    total = monitor.total()
+    monkeypatch.setattr(input_monitor, "_KEPT", 2)
+    with train.InputMonitor(tmp_path, every_s=60) as monitor:
+        batches = monitor.watch(tf.data.Dataset.range(48).batch(4))
+        for _ in range(4):
+            for _ in range(3):
+                next(batches)
+            monitor.sample()
+        total = monitor.total()
+    assert len(monitor.samples) == 2
     assert total is not None
-    assert (total.waits.batches, total.waits.window_s, total.waits.images) == (150, 15.0, 1200)
-    assert [cause.kind for cause in total.causes] == ["step"]
+    assert (total.waits.batches, total.waits.images) == (12, 48)
+
+
+def test_each_sample_is_passed_on_as_it_is_written(pairs, dense, tmp_path):
+    seen = []
+    monitor = train.InputMonitor(tmp_path, every_s=60, on_sample=seen.append)
+    dense.fit(pairs(12).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
+    assert seen[-1]["step"] == 3
+    assert [line for line in _lines(tmp_path) if "waits" in line] == json.loads(json.dumps(seen))
+
+
+def test_a_function_that_fails_does_not_end_the_training(pairs, dense, tmp_path, caplog):
+    monitor = train.InputMonitor(tmp_path, every_s=60, on_sample=lambda sample: sample["gone"])
+    dense.fit(pairs(12).batch(4), verbose=0, shuffle=False, callbacks=[monitor])
+    assert "KeyError: 'gone'" in caplog.text
+    assert monitor.summary.startswith("InputMonitor: 2 batches")
 
 
 def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tmp_path):
@@ -193,8 +205,8 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training(dense, pairs, tm
 
 def test_swapping_is_reported_with_the_largest_buffer():
     from tfprep.train.monitor.causes import Thresholds, warnings_of
+    from tfprep.train.monitor.pipeline import Stage
     from tfprep.train.monitor.samples import MachineState, Sample
-    from tfprep.train.monitor.stages import Stage
 
     def sample(second, swapped_out):
         stage = Stage("3/Shuffle", 1000, 9_000_000_000, 0, 0.0, 0, 1, 1.0)

@@ -1,24 +1,24 @@
 """The causes that limit a training, ranked, each with its evidence and with advice that is not followed yet.
 
-For a pipeline of TensorFlow ops the cause is the stage that its autotuner's model shows as the slowest. Behind tfprep's loader
-that model is off; there the reader's counters tell the causes apart: where batches were ready in the reader while the step
-waited, something behind the loader limits. What was not measured is not said, and advice depends on what the pipeline is made of.
+For a pipeline of TensorFlow ops the cause is the stage that its autotuner's model shows as the slowest. tfprep's loader has no
+such model; its counters tell the causes apart: if batches were ready in the loader while the step waited, something after the
+loader limits. What was not measured is not said, and advice depends on what the pipeline is made of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import keras
 
 from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
-from tfprep.train.monitor.clock import Waits, added
+from tfprep.train.monitor.pipeline import Stage, slowest
 from tfprep.train.monitor.samples import MB, Sample
-from tfprep.train.monitor.stages import Stage, slowest
+from tfprep.train.monitor.waits import Waits
 from tfprep.units import number
 
-_BEHIND = 0.5
+_READY = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
 _IDLE = 0.5
 """Share of the reading threads' time without work, although the step waited."""
@@ -53,19 +53,17 @@ class Cause:
     share: float = 0.0
 
 
-def input_causes(now: Sample, before: Sample | None, waited_s: float) -> list[Cause]:
+def input_causes(spent: Sample, waited_s: float) -> list[Cause]:
     """Find why the step waited for its input; the first is what limits most.
 
     Args:
-        now: The sample at the end of the time.
-        before: The sample at its beginning; None counts from the start of the process.
-        waited_s: Seconds that the step waited between the two.
+        spent: What passed in the time (see `Sample.since`).
+        waited_s: Seconds that the step waited in it.
     """
-    spent = now.since(before)
-    staged = _reader(now, before, spent, waited_s) or _stage(now, before, spent)
+    staged = _reader(spent, waited_s) or _stage(spent)
     others = _others_cause(spent, _lost_by_input(spent), "the input")
     causes = [others, staged] if others and others.share > OTHERS_FIRST else [staged, others]
-    if staged is None and now.pipeline.kinds:
+    if staged is None and spent.pipeline.kinds:
         text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
         causes.append(
             Cause("unknown", text, "Leave options.autotune.enabled on, or pass reader= with counters of your own")
@@ -147,27 +145,27 @@ def _lost_by_input(spent: Sample) -> float:
     return busy * min(_lost(spent), spent.machine.cpu_wait_s / worked_s if worked_s > 0 else 1.0)
 
 
-def _reader(now: Sample, before: Sample | None, spent: Sample, waited_s: float) -> Cause | None:
-    """Tell the causes behind tfprep's loader apart by the seconds that its threads spent on each kind of work."""
+def _reader(spent: Sample, waited_s: float) -> Cause | None:
+    """Tell the causes within tfprep's loader apart by the seconds that its threads spent on each kind of work."""
     counted = spent.readers
     if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(counted):
         return None
     read_s, decode_s, idle_s = counted["read_s"], counted["decode_s"], counted["idle_s"]
     from_cache, read = counted.get("records_cached", 0.0), counted.get("records_read", 0.0)
-    prefetch, threads = now.readers.get("prefetch", 0.0), now.readers.get("threads", 0.0)
-    records, capacity = now.readers.get("cache_records", 0.0), now.readers.get("cache_capacity", 0.0)
-    if counted["wait_s"] < _BEHIND * waited_s:
-        return _behind(now, before, spent)
+    prefetch, threads = counted.get("prefetch", 0.0), counted.get("threads", 0.0)
+    records, capacity = counted.get("cache_records", 0.0), counted.get("cache_capacity", 0.0)
+    if counted["wait_s"] < _READY * waited_s:
+        return _after_the_loader(spent)
     if from_cache > _CACHED * (from_cache + read):
         advice, floats = (
             "drop fields that are not used (inputs=, targets=), or store smaller images",
-            now.pipeline.floats,
+            spent.pipeline.floats,
         )
         if floats:
             advice = f"deliver uint8 and cast in the model (dtype=) in place of {number(floats, 'array')} of floats; {advice}"
         text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
         return Cause("copy", text, advice.capitalize())
-    if 0 < now.readers.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
+    if 0 < counted.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
         text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
         text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
         return Cause("filling", text, "")
@@ -175,67 +173,65 @@ def _reader(now: Sample, before: Sample | None, spent: Sample, waited_s: float) 
         text = f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
         text += f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time"
         return Cause("memory", text, "Raise memory_budget (or prefetch) of the loader, or make batches smaller")
-    return _working(now, spent)
+    return _working(spent)
 
 
-def _working(now: Sample, spent: Sample) -> Cause:
+def _working(spent: Sample) -> Cause:
     """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
-    counted, threads = spent.readers, now.readers.get("threads", 0.0)
+    counted, threads = spent.readers, spent.readers.get("threads", 0.0)
     read_s, decode_s = counted["read_s"], counted["decode_s"]
     busy = f"limits: the loader's threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding on {threads:.0f} threads"
     if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep advise measures them)"
         advice += ", or give the job more processors"
-        if threads < now.machine.cpus:
-            advice = f"Raise threads: {threads:.0f} of {now.machine.cpus} processors decode"
+        if threads < spent.machine.cpus:
+            advice = f"Raise threads: {threads:.0f} of {spent.machine.cpus} processors decode"
         return Cause("decode", f"decoding {busy}", advice)
     if requests := counted.get("requests", 0.0):
         text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
         advice = "Keep the shards on a local disk (local=), or raise memory_budget, so that more is fetched in advance"
         return Cause("fetch", text, advice)
-    has_cache = now.readers.get("cache_capacity", 0.0) > 0
+    has_cache = counted.get("cache_capacity", 0.0) > 0
     more = "raise memory_budget, so that the cache holds more" if has_cache else "keep decoded images (cache=)"
     return Cause("read", f"reading {busy}", f"Copy the dataset to a faster disk, or {more}")
 
 
-def _behind(now: Sample, before: Sample | None, spent: Sample) -> Cause:
-    worst = slowest(now.stages, before.stages if before else ())
+def _after_the_loader(spent: Sample) -> Cause:
+    worst = slowest(spent.stages)
     where = f", most of all stage {worst.in_words()}" if worst else ""
-    python = ", and it calls Python for each element" if now.pipeline.python else ""
-    advice = "Move the work of a `.map` behind the loader into the recipe"
-    if not now.pipeline.maps and worst is None:
+    python = ", and it calls Python for each element" if spent.pipeline.python else ""
+    advice = "Move the work of a `.map` after the loader into the recipe"
+    if not spent.pipeline.maps and worst is None:
         advice = (
             "Move work between the loader and the step into the recipe; where there is none, larger batches need fewer "
             "hand-overs, which a busy processor delays"
         )
     return Cause(
         "python map" if python else "map",
-        f"what comes after the loader limits{where}{python}: {now.readers.get('batches_ready', 0.0):.0f} of "
-        f"{now.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
+        f"what comes after the loader limits{where}{python}: {spent.readers.get('batches_ready', 0.0):.0f} of "
+        f"{spent.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
         _map_advice(advice, worst, spent),
     )
 
 
-def _stage(now: Sample, before: Sample | None, spent: Sample) -> Cause | None:
+def _stage(spent: Sample) -> Cause | None:
     """Name the slowest stage of a pipeline of tf.data."""
-    worst = slowest(now.stages, before.stages if before else ())
+    worst = slowest(spent.stages)
     if worst is None:
         return None
-    produced = {stage.name: stage.produced for stage in before.stages} if before else {}
-    depths = {int(stage.name.split("/")[0]): stage for stage in now.stages}
-    cache = next((depth for depth, stage in depths.items() if "Cache" in stage.kind), None)
-    depth = int(worst.name.split("/")[0])
-    if cache is not None and depth > cache and worst.produced > produced.get(worst.name, 0):
+    cache = next((_depth(stage) for stage in spent.stages if "Cache" in stage.kind), None)
+    if cache is not None and _depth(worst) > cache and worst.produced:
         text = f"the first epoch fills `.cache()`, and its stage {worst.in_words()} limits. Later epochs read from the cache"
         return Cause("filling", text, "")
-    python = "Map" in worst.kind and bool(now.pipeline.python)
+    python = "Map" in worst.kind and bool(spent.pipeline.python)
     why = " and calls Python for each element" if python else ""
     kind = "python map" if python else "map" if "Map" in worst.kind else "stage"
-    return Cause(
-        kind,
-        f"the input limits, most of all its stage {worst.in_words()}{why}",
-        _map_advice(_PLAIN, worst, spent),
-    )
+    text = f"the input limits, most of all its stage {worst.in_words()}{why}"
+    return Cause(kind, text, _map_advice(_PLAIN, worst, spent))
+
+
+def _depth(stage: Stage) -> int:
+    return int(stage.name.split("/")[0])
 
 
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
@@ -310,7 +306,7 @@ def warnings_of(sample: Sample, before: Sample | None, limits: Thresholds) -> It
             "records in a random order (tfprep's loader has no shuffle buffer)",
         )
     elif waits and waits.batches and (waits.share or 0.0) > limits.wait_share:
-        cause, *others = input_causes(sample, before, waits.waited_s)
+        cause, *others = input_causes(sample.since(before), waits.waited_s)
         yield InputWarning(
             "input",
             f"the train step waits for input {waits.share or 0:.0%} of its time (p50 {waits.quantile_ms(50):.1f} ms, p99 "
@@ -362,50 +358,18 @@ class TrainingSummary:
         )
 
 
-def summary(
-    samples: Sequence[Sample], start: Waits | None, baseline: Sample | None, wait_share: float
-) -> TrainingSummary | None:
-    """Sum up samples.
+def summary(waits: Waits, spent: Sample, wait_share: float) -> TrainingSummary:
+    """Sum up a training.
 
     Args:
-        samples: All samples of a training.
-        start: The waits until the end of the first step, which traces and fills buffers; they are left out.
-        baseline: A sample of that moment; None counts from the beginning.
-        wait_share: The share of waiting from which on the input limits.
-
-    Returns:
-        The summary; None where fewer than two waits were measured.
+        waits: Its waits.
+        spent: Where its time went (see `Sample.since`).
+        wait_share: The share of waiting above which the input limits.
     """
-    measured = [sample for sample in samples if sample.waits is not None]
-    waits = added([sample.waits for sample in measured if sample.waits is not None])
-    waits = waits if start is None else waits.without(start)
-    if waits.window_s <= 0 or waits.each_s.size < 2:
-        return None
-    last, share = measured[-1], waits.share or 0.0
-    spent = last.since(baseline)
+    share = waits.share or 0.0
     others = _others_cause(spent, _lost(spent), "it") if share <= wait_share else None
     of_step = step_causes(share, waits.window_s, waits.batches, spent, others)
     if share <= wait_share:
         return TrainingSummary(waits, tuple(of_step))
     larger = [cause for cause in of_step if cause.share > share]
-    summed = replace(last, stages=_summed_stages(measured, baseline))
-    of_input = input_causes(summed, baseline and replace(baseline, stages=()), waits.waited_s)
-    return TrainingSummary(waits, (*larger, *of_input))
-
-
-def _summed_stages(samples: Sequence[Sample], baseline: Sample | None) -> tuple[Stage, ...]:
-    """Sum up the work of each stage: `repeat` makes those behind it anew in each epoch, and a full cache drops them."""
-    before = {stage.name: stage for stage in baseline.stages} if baseline else {}
-    total: dict[str, Stage] = {}
-    for sample in samples:
-        for stage in sample.stages if baseline is None or sample.time >= baseline.time else ():
-            known = before.get(stage.name)
-            anew = known is None or stage.produced < known.produced
-            old, so_far = (None if anew else known), total.get(stage.name)
-            total[stage.name] = replace(
-                stage,
-                busy_s=stage.busy_s - (old.busy_s if old else 0.0) + (so_far.busy_s if so_far else 0.0),
-                produced=stage.produced - (old.produced if old else 0) + (so_far.produced if so_far else 0),
-            )
-            before[stage.name] = stage
-    return tuple(total.values())
+    return TrainingSummary(waits, (*larger, *input_causes(spent, waits.waited_s)))

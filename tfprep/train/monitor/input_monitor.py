@@ -1,4 +1,4 @@
-"""`InputMonitor`: whether the train step waits for its input, and why. The queue graph of TensorFlow 2."""
+"""`InputMonitor`: whether the train step waits for its input, and why."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
-from tfprep.train.monitor.clock import InputWindow, Waits, added, call_often
-from tfprep.train.monitor.python_relay import PythonRelay, relay_of
-from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.stages import (
+from tfprep.train.monitor.pipeline import (
     Counters,
     HasStats,
+    Stage,
+    added_work,
     checked,
     counters,
-    loader_behind,
-    pipeline_behind,
+    loader_of,
+    pipeline_of,
     reader_stage,
     stages,
+    work_since,
 )
+from tfprep.train.monitor.samples import InputLog, Sample, look
+from tfprep.train.monitor.waits import Reading, WaitClock, Waits, timed
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -43,10 +47,10 @@ class InputMonitor(Listener):
                 train_step(batch)
 
     Every `every_s` seconds a sample goes to TensorBoard and to `<log_dir>/input.jsonl`. A warning is written once for each
-    cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are measured inside tf.data, so they are
-    right within compiled steps and with `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not
-    measured; memory and swap are. Works with Keras on TensorFlow, JAX and PyTorch. On PyTorch, with an input other than tfprep's,
-    the time of callbacks that are called after this one counts as waiting too: list it last there.
+    cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are right within compiled steps and with
+    `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not measured; memory and swap are. Works
+    with Keras on TensorFlow, JAX and PyTorch. On PyTorch, with an input other than tfprep's, the time of callbacks that are
+    called after this one counts as waiting too: list it last there.
 
     Args:
         log_dir: Folder for `input.jsonl` and TensorBoard's files; made if it does not exist.
@@ -54,12 +58,13 @@ class InputMonitor(Listener):
         reader: An object with `stats`, or a callable, that returns counters of a reader outside tf.data. tfprep's loader is
             found without it, on TensorFlow also before a `.map`.
         thresholds: When to warn.
+        on_sample: Called with each sample as a dict, as it is written to `input.jsonl`, from a thread of the monitor.
 
     Attributes:
         samples: The last 1,000 samples of this run, oldest first.
         warnings: The warnings of this run.
-        summary: Two lines about the run without the first step of `fit`, which traces; of a run of more than 1,000 samples,
-            about those alone. Set when the run has ended. `fit` prints them unless `verbose=0`.
+        summary: Two lines about the run without the first step of `fit`, which traces. Set when the run has ended. `fit` prints
+            them unless `verbose=0`.
 
     Raises:
         TrainError: An argument is wrong, or Keras runs on another backend.
@@ -72,11 +77,14 @@ class InputMonitor(Listener):
         every_s: float = 5.0,
         reader: HasStats | Callable[[], Counters] | None = None,
         thresholds: Thresholds | None = None,
+        on_sample: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         super().__init__()
         require_backend("InputMonitor", "tensorflow", "jax", "torch")
         if not isinstance(every_s, (int, float)) or not every_s > 0:
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
+        if on_sample is not None and not callable(on_sample):
+            raise TrainError(f"on_sample is a function that is called with a dict, got {on_sample!r}")
         self.log_dir = Path(log_dir)
         self.warnings: list[InputWarning] = []
         self.samples: list[Sample] = []
@@ -84,27 +92,36 @@ class InputMonitor(Listener):
         self._every_s = every_s
         self._reader = checked(reader)
         self._thresholds = thresholds or Thresholds()
+        self._on_sample = on_sample
         self._lock = threading.RLock()
-        self._window = InputWindow()
         self._steps: TrainSteps | None = None
-        self._step: Any = None
         self._log: InputLog | None = None
         self._stop = threading.Event()
-        self._step_before = self._batches = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._clock = self._steps.clock if self._steps else WaitClock()
+        self._source: Any = None
+        self._loader: Any = None
+        self._watched_step: Any = None
+        self._measured = False
+        self._seen = Reading()
+        self._step_before = self._steps.count if self._steps else 0
         self._validation_s = self._test_since = 0.0
-        self._start: Waits | None = None
-        self._baseline: Sample | None = None
+        self._baseline: tuple[Reading, Sample] | None = None
+        self._work: tuple[Stage, ...] = ()
 
     # --- Keras --------------------------------------------------------------------------------------------------------
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
+        self._end()
         self._steps = attach(self.model, self, timed=True)
         self._begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count time from now on."""
-        self._window.resume()
+        self._clock.resume()
         if self._steps is not None:
             self._steps.fetching()
 
@@ -114,7 +131,7 @@ class InputMonitor(Listener):
             self._steps.fetching()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Validation is no training time."""
+        """Validation is not training time."""
         self._pause()
         self._test_since = time.monotonic()
 
@@ -134,25 +151,16 @@ class InputMonitor(Listener):
         if self.summary and (self.params or {}).get("verbose", 1):
             print(self.summary)
 
-    def input_changed(self) -> None:
-        """See `Listener`."""
-        self._window.switch(self._steps.relay if self._steps else None)
-
     def step_done(self) -> None:
         """See `Listener`."""
-        if self._start is None:
-            with self._lock:  # the first step may trace for longer than `every_s`
-                windows = [*(sample.waits for sample in self.samples), self._window.so_far()]
-                self._start = added([waits for waits in windows if waits is not None])
-                self._baseline = self._look(None)
+        if self._baseline is None:
+            self._set_baseline()
 
-    def failed(self, error: BaseException) -> BaseException:
+    def failed(self) -> None:
         """See `Listener`."""
         self._end()
-        return error
 
     def _pause(self) -> None:
-        self._window.pause()
         if self._steps is not None:
             self._steps.pause()
 
@@ -162,7 +170,7 @@ class InputMonitor(Listener):
         """Return an iterator over `data` whose waits are measured, for Python loops and functions of `tf.function`.
 
         Args:
-            data: A `tf.data.Dataset` or `tf.data.Iterator`, of which a `tf.data.Iterator` comes back; or an iterable of batches,
+            data: A `tf.data.Dataset` or `tf.data.Iterator`, for which a `tf.data.Iterator` comes back; or an iterable of batches,
                 such as tfprep's other loaders.
             step: The `tf.function` that trains, whose traces are counted. On JAX compilations are counted without it.
 
@@ -171,19 +179,19 @@ class InputMonitor(Listener):
         """
         if step is not None and not hasattr(step, "experimental_get_tracing_count"):
             raise TrainError(f"step is a tf.function, whose traces are counted, got {step!r}; leave it out")
-        self._step = step
         if self._log is None:
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
-        relay = relay_of(data)
-        if self._reader is None and isinstance(relay, PythonRelay) and hasattr(data, "stats"):
-            self._reader = data
-        self._window.switch(relay)
-        self._window.resume()
-        self._baseline = self._baseline or self._look(None)
-        return relay.handed_over()
+        batches, self._source = timed(data, self._clock)
+        self._watched_step, self._measured = step, True
+        self._loader = data if hasattr(data, "report") else None
+        self._clock.resume()
+        if self._baseline is None:
+            self._set_baseline()
+        return batches
 
     def __enter__(self) -> InputMonitor:
-        self._steps = self._step = None
+        self._end()
+        self._steps = None
         self._begin()
         return self
 
@@ -201,31 +209,52 @@ class InputMonitor(Listener):
         with self._lock:
             if self._log is None:
                 raise TrainError("the monitor does not run: sample() is called during fit or inside `with`")
-            sample = self._look(self._window.take())
+            reading = self._clock.read()
+            waits = self._clock.between(self._seen, reading) if self._is_measured() else None
+            self._seen = reading
+            sample = self._look(waits)
             before = self.samples[-1] if self.samples else None
+            if self._baseline is not None:
+                since = before if before is not None and before.time > self._baseline[1].time else self._baseline[1]
+                self._work = added_work(self._work, work_since(sample.stages, since.stages))
+            self.samples = [*self.samples[1 - _KEPT :], sample]
             self._log.sample(sample, before)
+            if self._on_sample is not None:
+                self._on_sample(sample.as_json())
             for warning in warnings_of(sample, before, self._thresholds):
-                known = {(other.kind, other.cause) for other in self.warnings}
-                if self._log is not None and (warning.kind, warning.cause) not in known:
+                if (warning.kind, warning.cause) not in {(other.kind, other.cause) for other in self.warnings}:
                     self.warnings.append(warning)
                     self._log.warning(warning)
                     _LOG.warning("InputMonitor: %s", warning.text)
-            self.samples = [*self.samples[1 - _KEPT :], sample]
             return sample
 
+    def total(self) -> TrainingSummary | None:
+        """Return the waits and causes of the run so far; None where fewer than two waits were measured."""
+        with self._lock:
+            if self._baseline is None or not self.samples or self.samples[-1].waits is None:
+                return None
+            first, baseline = self._baseline
+            waits = self._clock.between(first, self._seen)
+            if waits.window_s <= 0 or waits.each_s.size < 2:
+                return None
+            spent = replace(self.samples[-1].since(baseline), stages=self._work)
+            return summary(waits, spent, self._thresholds.wait_share)
+
+    def _set_baseline(self) -> None:
+        """Begin the run that is summed up: after the first step, which traces for longer than the others."""
+        with self._lock:
+            self._baseline = self._clock.read(), self._look(None)
+
     def _begin(self) -> None:
-        self._end()
         self.samples, self.warnings, self.summary = [], [], ""
-        self._step_before, self._batches = self._steps.count if self._steps else 0, 0
-        self._window, self._start, self._baseline = InputWindow(), None, None
-        self._validation_s = 0.0
+        self._reset()
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = threading.Event()
         call_often(self._sampled, self._every_s, self._stop, "tfprep-monitor")
 
     def _sampled(self) -> bool:
-        """Take a sample; returns False where the monitor does not run."""
+        """Take a sample; returns False if the monitor does not run."""
         try:
             self.sample()
         except TrainError:  # ended just now
@@ -243,32 +272,26 @@ class InputMonitor(Listener):
                 self.sample()
             except Exception:  # a monitor never ends a training, nor hides why one ended
                 _LOG.exception("InputMonitor: the last sample failed")
-            self._window.switch(None)
             with contextlib.suppress(OSError):
                 self._log.close()
-            self._log = None
+            self._log = self._source = self._loader = None
             total = self.total()
             self.summary = total.in_words() if total else ""
 
-    def total(self) -> TrainingSummary | None:
-        """Return the waits and causes of the samples that are kept; None where fewer than two waits were measured."""
-        share = self._thresholds.wait_share
-        if len(self.samples) < _KEPT:
-            return summary(self.samples, self._start, self._baseline, share)
-        return summary(self.samples[1:], None, self.samples[0], share)
+    def _is_measured(self) -> bool:
+        return self._measured or (self._steps is not None and self._steps.measured)
 
     def _look(self, waits: Waits | None) -> Sample:
-        source = self._window.relay and self._window.relay.source
-        self._batches += waits.batches if waits else 0
-        unmeasured = self._steps.count if self._steps and waits is None else 0
-        loader = self._steps.loader if self._steps else None
-        readers = counters(self._reader, loader, loader_behind(source))
+        source = self._steps.source if self._steps else self._source
+        loader = self._steps.loader if self._steps else self._loader
+        readers = counters(self._reader, loader, loader_of(source))
         of_tf_data = stages(source) if source is not None else ()
         traces, compile_s = compilations()
-        traces += self._step.experimental_get_tracing_count() if self._step is not None else 0
+        traces += self._watched_step.experimental_get_tracing_count() if self._watched_step is not None else 0
+        counted = self._step_before + self._clock.read().batches
         return Sample(
             time=time.time(),
-            step=max(unmeasured, self._step_before + self._batches),
+            step=self._steps.count if self._steps and not self._steps.measured else counted,
             waits=waits,
             machine=look(),
             stages=(*of_tf_data, *reader_stage(readers, len(of_tf_data) + 1)),
@@ -277,5 +300,22 @@ class InputMonitor(Listener):
             validation_s=self._validation_s,
             traces=self._steps.traces if self._steps else traces,
             compile_s=self._steps.compile_s if self._steps else compile_s,
-            pipeline=pipeline_behind(source),
+            pipeline=pipeline_of(source),
         )
+
+
+def call_often(look: Callable[[], bool], every_s: float, stopped: threading.Event, name: str) -> None:
+    """Call a method of an object every `every_s` seconds, in a thread of its own that does not keep the object.
+
+    The thread ends where the method returns False, `stopped` is set, or the object is gone because a training broke off.
+    """
+    reference = weakref.WeakMethod(look)
+
+    def run() -> None:
+        while not stopped.wait(every_s):
+            alive = reference()
+            if alive is None or not alive():
+                return
+            del alive
+
+    threading.Thread(target=run, name=name, daemon=True).start()

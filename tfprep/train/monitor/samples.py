@@ -13,8 +13,8 @@ import psutil
 from tfprep.limits import CpuTimes, available_memory, usable_cpus
 from tfprep.train.backend import accelerator_memory
 from tfprep.train.charts import SummaryWriter
-from tfprep.train.monitor.clock import Waits
-from tfprep.train.monitor.stages import Pipeline, Stage
+from tfprep.train.monitor.pipeline import GAUGES, Pipeline, Stage, work_since
+from tfprep.train.monitor.waits import Waits
 
 MB = 1e6
 
@@ -80,7 +80,7 @@ class Sample:
         between_s: Seconds that the trainer has spent between steps since `fit` began, in callbacks and in Keras's loop; None
             outside of `fit`.
         validation_s: Seconds of validation since `fit` began.
-        traces: How often the train step has been traced (TensorFlow), or any function compiled (JAX); 0 where nobody counts.
+        traces: How often the train step has been traced (TensorFlow), or any function compiled (JAX); 0 if not counted.
         compile_s: Seconds of tracing and compiling so far, where the backend counts them (JAX).
         pipeline: The transformations of the pipeline, as the program has written them.
     """
@@ -112,13 +112,16 @@ class Sample:
             nothing: dict[str, Any] = dict.fromkeys(of_machine, 0)
             return replace(self, time=0.0, machine=replace(self.machine, **nothing))
         passed = {name: getattr(self.machine, name) - getattr(before.machine, name) for name in of_machine}
-        busy_s = {stage.name: stage.busy_s for stage in before.stages}
+        counted = {
+            name: value - (0.0 if name in GAUGES else before.readers.get(name, 0.0))
+            for name, value in self.readers.items()
+        }
         return replace(
             self,
             time=max(self.time - before.time, 1e-9),
             machine=replace(self.machine, **passed),
-            stages=tuple(replace(one, busy_s=one.busy_s - busy_s.get(one.name, 0.0)) for one in self.stages),
-            readers={name: value - before.readers.get(name, 0.0) for name, value in self.readers.items()},
+            stages=work_since(self.stages, before.stages),
+            readers=counted,
             between_s=None if self.between_s is None else self.between_s - (before.between_s or 0.0),
             validation_s=self.validation_s - before.validation_s,
             traces=max(0, self.traces - before.traces),

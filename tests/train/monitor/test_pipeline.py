@@ -1,4 +1,4 @@
-"""The queue graph: the elements of each buffer, and the stage that stopped."""
+"""The elements of each buffer of a pipeline, and the stage that stopped."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ class Stuck:
         return number
 
     def look(self, dataset, steps):
-        from tfprep.train.monitor.stages import stages
+        from tfprep.train.monitor.pipeline import stages
 
         iterator = iter(dataset)
         consumer = threading.Thread(target=lambda: [next(iterator) for _ in range(steps)], daemon=True)
@@ -36,7 +36,7 @@ class Stuck:
 
 
 def test_the_elements_and_bytes_of_each_buffer(tf):
-    from tfprep.train.monitor.stages import stages
+    from tfprep.train.monitor.pipeline import stages
 
     iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(4).prefetch(2))
     next(iterator)
@@ -55,7 +55,7 @@ def test_the_elements_and_bytes_of_each_buffer(tf):
 
 
 def test_without_autotune_there_are_no_stages(tf):
-    from tfprep.train.monitor.stages import stages
+    from tfprep.train.monitor.pipeline import stages
 
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -70,7 +70,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_stage_that_stopped_is_named(tf, pairs, case):
-    from tfprep.train.monitor.stages import stopped
+    from tfprep.train.monitor.pipeline import stopped
 
     stuck = Stuck()
 
@@ -114,7 +114,7 @@ def test_the_stage_that_stopped_is_named(tf, pairs, case):
 
 
 def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
-    from tfprep.train.monitor.stages import slowest, stages
+    from tfprep.train.monitor.pipeline import slowest, stages
 
     iterator = iter(pairs(40, lambda number: 0.01).shuffle(4).batch(4).prefetch(1))
     for _ in range(5):
@@ -126,7 +126,7 @@ def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
 
 
 def test_counters_of_a_reader():
-    from tfprep.train.monitor.stages import counters
+    from tfprep.train.monitor.pipeline import counters
 
     class Method:
         def stats(self):
@@ -151,7 +151,7 @@ def test_counters_of_a_reader():
     ],
 )
 def test_arrays_that_are_cast_to_floats(tf, photos, options, mapped, count):
-    from tfprep.train.monitor.stages import float_arrays
+    from tfprep.train.monitor.pipeline import float_arrays
 
     loader = tfprep.open(photos.path).loader("train", batch_size=4, **options)
     dataset = loader.map(lambda batch: {**batch, "image": tf.cast(batch["image"], tf.float32)}) if mapped else loader

@@ -1,8 +1,7 @@
-"""The buffers of a pipeline, stage by stage: the queue graph of TensorFlow 1.
+"""The buffers of a pipeline, stage by stage.
 
-For tf.data it is the model that its autotuner keeps (`tf.data.experimental.get_model_proto`); it can be
-read from another thread while the consumer waits, in about 40 µs. tfprep's loader, or another reader outside tf.data, reports
-counters of its own.
+For tf.data they are in the model that its autotuner keeps (`tf.data.experimental.get_model_proto`). It can be read from another
+thread while the consumer waits, in about 40 µs. tfprep's loader, or another reader outside tf.data, has counters of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Stage:
         return 1e3 * self.busy_s / self.produced if self.produced else 0.0
 
     def in_words(self) -> str:
-        """The name with the time."""
+        """Return the name with the time."""
         threads = f" on {self.parallelism} threads" if self.parallelism > 1 else ""
         return f"{self.name} ({self.ms_per_element:.2f} ms an element{threads})"
 
@@ -94,9 +93,9 @@ class Pipeline:
         )
 
 
-def pipeline_behind(iterator: Any) -> Pipeline:
-    """Return the transformations behind a `tf.data.Iterator`, as far as tfprep's loader, whose own are not the user's."""
-    datasets = _datasets_behind(iterator)
+def pipeline_of(iterator: Any) -> Pipeline:
+    """Return the transformations before a `tf.data.Iterator`, as far as tfprep's loader, whose own are not the user's."""
+    datasets = _datasets_of(iterator)
     if not datasets:
         return Pipeline()
     loader = next((number for number, dataset in enumerate(datasets) if hasattr(dataset, "stats")), len(datasets))
@@ -113,7 +112,7 @@ def float_arrays(dataset: Any, source: Any) -> int:
 
     Args:
         dataset: The `tf.data.Dataset` that the consumer reads.
-        source: The loader behind it, or another dataset, which stores nothing.
+        source: The loader that it reads, or another dataset, which stores nothing.
     """
     import tensorflow as tf
 
@@ -128,10 +127,10 @@ def float_arrays(dataset: Any, source: Any) -> int:
 
 
 def stages(iterator: Any) -> tuple[Stage, ...]:
-    """Return the stages of tf.data behind a `tf.data.Iterator`, the consumer's side first; none where autotune is off."""
+    """Return the stages of tf.data before a `tf.data.Iterator`, the consumer's side first; none where autotune is off."""
     if not is_tensor_iterator(iterator) or iterator in _WITHOUT_MODEL:
         return ()
-    datasets = _datasets_behind(iterator)  # TensorFlow logs an error for each request of a model that does not exist
+    datasets = _datasets_of(iterator)  # TensorFlow logs an error for each request of a model that does not exist
     if datasets and datasets[0].options().autotune.enabled is False:
         return ()
     import tensorflow as tf
@@ -153,6 +152,27 @@ def stages(iterator: Any) -> tuple[Stage, ...]:
     return tuple(by_name.values())
 
 
+def work_since(now: tuple[Stage, ...], before: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Return stages with the work since `before` in place of their totals.
+
+    Stages of the same name are others where they have passed on less: `repeat` makes its inputs again in each epoch.
+    """
+    known = {stage.name: stage for stage in before}
+    same = {stage.name for stage in now if stage.name in known and stage.produced >= known[stage.name].produced}
+    return tuple(_with_work(stage, known[stage.name], -1) if stage.name in same else stage for stage in now)
+
+
+def added_work(total: tuple[Stage, ...], spent: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Add the work of some seconds to that of the seconds before; the buffers are those at the end."""
+    old = {stage.name: stage for stage in total}
+    new = {one.name: _with_work(one, old[one.name], 1) if one.name in old else one for one in spent}
+    return tuple({**old, **new}.values())
+
+
+def _with_work(stage: Stage, other: Stage, sign: int) -> Stage:
+    return replace(stage, busy_s=stage.busy_s + sign * other.busy_s, produced=stage.produced + sign * other.produced)
+
+
 def reader_stage(readers: Counters, depth: int) -> tuple[Stage, ...]:
     """Return the reader of tfprep's loader as a stage, from its counters; nothing where they are another reader's."""
     if not {"batches_ready", "batches", "read_s", "decode_s"} <= set(readers):
@@ -172,12 +192,12 @@ def reader_stage(readers: Counters, depth: int) -> tuple[Stage, ...]:
     )
 
 
-def loader_behind(iterator: Any) -> HasStats | None:
-    """Return the nearest dataset behind an iterator that has counters, such as tfprep's loader before a `.map`."""
-    return next((dataset for dataset in _datasets_behind(iterator) if hasattr(dataset, "stats")), None)
+def loader_of(iterator: Any) -> HasStats | None:
+    """Return the nearest dataset that an iterator reads and that has counters, such as tfprep's loader before a `.map`."""
+    return next((dataset for dataset in _datasets_of(iterator) if hasattr(dataset, "stats")), None)
 
 
-def _datasets_behind(iterator: Any) -> list[Any]:
+def _datasets_of(iterator: Any) -> list[Any]:
     if not is_tensor_iterator(iterator):
         return []
     from tfprep.load.tensorflow.private import datasets_behind
@@ -200,23 +220,32 @@ def counters(*readers: HasStats | Callable[[], Counters] | None) -> dict[str, fl
     reader = next((one for one in readers if one is not None), None)  # a loader without an end has no truth value
     if reader is None:
         return {}
+    if hasattr(reader, "report"):
+        return loader_counters(reader)
     stats: Any = getattr(reader, "stats", reader)
     numbers: Counters = stats() if callable(stats) else stats
-    cache = reader.report()["cache"] if hasattr(reader, "report") else {}
-    cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
-    numbers = {**numbers, **cached}
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
-def slowest(now: tuple[Stage, ...], before: tuple[Stage, ...] = ()) -> Stage | None:
-    """Return the stage of tf.data that spent the most time in its own code for each of its threads since `before`."""
-    spent = {stage.name: stage.busy_s for stage in before}
-    busy = [
-        ((stage.busy_s - spent.get(stage.name, 0.0)) / stage.parallelism, stage)
-        for stage in now
-        if stage.kind not in (READER, "Prefetch")  # a prefetch has no work of its own
-    ]
-    return max(busy, key=lambda pair: pair[0])[1] if busy else None
+def loader_counters(loader: Any) -> dict[str, float]:
+    """Return the counters of tfprep's loader: the only place that knows their names there."""
+    cache = loader.report()["cache"]
+    cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
+    numbers = {**loader.stats, **cached}
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+
+
+GAUGES = frozenset(
+    {"batches_ready", "batches_in_flight", "prefetch", "threads", "cache_bytes"}
+    | {"cache_records", "cache_capacity", "cache_of"}
+)
+"""Counters of a reader that are current values, not totals."""
+
+
+def slowest(spent: tuple[Stage, ...]) -> Stage | None:
+    """Return the stage of tf.data that spent the most time in its own code for each of its threads."""
+    working = [stage for stage in spent if stage.kind not in (READER, "Prefetch")]  # a prefetch has no work of its own
+    return max(working, key=lambda stage: stage.busy_s / stage.parallelism, default=None)
 
 
 def stopped(now: tuple[Stage, ...]) -> tuple[Stage, ...]:

@@ -1,0 +1,156 @@
+"""A timed iterator passes on exactly the elements of its source, and its clock tells how long each one took."""
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def timed(tf):
+    """`timed(source)`: an iterator over the source, and the clock that notes its waits."""
+    from tfprep.train.monitor import waits
+
+    def make(source):
+        clock = waits.WaitClock()
+        clock.resume()
+        return waits.timed(source, clock)[0], clock
+
+    return make
+
+
+def quiet(dataset):
+    """The dataset without autotune, which may wait for a minute when an iterator is dropped."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def test_elements_of_any_structure_pass(timed, tf):
+    parts = {
+        "a": [1, 2, 3, 4],
+        "b": (["x", "y", "z", "w"], tf.RaggedTensor.from_row_lengths(tf.range(10), [1, 2, 3, 4])),
+        "c": tf.sparse.from_dense([[1, 0], [0, 2], [0, 0], [3, 0]]),
+    }
+    dataset = quiet(tf.data.Dataset.from_tensor_slices(parts).batch(3))
+    batches, clock = timed(dataset)
+    assert batches.element_spec == dataset.element_spec
+    for got, expected in zip(batches, dataset, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, _plain(tf, got), _plain(tf, expected))
+    reading = clock.read()
+    assert (reading.batches, reading.images, reading.pending_s) == (2, 4, 0.0)
+
+
+def _plain(tf, element):
+    return [np.asarray(part) for part in tf.nest.flatten(element, expand_composites=True)]
+
+
+def test_a_seeded_shuffle_gives_the_same_order(timed, tf):
+    """No second iterator is opened, which would draw another seed."""
+
+    def epochs(through):
+        dataset = quiet(tf.data.Dataset.range(50).shuffle(50, seed=3))
+        return [[int(number) for number in through(iter(dataset))] for _ in range(2)]
+
+    assert epochs(lambda iterator: timed(iterator)[0]) == epochs(lambda iterator: iterator)
+
+
+def _late(seconds):
+    def batches():
+        for number in range(6):
+            time.sleep(seconds if number == 3 else 0.0)
+            yield np.ones([1, 2])
+
+    return batches()
+
+
+@pytest.mark.parametrize("kind", ["tf.data", "python"])
+def test_the_clock_tells_each_wait(timed, pairs, kind):
+    source = quiet(pairs(6, lambda n: 0.15 if n == 3 else 0.0).batch(1)) if kind == "tf.data" else _late(0.15)
+    batches, clock = timed(source)
+    next(batches)
+    before = clock.read()
+    for _ in range(4):
+        next(batches)
+    waits = clock.between(before, clock.read())
+    assert (waits.batches, waits.images, waits.pending_s) == (4, 4, 0.0)
+    assert waits.each_s[2] >= 0.15 - 0.001
+    assert waits.waited_s == pytest.approx(waits.each_s.sum())
+    assert waits.window_s >= waits.waited_s
+
+
+def test_a_wait_that_crosses_a_border_counts_on_both_sides(timed, tf):
+    """A request is noted before the source runs: a source that never returns must not run first."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def stuck(number):
+        asked.set()
+        go_on.wait(20)
+        return number
+
+    batches, clock = timed(quiet(tf.data.Dataset.range(1).map(lambda n: tf.numpy_function(stuck, [n], tf.int64))))
+    before = clock.read()
+    consumer = threading.Thread(target=next, args=(batches,))
+    consumer.start()
+    assert asked.wait(20)
+    time.sleep(0.1)
+    border = clock.read()
+    time.sleep(0.1)
+    go_on.set()
+    consumer.join()
+    first, second = clock.between(before, border), clock.between(border, clock.read())
+    assert (first.batches, second.batches) == (0, 1)
+    assert 0.1 <= first.waited_s == first.pending_s < first.window_s + 0.001
+    assert second.waited_s == pytest.approx(second.each_s[0] - first.waited_s)
+
+
+def test_time_outside_of_the_training_does_not_count():
+    from tfprep.train.monitor.waits import WaitClock
+
+    clock = WaitClock()
+    clock.asking()
+    clock.pause()
+    time.sleep(0.05)
+    assert clock.read() == type(clock.read())()
+    clock.resume()
+    clock.answered(3)
+    assert clock.read().active_s < 0.05
+    assert (clock.read().batches, clock.read().images, clock.read().waited_s) == (1, 3, 0.0)
+
+
+def test_an_error_of_the_source_is_raised(timed, tf):
+    batches, _ = timed(
+        quiet(
+            tf.data.Dataset.range(3).map(lambda x: tf.debugging.check_numerics(1.0 / tf.cast(x - 1, "float32"), "here"))
+        )
+    )
+    next(batches)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="here"):
+        next(batches)
+
+
+def test_dropping_the_iterator_frees_the_source(timed, tf):
+    """It must not wait for the garbage collector, since a shuffle buffer may take most of the memory."""
+    gone = threading.Event()
+
+    def numbers():
+        try:
+            yield from range(100)
+        finally:
+            gone.set()
+
+    dataset = quiet(tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.int64)))
+    gc.freeze()  # whatever other tests have left, which may wait for autotune
+    gc.disable()
+    try:
+        batches, _ = timed(dataset)
+        assert [int(next(batches)) for _ in range(3)] == [0, 1, 2]
+        assert not gone.is_set()
+        del batches
+        assert gone.wait(10)
+    finally:
+        gc.enable()
