@@ -16,8 +16,9 @@ import keras
 
 from tfprep.load.waits import TimedLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
+from tfprep.train.monitor.iterators import TimedIterator, image_count
 from tfprep.train.monitor.pipeline import loader_counters
-from tfprep.train.monitor.waits import TimedIterator, WaitClock, image_count
+from tfprep.train.monitor.waits import WaitClock
 
 
 class Listener(keras.callbacks.Callback):  # type: ignore[misc]

@@ -186,8 +186,9 @@ def test_a_slow_map_after_the_loader(photos, tmp_path):
 
 def test_the_stages_behind_generators_are_known_as_on_jax(tf):
     """Keras on JAX reads tf.data through generators."""
+    from tfprep.train.monitor.iterators import TimedIterator
     from tfprep.train.monitor.pipeline import stages
-    from tfprep.train.monitor.waits import TimedIterator, WaitClock
+    from tfprep.train.monitor.waits import WaitClock
 
     def batches():
         yield from (tensor.numpy() for tensor in tf.data.Dataset.range(8).map(lambda n: n + 1).prefetch(1))

@@ -11,12 +11,12 @@ import pytest
 @pytest.fixture
 def timed(tf):
     """`timed(source)`: an iterator over the source, and the clock that notes its waits."""
-    from tfprep.train.monitor import waits
+    from tfprep.train.monitor import iterators, waits
 
     def make(source):
         clock = waits.WaitClock()
         clock.resume()
-        return waits.timed(source, clock)[0], clock
+        return iterators.timed(source, clock)[0], clock
 
     return make
 

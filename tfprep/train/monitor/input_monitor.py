@@ -15,6 +15,7 @@ from typing import Any
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
+from tfprep.train.monitor.iterators import timed
 from tfprep.train.monitor.pipeline import (
     Counters,
     HasStats,
@@ -29,7 +30,7 @@ from tfprep.train.monitor.pipeline import (
     work_since,
 )
 from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.waits import Reading, WaitClock, Waits, timed
+from tfprep.train.monitor.waits import Reading, WaitClock, Waits
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import GeneratorType
-from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
-
-from tfprep.errors import TrainError
-from tfprep.load.waits import TimedLoader, loader_of_this_thread
-from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
 
 
 @dataclass(frozen=True)
@@ -143,76 +134,3 @@ class WaitClock:
     def _stop(self, now: float) -> None:
         if self._running_since is not None:
             self._active_s += now - self._running_since
-
-
-class TimedIterator(Iterator[Any]):
-    """An iterator over batches whose waits a clock notes.
-
-    Attributes:
-        source: From the first batch on the `tf.data.Iterator` that Keras's generators read; else the iterator itself.
-        loader: tfprep's loader that the batches come from, known from the first batch on; None for another input.
-    """
-
-    def __init__(self, batches: Iterator[Any], clock: WaitClock) -> None:
-        self.source: Any = batches
-        self.loader: TimedLoader | None = None
-        self._batches = batches
-        self._clock = clock
-
-    def __next__(self) -> Any:
-        self._clock.asking()
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._clock.ended()
-            raise
-        self._clock.answered(image_count(batch))
-        self.loader = loader_of_this_thread()
-        if self.source is self._batches:
-            self.source = _tensors_of(self._batches) or self._batches
-        return batch
-
-
-def timed(data: Any, clock: WaitClock) -> tuple[Any, Any]:
-    """Return an iterator over what a custom training loop reads, and its source.
-
-    Args:
-        data: A `tf.data.Dataset` or `tf.data.Iterator`, or an iterable of batches such as tfprep's other loaders.
-        clock: Notes the waits.
-
-    Raises:
-        TrainError: `data` is something else.
-    """
-    tf = tensorflow_in_use()
-    if tf is not None and isinstance(data, tf.data.Dataset):
-        data = iter(data)
-    if is_tensor_iterator(data):
-        from tfprep.train.monitor.tensors import timed_tensors
-
-        return timed_tensors(data, clock), data
-    if not isinstance(data, Iterable) or hasattr(data, "shape") or isinstance(data, list | tuple | str | dict):
-        raise TrainError(
-            f"watch() takes a loader, a tf.data.Dataset or an iterator of batches, got {type(data).__name__} (a distributed "
-            "dataset: watch what it is made from)"
-        )
-    batches = TimedIterator(iter(data), clock)
-    return batches, batches.source
-
-
-def image_count(batch: Any) -> int:
-    """Return the size of the first axis of the first component, which is the images in a batch; 1 for a scalar."""
-    leaves = keras.tree.flatten(batch)
-    shape = getattr(leaves[0], "shape", ()) if leaves else ()
-    return int(shape[0]) if shape else 1
-
-
-def _tensors_of(source: Any) -> Any:
-    """Return the `tf.data.Iterator` that generators read from; None if there is none.
-
-    Keras on JAX reads tf.data through generators of its own. Only the garbage collector knows what a generator loops over, and
-    only while the generator does not run.
-    """
-    if not isinstance(source, GeneratorType):
-        return source if is_tensor_iterator(source) else None
-    iterators = (_tensors_of(one) for one in gc.get_referents(source))
-    return next((one for one in iterators if one is not None), None)

@@ -13,8 +13,9 @@ from typing import Any
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
 from tfprep.train.monitor.input_monitor import call_often
+from tfprep.train.monitor.iterators import timed
 from tfprep.train.monitor.pipeline import Counters, HasStats, Stage, checked, counters, loader_of, stages, stopped
-from tfprep.train.monitor.waits import WaitClock, timed
+from tfprep.train.monitor.waits import WaitClock
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
