@@ -91,7 +91,7 @@ class Site:
 
     def build(self, out: Path | str | None = None, **options: Any) -> BuildSummary:
         """Builds the site in this process, unless `workers` is positive."""
-        more = {name: options.pop(name) for name in ("on_progress", "on_event") if name in options}
+        more = {name: options.pop(name) for name in ("on_progress", "on_event", "confirm") if name in options}
         chosen = BuildOptions(**{"workers": 0, **options})
         return build(self.recipe, out or self.out, self.data, options=chosen, **more)
 

@@ -48,6 +48,7 @@ class Lift:
 """
 CHANGED = "1 of 6 shards: 1 sample changed"
 RECIPE = "6 of 6 shards: the recipe changed: "
+CODE = RECIPE + "module of the recipe changed"
 CHANGES = [
     (lambda site: site.add("train/cat/000", 77, mask=False), CHANGED, ["train/cat/000"]),
     (lambda site: site.mask("train/dog/001", 1), CHANGED, ["train/dog/001"]),
@@ -72,10 +73,10 @@ CHANGES = [
     (recipe('"train": 2', '"train": 1'), None, 4),
     (recipe('"train": 4, "val": 2', '"train": 3, "val": 1'), None, 4),
     (recipe(', "label": codecs.Scalar()', ""), None, 6),
-    (recipe("FACTOR = 2.0", "FACTOR = 3.0"), RECIPE + "constant FACTOR: 2.0 -> 3.0", 6),
-    (recipe("LEAST = 1", "LEAST = 5"), RECIPE + "class Lift: LEAST: 1 -> 5", 6),
-    (recipe("image[:, :, 0]", "image[:, :, 1]"), RECIPE + "function scaled changed", 6),
-    (recipe("+ self.LEAST", "- self.LEAST"), RECIPE + "function Lift.__call__ changed", 6),
+    (recipe("FACTOR = 2.0", "FACTOR = 3.0"), CODE, 6),
+    (recipe("LEAST = 1", "LEAST = 5"), CODE, 6),
+    (recipe("image[:, :, 0]", "image[:, :, 1]"), CODE, 6),
+    (recipe("+ self.LEAST", "- self.LEAST"), CODE, 6),
     (recipe("    LEAST = 1", "    # at least\n    LEAST = 1"), NOTHING, []),
 ]  # fmt: skip
 
@@ -108,6 +109,74 @@ def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_
     assert digests(full.out) == full.from_nothing()
     assert (digests(full.out) != before) == (due != NOTHING)
     assert full.due().startswith("nothing to build: ")
+
+
+def _with_own_code(site):
+    site.define(OWN)
+    site.change_recipe("derive={", 'derive={"lift": Lift(), ', "store={", 'store={"lift": codecs.Raw(), ')
+    site.build()
+    return digests(site.out), shards_of(site)
+
+
+def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(full, reports):
+    before, files = _with_own_code(full)
+    full.change_recipe("FACTOR = 2.0", "FACTOR = 2.0 + 0")
+    full.add("train/dog/new", 5)
+    events = []
+    summary = full.build(accept_code=True, on_event=events.append)
+    assert summary.built_shards == 1
+    assert "5 shards are kept as they are although" in "".join(event.text for event in events if event.name == "code")
+    assert full.due() == NOTHING
+    assert (
+        sum(inode != files.get(name) for name, inode in shards_of(full).items()) == 4
+    )  # two variants, with their offsets
+    assert "5 shards were built with other code" in (full.out / "report.html").read_text()
+    assert digests(full.out) == full.from_nothing()
+    full.change_recipe("FACTOR = 2.0 + 0", "FACTOR = 3.0")
+    assert full.due() == CODE
+    full.build()
+    assert digests(full.out) == full.from_nothing() != before
+    assert "other code" not in (full.out / "report.html").read_text()
+
+
+def test_an_option_that_changed_with_the_code_is_built_also_if_code_is_accepted(full):
+    _with_own_code(full)
+    full.change_recipe("FACTOR = 2.0", "FACTOR = 3.0", "seed=3", "seed=4")
+    assert full.build(accept_code=True).built_shards == 6
+    assert digests(full.out) == full.from_nothing()
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_rebuild_for_code_only_is_confirmed_first(full, answer):
+    before, _ = _with_own_code(full)
+    full.change_recipe("FACTOR = 2.0", "FACTOR = 3.0")
+    questions = []
+
+    def confirm(text):
+        questions.append(text)
+        return answer
+
+    if answer:
+        assert full.build(confirm=confirm).built_shards == 6
+    else:
+        with pytest.raises(BuildError, match="nothing was built, because the code changed"):
+            full.build(confirm=confirm)
+        assert digests(full.out) == before
+    (question,) = questions
+    assert re.match(
+        r"the recipe changed: module of the recipe changed\..* 6 shards are built again, in about \d", question
+    )
+
+
+def test_shards_of_code_without_source_are_always_built_again(full):
+    full.define(
+        OWN.replace("return image[:, :, 0] * FACTOR", "return image[:, :, 0]")
+        + "\nLATE = eval('lambda sample, generator: sample[\"image\"][:, :, 0]')\n"
+    )
+    full.change_recipe("derive={", 'derive={"lift": LATE, ', "store={", 'store={"lift": codecs.Raw(), ')
+    full.build()
+    assert full.due() == "6 of 6 shards: the source of function <lambda> cannot be found: it may have changed"
+    assert full.build().built_shards == 6
 
 
 def test_a_file_system_without_hard_links_gets_copies(full, monkeypatch):

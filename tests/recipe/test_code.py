@@ -1,8 +1,10 @@
 """User code in the fingerprint: every change of behavior is detected, and equal code gives equal fingerprints."""
 
 import functools
+import importlib
 import itertools
 import json
+import linecache
 import os
 import re
 import subprocess
@@ -13,9 +15,11 @@ from dataclasses import replace
 import pytest
 
 from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.errors import RecipeError
 from tfprep.python_file import import_file
 from tfprep.recipe import Recipe as Same
-from tfprep.recipe.changes import what_changed
+from tfprep.recipe.changes import only_code_changed, what_changed
+from tfprep.recipe.describe import NO_SOURCE
 from tfprep.recipe.file import load_recipe
 
 RECIPE = '''
@@ -226,63 +230,46 @@ def described(tmp_path, monkeypatch):
     sys.path[:] = path
 
 
-CHANGES = [
-    ("recipe.py", 'sample["image"][:, :, 0]', 'sample["image"][:, :, 1]', "function Lift.__call__"),
-    ("recipe.py", "self.lock = None", "self.lock = False", "lock"),
-    ("recipe.py", "Lift(1)", "Lift(3)", "derive['lift'].attributes.number: 1 -> 3"),
-    ("recipe.py", "SCALE = 3", "SCALE = 4", "class Base: SCALE: 3 -> 4"),
-    ("recipe.py", "return 1\n\n    @property", "return 2\n\n    @property", "function Base.level"),
-    ("recipe.py", "return 2 * self.SCALE", "return 3 * self.SCALE", "function Base.doubled"),
-    ("recipe.py", "return 4", "return 5", "function Base.fixed"),
-    ("recipe.py", "return 5", "return 6", "function Base.named"),
-    ("recipe.py", "class Lift(Base)", "class Lift(Base, Options)", "class Lift"),
-    ("recipe.py", "STRENGTH = 2.0", "STRENGTH = 2", "constant STRENGTH: 2.0 -> 2"),
-    ("recipe.py", "np.ones((3, 3)", "np.ones((3, 5)", "constant KERNEL"),
-    ("recipe.py", "np.ones((3, 3)", "np.zeros((3, 3)", "constant KERNEL"),
-    ("recipe.py", '"sky": 1', '"sky": 3', "constant WORDS"),
-    ("recipe.py", '{"sky": 1, "road": 2}', '{"road": 2, "sky": 1}', "constant WORDS"),
-    ("recipe.py", '"pole"}', '"post"}', "constant NAMES"),
-    ("recipe.py", 'Path("lists")', 'Path("list")', "constant FOLDER"),
-    ("recipe.py", "{1, 2, 3}", "{1, 2, 4}", "constant RULES"),
-    ("recipe.py", '"x y"', '"x z"', "class Point"),
-    ("recipe.py", "FAR = 2", "FAR = 3", "class Mode"),
-    ("recipe.py", "Options(2.0)", "Options(3.0)", "constant OPTIONS"),
-    ("recipe.py", "number + 10", "number + 11", "function cached"),
-    ("recipe.py", "model = 3", "model = 4", "function loaded"),
-    ("recipe.py", "model = None", "model = 5", "constant model changed"),
-    ("recipe.py", "lambda: cached(n)", "lambda: cached(n + 1)", "function deep"),
-    ("recipe.py", "if n else 1", "if n else 2", "function pong"),
-    ("recipe.py", "power=1", "power=3", "function weights"),
-    ("recipe.py", "offset=0", "offset=1", "function weights"),
-    ("recipe.py", "adder(7)", "adder(8)", "function adder.<lambda>: number: 7 -> 8"),
-    ("recipe.py", 'sample["image"] + number', 'sample["image"] - number', "function adder.<lambda>"),
-    ("recipe.py", "weights, power=2", "weights, power=3", "derive['partial'].keywords.power: 2 -> 3"),
-    ("recipe.py", "Lift(2).__call__", "Lift(4).__call__", "derive['method']"),
-    ("recipe.py", '["image"] / 2', '["image"] / 3', "function halved"),
-    ("recipe.py", 'halved.kind = "map"', 'halved.kind = "image"', "kind: 'map' -> 'image'"),
-    ("recipe.py", "@twice\n", "", "halved"),
-    ("recipe.py", "return super().__call__(size, generator)", "return super().__call__(size, None)", "function MyFlip.__call__"),
-    ("recipe.py", "MyFlip(0.5)", "MyFlip(0.4)", "geometry[0].attributes.p: 0.5 -> 0.4"),
-    ("recipe.py", 'name="r"', 'name="q"', "name: 'r' -> 'q'"),
-    ("recipe.py", "import cv2", "import numpy as cv2", "function weights"),
-    ("blurring.py", "SIZE = 3", "SIZE = 4", "constant SIZE: 3 -> 4"),
-    ("blurring.py", "np.mean", "np.max", "function blur"),
-    ("package/tools.py", "SCALE = 2", "SCALE = 3", "constant SCALE: 2 -> 3"),
-    ("package/tools.py", "max(n", "min(n", "function clip"),
-    ("package/tools.py", "clip(9)", "clip(8)", "function late"),
-    ("package/base.py", "LEAST = 1", "LEAST = 2", "constant LEAST: 1 -> 2"),
-]  # fmt: skip
+CHANGES = {
+    "recipe.py": [
+        ('sample["image"][:, :, 0]', 'sample["image"][:, :, 1]'), ("self.lock = None", "self.lock = False"),
+        ("Lift(1)", "Lift(3)", "derive['lift'].attributes.number: 1 -> 3"), ("SCALE = 3", "SCALE = 4"),
+        ("return 1\n\n    @property", "return 2\n\n    @property"), ("return 2 * self.SCALE", "return 3 * self.SCALE"),
+        ("return 4", "return 5"), ("return 5", "return 6"), ("class Lift(Base)", "class Lift(Base, Options)"),
+        ("STRENGTH = 2.0", "STRENGTH = 2"), ("np.ones((3, 3)", "np.ones((3, 5)"), ("np.ones((3, 3)", "np.zeros((3, 3)"),
+        ('"sky": 1', '"sky": 3'), ('{"sky": 1, "road": 2}', '{"road": 2, "sky": 1}'), ('"pole"}', '"post"}'),
+        ('Path("lists")', 'Path("list")'), ("{1, 2, 3}", "{1, 2, 4}"), ('"x y"', '"x z"'), ("FAR = 2", "FAR = 3"),
+        ("Options(2.0)", "Options(3.0)"), ("number + 10", "number + 11"), ("model = 3", "model = 4"),
+        ("model = None", "model = 5"), ("lambda: cached(n)", "lambda: cached(n + 1)"), ("if n else 1", "if n else 2"),
+        ("power=1", "power=3"), ("offset=0", "offset=1"), ("adder(7)", "adder(8)", "derive['adder'].captured.number: 7 -> 8"),
+        ('sample["image"] + number', 'sample["image"] - number'),
+        ("weights, power=2", "weights, power=3", "derive['partial'].keywords.power: 2 -> 3"),
+        ("Lift(2).__call__", "Lift(4).__call__", "derive['method']"), ('["image"] / 2', '["image"] / 3'),
+        ('halved.kind = "map"', 'halved.kind = "image"'), ("@twice\n", ""),
+        ("return super().__call__(size, generator)", "return super().__call__(size, None)"),
+        ("MyFlip(0.5)", "MyFlip(0.4)", "geometry[0].attributes.p: 0.5 -> 0.4"), ('name="r"', 'name="q"', "name: 'r' -> 'q'"),
+        ("import cv2", "import numpy as cv2"),
+    ],
+    "blurring.py": [
+        ("SIZE = 3", "SIZE = 4"), ("np.mean", "np.max"),
+    ],
+    "package/tools.py": [
+        ("SCALE = 2", "SCALE = 3"), ("max(n", "min(n"), ("clip(9)", "clip(8)"),
+    ],
+    "package/base.py": [
+        ("LEAST = 1", "LEAST = 2"),
+    ],
+}  # fmt: skip
 
 NO_CHANGES = [
     ("recipe.py", "# a comment", "# another comment\n\n        # of two lines"),
     ("recipe.py", "Lift the image.", "Lift all of the image."),
     ("recipe.py", '        """Lift the image."""\n', ""),
-    ("recipe.py", "def level(self):", "def level(self) -> int:"),
     ("recipe.py", "return 2 * self.SCALE", "return (\n            2\n            * self.SCALE\n        )"),
-    ("recipe.py", "UNUSED = 1", "UNUSED = 2\n\n\ndef unused():\n    return UNUSED"),
-    ("recipe.py", '"tree", "car", "sign"', '"sign", "tree", "car"'),
-    ("blurring.py", "def other():\n    return 1", "def other():\n    return 2"),
-]  # fmt: skip
+    ("recipe.py", "import enum\n", '"""A text."""\n\nimport enum\n'),
+    ("recipe.py", "source=sources.Folder(),\n", 'source=sources.Folder(),\n    variants={"val": 2},\n'),
+    ("blurring.py", "SIZE = 3", "SIZE = 3  # pixels"),
+]
 
 
 SMALL = {
@@ -364,18 +351,39 @@ import cv2
 import numpy as np
 from tfprep import Recipe, codecs, sources
 {code}
-RECIPE = Recipe(name="r", source=sources.Folder(), derive={{"x": FN}}, store={{"image": codecs.Jpeg(), "x": codecs.Raw()}})
+RECIPE = Recipe(name="r", source=sources.Folder(), derive={{"x": {inside}}}, store={{"image": codecs.Jpeg(), "x": codecs.Raw()}})
 """
 
 
-@pytest.mark.parametrize("code", SMALL)
+_FUNCTIONS = "def f(s, g): return 1\ndef h(s, g): return 1\ndef make(n):\n    def f(s, g): return n\n    return f"
+_LOCAL = "def make(n):\n    class E:\n        def __call__(self, s, g): return n\n    return E()"
+INSIDE = {
+    "function": ("", "lambda s, g: 1", ("1", "2")),
+    "one of two functions": ("", "[lambda s, g: 1, lambda s, g: 2][0]", ("[0]", "[1]")),
+    "name of a function": (_FUNCTIONS, "f", ("f", "h")),
+    "captured": (_FUNCTIONS, "make(7)", ("7", "8")),
+    "captured by a method of a local class": (_LOCAL, "make(7)", ("7", "8")),
+    "fields of a named tuple": (
+        "def f(p, s, g): return p.x", "functools.partial(f, collections.namedtuple('P', 'x y')(1, 2))", ("x y", "y x"),
+    ),
+    "captured object of an extension": (_FUNCTIONS, "make(cv2.createCLAHE(2.0))", ("2.0", "3.0")),
+    "wrapped by an installed decorator": ("", "functools.cache(lambda s, g: 1)", ("1", "2")),
+    "method of a value": ("", "{'a': 1}.get", ("1", "2")),
+    "built-in function": ("import math", "math.sin", ("sin", "cos")),
+}  # fmt: skip
+"""Changes in the statement `RECIPE = ...`: definitions before it, and the derived input."""
+
+
+@pytest.mark.parametrize("code", [*SMALL, *INSIDE])
 def test_small_changes_are_detected(tmp_path, code):
-    text, (old, new) = SMALL[code]
-    assert text.count(old) == 1
+    text, inside, (old, new) = INSIDE[code] if code in INSIDE else (SMALL[code][0], "FN", SMALL[code][1])
+    before = text, inside
+    after = (text, inside.replace(old, new)) if code in INSIDE else (text.replace(old, new), inside)
+    assert before != after
     described = []
-    for number, variant in enumerate((text, text, text.replace(old, new))):
+    for number, variant in enumerate((before, before, after)):
         path = tmp_path / f"recipe_{number}.py"
-        path.write_text(_SMALL.format(code=variant))
+        path.write_text(_SMALL.format(code=variant[0], inside=variant[1]))
         described.append(load_recipe(path).describe("train"))
     assert described[0] == described[1]
     assert described[0] != described[2]
@@ -384,7 +392,7 @@ def test_small_changes_are_detected(tmp_path, code):
 
 def described_with(folder, code, module, texts):
     """Describe the recipe of this code with each text of a module beside it, which is imported anew."""
-    (folder / "recipe.py").write_text(_SMALL.format(code=code))
+    (folder / "recipe.py").write_text(_SMALL.format(code=code, inside="FN"))
     described = []
     for text in texts:
         (folder / module).write_text(text)
@@ -395,47 +403,50 @@ def described_with(folder, code, module, texts):
     return described
 
 
-CONSTANTS = ["K = 1", "K = 1", "K = 2 "]
-
-
-def test_a_module_is_followed_after_many_constants(tmp_path):
-    constants = ", ".join(f"s[{number}.5]" for number in range(300))
-    code = f"def FN(s, g):\n    x = [{constants}]\n    from recipe_helper import K\n    return K\n"
-    first, same, other = described_with(tmp_path, code, "recipe_helper.py", CONSTANTS)
-    assert first == same != other
+IMPORTS = {
+    "from of a package": ("from {}.inner import late", "{}/inner/late.py"),
+    "import of a package": ("import {}.inner.late", "{}/inner/late.py"),
+    "from of a module": ("from {}.inner.late import K", "{}/inner/late.py"),
+    "star of a module": ("pass\nfrom {}.inner.late import *", "{}/inner/late.py"),
+    "star of a package": ("pass\nfrom {}.inner import *", "{}/inner/late.py"),
+    "the package's own file": ("import {}.inner.late", "{}/__init__.py"),
+    "a module made by its __getattr__": ("from {} import late, later", "{}/__init__.py"),
+    "after an import that fails": ("import nowhere_at_all, {}.inner.late", "{}/inner/late.py"),
+    "a compiled extension": ("import {}.fast", "{}/fast.abi3.so"),
+}
 
 
 @pytest.mark.parametrize("package", ["regular", "without_init"])
-@pytest.mark.parametrize(
-    "statement", ["from {}.inner import late", "import {}.inner.late", "from {}.inner.late import K"]
-)
-def test_a_module_of_a_package_is_followed_that_a_function_imports(tmp_path, package, statement):
+@pytest.mark.parametrize("what", IMPORTS)
+def test_every_module_is_followed_that_a_function_imports(tmp_path, package, what):
+    statement, changed = IMPORTS[what]
     folder = tmp_path / package / "inner"
     folder.mkdir(parents=True)
     if package == "regular":
         (tmp_path / package / "__init__.py").touch()
-        (folder / "__init__.py").touch()
-    code = f"def FN(s, g):\n    {statement.format(package)}\n    return 0\n"
-    first, same, other = described_with(tmp_path, code, f"{package}/inner/late.py", CONSTANTS)
+        (folder / "__init__.py").write_text('__all__ = ["late"]')
+    (folder / "late.py").touch()
+    statement = statement.format(package)
+    code = (
+        f"def FN(s, g):\n    {statement}\n    return 0\n"
+        if "\n" not in statement
+        else f"{statement[5:]}\ndef FN(s, g): return 0\n"
+    )
+    on_demand = "def __getattr__(name):\n    if name[:2] == '__': raise AttributeError(name)\n    return {}\n"
+    texts = [on_demand.format(number) for number in (1, 1, 2)]
+    first, same, other = described_with(tmp_path, code, changed.format(package), texts)
     assert first == same != other
 
 
-def test_a_name_that_a_module_makes_on_demand_hides_no_other(tmp_path):
-    """`later` is no submodule: a plain module has none."""
-    text = "def a(x): return x // {}\ndef __getattr__(name): return {}\n"
-    code = "def FN(s, g):\n    from on_demand import a, later\n    return a(later)\n"
-    texts = [text.format(*numbers) for numbers in ((2, 1), (2, 1), (30, 1), (2, 100))]
-    first, same, *others = described_with(tmp_path, code, "on_demand.py", texts)
-    assert first == same
-    for changed, name in zip(others, ("a", "__getattr__"), strict=True):
-        assert f"function {name}" in "; ".join(what_changed(first, changed))
-
-
-@pytest.mark.parametrize(("name", "old", "new", "message"), CHANGES)
-def test_every_change_of_user_code_is_detected_and_named(described, name, old, new, message):
+@pytest.mark.parametrize(("name", "change"), [(name, change) for name in CHANGES for change in CHANGES[name]])
+def test_every_change_of_user_code_is_detected_and_named(described, name, change):
+    module = "of the recipe" if name == "recipe.py" else name[:-3].replace("/", ".")
+    old, new, message = *change, *([f"module {module} changed"] if len(change) == 2 else [])
     before, after = described(), described(name, old, new)
     assert json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True)
     assert message in "; ".join(what_changed(before, after))
+    if name != "recipe.py":
+        assert only_code_changed(before, after)
 
 
 @pytest.mark.parametrize(("name", "old", "new"), NO_CHANGES)
@@ -518,9 +529,9 @@ def test_classes_of_tfprep_are_described_by_package_not_by_module():
 
 def test_the_hand_brake():
     recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()})
-    newer = replace(recipe, version=1)
+    newer = replace(recipe, depends=[1])
     assert newer.fingerprint("train") != recipe.fingerprint("train")
-    assert what_changed(recipe.describe(), newer.describe()) == ["version: 0 -> 1"]
+    assert what_changed(recipe.describe(), newer.describe()) == ["depends: [] -> [1]"]
 
 
 ORDERS = {
@@ -551,3 +562,97 @@ def test_the_order_of_derived_inputs_counts():
     ]
     assert len({recipe.fingerprint("train") for recipe in recipes}) == 2
     assert what_changed(*(recipe.describe() for recipe in recipes)) == ["the order of derive: a, b -> b, a"]
+
+
+def test_the_version_of_an_installed_package_counts(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    (site / "filters_of_others").mkdir(parents=True)
+    (site / "filters_of_others/__init__.py").write_text("def blur(s, g): return 1")
+    monkeypatch.syspath_prepend(str(site))
+    descriptions = []
+    for version in ("1.0", "1.0", "2.0"):
+        info = site / "filters_of_others-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: filters-of-others\nVersion: {version}\n")
+        (info / "top_level.txt").write_text("filters_of_others\n")
+        (info / "RECORD").write_text("filters_of_others/__init__.py,,\n")
+        code = f"""
+            import json, sys
+            sys.path.insert(0, {str(site)!r})
+            from tfprep import Recipe, codecs, sources
+            import filters_of_others
+            recipe = Recipe("r", sources.Folder(), {{"image": codecs.Jpeg()}}, derive={{"d": filters_of_others.blur}})
+            print(json.dumps(recipe.describe("train")))
+        """
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+        descriptions.append(json.loads(done.stdout))
+    assert descriptions[0] == descriptions[1]
+    change = "package filters_of_others: 'filters-of-others 1.0' -> 'filters-of-others 2.0'"
+    assert what_changed(descriptions[0], descriptions[2]) == [change]
+
+
+def test_a_module_that_was_edited_after_its_import_is_refused_until_it_is_loaded_again(tmp_path):
+    (tmp_path / "recipe.py").write_text(_SMALL.format(code="import edited_helper\nFN = edited_helper.FN", inside="FN"))
+    (tmp_path / "edited_helper.py").write_text("def FN(s, g): return 1\n")
+    recipe = load_recipe(tmp_path / "recipe.py")
+    before = recipe.fingerprint()
+    (tmp_path / "edited_helper.py").write_text("def FN(s, g): return 200\n")
+    with pytest.raises(RecipeError, match=r"edited_helper\.py was edited after this process imported it"):
+        recipe.fingerprint()
+    importlib.reload(sys.modules["edited_helper"])
+    assert load_recipe(tmp_path / "recipe.py").fingerprint() != before
+    sys.path.remove(str(tmp_path))
+
+
+NOTEBOOK = """
+K = 3
+def helper(): return K
+class Own:
+    LEVEL = 5
+    def __call__(self): return super().__hash__() + 6
+def FN(s, g): return helper() + len([lambda: 1]) + Own()()
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("K = 3", "K = 4"),
+        ("return K", "return K + 1"),
+        ("lambda: 1", "lambda: 2"),
+        ("+ 6", "+ 7"),
+        ("LEVEL = 5", "LEVEL = 6"),
+    ],
+)
+def test_functions_of_a_notebook_count_with_what_they_use(old, new):
+    described = []
+    for number, text in enumerate((NOTEBOOK, NOTEBOOK, NOTEBOOK.replace(old, new))):
+        cell, scope = f"<cell {number}>", {"__name__": "__main__of_a_notebook"}
+        linecache.cache[cell] = (len(text), None, text.splitlines(keepends=True), cell)
+        exec(compile(text, cell, "exec"), scope)
+        recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": scope["FN"]})
+        described.append(recipe.describe("train"))
+    assert NO_SOURCE not in described[0]["code"]
+    assert described[0] == described[1] != described[2]
+
+
+def test_a_module_that_depends_names_counts(tmp_path):
+    (tmp_path / "recipe.py").write_text(
+        _SMALL.format(code="import by_name\ndef FN(s, g): return 0", inside="FN").replace(
+            'name="r"', 'name="r", depends=[by_name]'
+        )
+    )
+    texts = ["K = 1", "K = 1", "K = 2"]
+    described = []
+    for text in texts:
+        (tmp_path / "by_name.py").write_text(text)
+        described.append(load_recipe(tmp_path / "recipe.py").describe("train"))
+        del sys.modules["by_name"]
+    sys.path.remove(str(tmp_path))
+    assert described[0] == described[1]
+    assert what_changed(described[0], described[2]) == ["module by_name changed"]
+
+
+def test_a_function_without_source_is_named():
+    recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": eval("lambda s, g: 1")})
+    assert recipe.describe()["code"][NO_SOURCE] == ["function <lambda>"]

@@ -55,7 +55,7 @@ def listing(**kinds):
         ({"min_visible": 2}, "min_visible: expected a share from 0 to 1, not 2"),
         ({"row_fields": {"boxes": "labels"}}, r"row_fields\['boxes'\]: expected a list of field names, not 'labels'"),
         *[({"seed": seed}, "seed: expected a whole number, not") for seed in ("x", None, 1.5, True)],
-        ({"version": 1.5}, "version: expected a whole number or text"),
+        ({"depends": "x"}, "depends: expected a list"),
         ({"min_visible": "much"}, "min_visible: expected a share from 0 to 1, not 'much'"),
         ({"dct_downscale": "yes"}, "dct_downscale: expected True or False"),
         ({"name": 3}, "a letter followed by letters"),

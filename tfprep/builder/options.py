@@ -243,6 +243,8 @@ class BuildOptions:
         that are up to date are not built again for it; `tfprep check` computes what is missing.
       reshard: Give each split the number of shards that a new dataset of its size would have, instead of that of its first
         build. A split whose number changes is built anew; later builds keep the new number.
+      accept_code: Keep the shards for which nothing but your own code has changed, as if the present code had built them. The
+        report says how many there are.
       scratch: The local folder in which shards are made that go to an object store; None for that of temporary files.
 
     Raises:
@@ -257,6 +259,7 @@ class BuildOptions:
     replace: bool = False
     hash: bool = True
     reshard: bool = False
+    accept_code: bool = False
     scratch: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:

@@ -95,6 +95,7 @@ class Receipt:
       rejects: The samples that were left out.
       seconds: Time spent, by stage.
       profiles: Number of images that are stored as they are although their color profile is not sRGB, by its name.
+      code_accepted: True if other code built the shard than that of `fingerprint` (`BuildOptions.accept_code`).
     """
 
     split: str
@@ -113,6 +114,7 @@ class Receipt:
     rejects: tuple[Reject, ...]
     seconds: Mapping[str, float]
     profiles: Mapping[str, int]
+    code_accepted: bool = False
 
     @property
     def records(self) -> int:

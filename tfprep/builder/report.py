@@ -41,7 +41,8 @@ def write_report(
     """
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
     stages = {stage: total for stage, total in stages.items() if total}
-    facts = BuildFacts(seconds, built_samples, passed_over, stages, foreign_profiles(receipts))
+    accepted = sum(receipt.code_accepted for receipt in receipts)
+    facts = BuildFacts(seconds, built_samples, passed_over, stages, foreign_profiles(receipts), accepted)
     records = sum(split.samples * split.variants for split in manifest.splits.values())
     size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
     most = int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))

@@ -11,9 +11,9 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from tfprep.builder.planning.plan import (
     too_few_shards,
     warning_of_opencv,
 )
-from tfprep.builder.planning.state import CRASHED, ShardState, check_replacement, explain, shard_states
+from tfprep.builder.planning.state import CRASHED, ShardState, accept_code, check_replacement, explain, shard_states
 from tfprep.builder.receipts import Receipt, read_receipts
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.shard import BuildContext
@@ -41,6 +41,7 @@ from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import is_remote, remove_file, size_of
+from tfprep.units import duration
 
 if TYPE_CHECKING:
     from tfprep.builder.publish import Publication
@@ -102,6 +103,7 @@ class Build:
       log_event: Reports an event.
       publication: Makes the built shards the dataset; None for `publish`.
       started: `time.monotonic()` at the beginning.
+      confirm: Asked, with a text, before shards are built again for which nothing but the user's code has changed.
     """
 
     recipe: Recipe
@@ -114,6 +116,7 @@ class Build:
     log_event: LogEvent
     publication: Publication | None
     started: float
+    confirm: Callable[[str], bool] | None = None
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
     _scheduler: ShardScheduler | None = None
 
@@ -192,6 +195,9 @@ class Build:
         self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
     ) -> list[ShardState]:
         states = list(shard_states(plan, self.layout, shards, identities=identities))
+        if of_code := [state for state in states if state.of_code]:
+            self._settle_code(plan, of_code)
+            states = [replace(one, why="") if one.of_code and self.options.accept_code else one for one in states]
         samples = sum(state.samples for state in states)
         self.log_event("planned", explain(states), samples=samples, shards=len(states))
         if plan.recipe.geometry and (warning := warning_of_opencv()):
@@ -205,6 +211,22 @@ class Build:
         if few := too_few_shards(plan):
             self.log_event("warning", few)
         return states
+
+    def _settle_code(self, plan: Plan, states: Sequence[ShardState]) -> None:
+        """Keep the shards for which nothing but code has changed, or say what building them again costs, and ask."""
+        changes = "; ".join(dict.fromkeys(state.why for state in states))
+        if self.options.accept_code:
+            accept_code(plan, self.layout, states)
+            self.log_event("code", f"{len(states)} shards are kept as they are although {changes}", shards=len(states))
+            return
+        seconds = sum(state.seconds for state in states) / max(1, worker_count(self.options))
+        text = (
+            f"{changes}. Nothing else did: {len(states)} shards are built again, in about {duration(seconds)}. "
+            "--accept-code (BuildOptions(accept_code=True)) keeps them as they are"
+        )
+        self.log_event("code", text, shards=len(states), expected_s=round(seconds, 1))
+        if self.confirm is not None and not self.confirm(text):
+            raise BuildError("nothing was built, because the code changed; --accept-code keeps the shards as they are")
 
     def _remember(self, plan: Plan) -> None:
         if self.options.limit is None:
@@ -231,7 +253,7 @@ class Build:
         forget_recipes(plan, self.layout)
         built = self._built
         samples = sum(state.samples for state in built)
-        if built or report or size_of(self.layout.report) is None:
+        if built or report or self.options.accept_code or size_of(self.layout.report) is None:
             from tfprep.builder.report import empty_parts, foreign_profiles, write_report
 
             seconds = time.monotonic() - self.started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ def build(
     engine: Ray | None = None,
     on_progress: OnProgress | None = None,
     on_event: OnEvent | None = None,
+    confirm: Callable[[str], bool] | None = None,
 ) -> BuildSummary:
     """Build the dataset that a recipe describes.
 
@@ -50,6 +51,8 @@ def build(
       engine: The cluster that builds the shards; None builds on this machine. The dataset is the same.
       on_progress: Called with a `BuildProgress` several times a second.
       on_event: Called with a `BuildEvent` for each step of the build and each problem.
+      confirm: Called with a text before shards are built again for which nothing but the code of your functions has changed;
+        False ends the build. None builds them.
 
     Returns:
       What was built and what the dataset holds now.
@@ -65,6 +68,7 @@ def build(
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
     with _job(recipe, out, data, options, on_progress, on_event, cluster=engine) as job:
+        job.confirm = confirm
         return job.build()
 
 

@@ -47,6 +47,8 @@ _QUIET_S = 2.0
         help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]")  # fmt: skip
 @option("--reshard", is_flag=True,
         help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.")  # fmt: skip
+@option("--accept-code", is_flag=True,
+        help="Keep shards for which nothing but your own code has changed, as if the present code had built them.")  # fmt: skip
 @option("--engine", type=click.Choice(["local", "ray"]), default="local",
         help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the number on each node.")  # fmt: skip
 @option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
@@ -68,7 +70,7 @@ _QUIET_S = 2.0
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
-    reshard: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
+    reshard: bool, accept_code: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
     as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
@@ -92,12 +94,17 @@ def build_command(
     if dry_run:
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
-    options = BuildOptions(workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, scratch)
+    options = BuildOptions(
+        workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, scratch
+    )
+
+    is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
+    confirm = (lambda question: click.confirm(f"{question}.\nBuild them again?", err=True)) if is_asked else None
 
     def report(event: BuildEvent) -> None:
         if as_json:
             text.echo(event.to_json(), err=True)
-        elif event.name in ("warning", "empty"):
+        elif event.name in ("warning", "empty") or (event.name == "code" and confirm is None):
             text.echo(f"Warning: {event.text}", err=True)
 
     summary: BuildSummary | PartSummary
@@ -113,7 +120,14 @@ def build_command(
                 summary = finish_build(recipe, out, data, options=options, on_progress=bar.update, on_event=report)
             else:
                 summary = build(
-                    recipe, out, data, options=options, engine=cluster, on_progress=bar.update, on_event=report
+                    recipe,
+                    out,
+                    data,
+                    options=options,
+                    engine=cluster,
+                    on_progress=bar.update,
+                    on_event=report,
+                    confirm=confirm,
                 )
         except KeyboardInterrupt:
             bar.close()

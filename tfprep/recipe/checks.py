@@ -315,5 +315,5 @@ _SCALARS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "border": ("'constant', 'reflect' or 'replicate'", lambda border: border in ("constant", "reflect", "replicate")),
     "dct_downscale": ("True or False", lambda value: isinstance(value, bool)),
     "seed": ("a whole number", _is_whole),
-    "version": ("a whole number or text", lambda value: _is_whole(value) or isinstance(value, str)),
+    "depends": ("a list", lambda value: isinstance(value, list | tuple)),
 }

@@ -1,127 +1,228 @@
-"""Compiled code of user functions: a digest of what it does, the global names that it uses, and whose code it is.
+"""Source of the user's own code: whose code it is, its syntax trees, and the modules that a module imports.
 
-All of it is read from bytecode, because bytecode is what runs: a source file may have been edited since it was imported, and a
-lambda has no source of its own. Bytecode holds no comments, docstrings, annotations or layout, so changing those changes no
-digest. Another minor version of Python compiles to other bytecode, and so gives another digest.
+Syntax trees hold no comments and no layout; docstrings are left out. Trees are written without empty fields, because those differ
+between versions of Python.
 """
 
 from __future__ import annotations
 
 import ast
-import dis
 import hashlib
-import inspect
+import importlib.util
+import linecache
 import os
+import pkgutil
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import takewhile
-from types import CodeType, FunctionType, ModuleType
+from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-_KIND_OF_FUNCTION = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
-_HAS_NAME = frozenset(dis.hasname)
-_HAS_CONSTANT = frozenset(dis.hasconst)
-_HAS_TARGET = frozenset((*dis.hasjrel, *dis.hasjabs))
+from tfprep.errors import RecipeError
+
+_RESULTS = {"RECIPE", "FIELDS"}
+"""Variables of a user's file whose values are described option by option."""
+_RUN_BY_PATH = "tfprep_recipe_", "tfprep_fields_", "__main__"
+"""The beginnings of the names of modules that are run by their path: their files may be renamed."""
+_first_read: dict[str, tuple[ModuleSpec | None, str]] = {}
+"""By name of a module in memory: its `__spec__`, which is another object after a reload, and the digest of its source then."""
 
 
-def code_digest(code: CodeType) -> str:
-    """16 hexadecimal digits of the SHA-256 of what the code does; line numbers and file names are left out."""
-    return hashlib.sha256(repr(_canonical(code)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def digest_of(trees: list[ast.stmt] | list[ast.AST]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of syntax trees without docstrings."""
+    return hashlib.sha256(repr(_plain(trees)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def code_uses(code: CodeType) -> tuple[set[tuple[str, ...]], set[tuple[int, str, tuple[str, ...]]], set[str]]:
-    """Return the global names that the code, and the code of functions defined inside it, uses.
+def _plain(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return node
+    parts = dict(ast.iter_fields(node))
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+        parts["body"] = node.body[1:]
+    return [type(node).__name__, *((n, _plain(part)) for n, part in parts.items() if part is not None and part != [])]
+
+
+def function_trees(function: FunctionType) -> list[ast.AST]:
+    """Return the definition of a function; nothing if its source cannot be found.
+
+    Where several functions of one name begin in one line, such as two lambdas, all statements of that line are returned.
+    """
+    code = function.__code__
+    if os.path.isfile(code.co_filename):
+        tree = _parsed(_read(code.co_filename))
+    else:
+        linecache.checkcache(code.co_filename)  # the cells of a notebook are there
+        tree = _parsed("".join(linecache.getlines(code.co_filename, function.__globals__)).encode())
+    trees: list[ast.AST] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        and getattr(node, "name", "<lambda>") == code.co_name
+        and min(one.lineno for one in (node, *getattr(node, "decorator_list", ()))) == code.co_firstlineno
+    ]
+    if len(trees) > 1:
+        return [one for one in tree.body if one.lineno <= code.co_firstlineno <= (one.end_lineno or 0)]
+    return trees
+
+
+def has_definition(kind: type) -> bool:
+    """Return True if the source of a class's module has a `class` statement for it outside of functions."""
+    body = _parsed(_read(file_of(sys.modules.get(kind.__module__)))).body
+    for name in kind.__qualname__.split("."):
+        definitions = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
+        if not definitions:
+            return False
+        body = definitions[-1].body
+    return True
+
+
+def file_of(module: ModuleType | None) -> str:
+    """Return the path of a module's file; "" if it has none, as a notebook."""
+    return getattr(module, "__file__", None) or ""
+
+
+def module_name(name: str) -> str:
+    """Return the name by which a description refers to a module."""
+    return "of the recipe" if name.startswith(_RUN_BY_PATH) else name
+
+
+def module_digests(defining: Iterable[str], *, whole: bool = False) -> dict[str, Any]:
+    """Describe the source of modules of the user, and of all of the user's modules that they import, and so on.
+
+    Args:
+        defining: Names of modules that define what a recipe refers to. Their statements `RECIPE = ...` and `FIELDS = ...` do not
+            count, unless another of these modules imports them or they use the variable elsewhere.
+        whole: These statements count.
 
     Returns:
-        Dotted names as tuples: `helpers.blur` is ("helpers", "blur"); (level, module, imported names) of the import statements
-        inside the code; names that the code assigns with a `global` statement.
+        "module NAME" to the digest of its source; "package NAME" to the version of an installed package, None for one that
+        an import statement names and that is not there.
+
+    Raises:
+        RecipeError: A file was edited after this process had imported it.
     """
-    names, imports, stored = set(), set(), set()
-    for part in _nested(code):
-        steps = [step for step in dis.get_instructions(part) if step.opname != "EXTENDED_ARG"]
-        for position, step in enumerate(steps):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                attributes = takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[position + 1 :])
-                names.add((step.argval, *(one.argval for one in attributes)))
-            elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                stored.add(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                level, imported = (before.argval for before in steps[position - 2 : position])
-                imports.add((level, step.argval, tuple(imported or ())))
-    return names, imports, stored
+    importlib.invalidate_caches()  # a file may have been added a moment ago
+    imported = {name for module in defining for name in _prefixes(module.rpartition(".")[0])}
+    waiting, digests = sorted({*defining, *imported}), dict[str, Any]()
+    files: dict[str, str] = {}
+    while waiting:
+        name = waiting.pop()
+        file, *folders = places = _find(name)
+        if not any(places):
+            digests |= {} if "." in name or name in sys.stdlib_module_names else {f"package {name}": None}
+        elif any(_is_installed(place) for place in places if place):
+            digests |= package_version(name)
+        else:
+            files[name] = file
+            names = _imports(name, file, folders) - imported
+            imported |= names
+            waiting += names - files.keys()
+    for name, file in sorted(files.items()):
+        if file:
+            digests[f"module {module_name(name)}"] = _module_digest(name, file, whole or name in imported)
+    return digests
+
+
+def _find(name: str) -> list[str]:
+    """Return the file of a module, "" if it has none, and the folders of a package; of installed packages only the top one's."""
+    top = name.partition(".")[0]
+    if top != name and any(_is_installed(place) for place in _find(top) if place):
+        return [""]
+    try:
+        spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
+    except Exception:  # a parent cannot be imported, which will fail when the code runs, or it is `__main__`
+        return [file_of(sys.modules.get(name))]
+    file = spec.origin if spec and spec.has_location else None
+    return [file or "", *((spec and spec.submodule_search_locations) or ())]
+
+
+def _imports(name: str, file: str, folders: list[str]) -> set[str]:
+    """Return the dotted names in the `import` statements of a module, in functions too, and the packages above them."""
+    package = name if folders else name.rpartition(".")[0]
+    names: set[str] = set()
+    for node in ast.walk(_parsed(_read(file) if file.endswith(".py") else b"")):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] + "." if node.level else ""
+            base = f"{above}{node.module or ''}".rstrip(".")
+            members = {alias.name for alias in node.names}
+            if "*" in members:  # `__all__` may name submodules
+                members = {one.name for one in pkgutil.iter_modules(_find(base)[1:])}
+            names |= {base, *(f"{base}.{member}" for member in members)}
+    return {prefix for one in names for prefix in _prefixes(one)}
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    parts = name.split(".") if name else []
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _module_digest(name: str, file: str, whole: bool) -> str:
+    if not file.endswith(".py"):  # a compiled extension
+        return hashlib.sha256(_read(file)).hexdigest()[:16]
+    body = _parsed(_read(file)).body
+    if name in sys.modules:
+        now = sys.modules[name].__spec__, digest_of(body)
+        spec, source = _first_read.setdefault(name, now)
+        if spec is now[0] and source != now[1]:
+            raise RecipeError(
+                f"{file} was edited after this process imported it; reload the module, or start a new process"
+            )
+        _first_read[name] = now
+    rest = [one for one in body if not _is_result(one)]
+    used = {node.id for one in rest for node in ast.walk(one) if isinstance(node, ast.Name)}
+    return digest_of(body if whole or used & _RESULTS else rest)
+
+
+def _is_result(statement: ast.stmt) -> bool:
+    """Return True for `RECIPE = ...`, if it assigns nothing else."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    inside = any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement))
+    return not inside and len(targets) == 1 and isinstance(targets[0], ast.Name) and targets[0].id in _RESULTS
 
 
 @cache
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+def _parsed(source: bytes) -> ast.Module:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+    tree.body = tree.body[ast.get_docstring(tree) is not None :]
+    return tree
 
 
-def assignments(source: str, variable: str) -> list[ast.stmt]:
-    """Return the statements at the top level of a module's source that may assign a variable.
-
-    Statements that hold others, such as `if` and `with`, count whole.
-    """
-    statements = []
-    for statement in _parsed(source).body:
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-            if any(node.id == variable and isinstance(node.ctx, ast.Store) for node in stored):
-                statements.append(statement)
-    return statements
+def _read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError:
+        return b""
 
 
-def _canonical(code: CodeType) -> list[Any]:
-    # A NOP only marks a line for debuggers: it comes and goes with the layout of the source.
-    steps = [step for step in dis.get_instructions(code) if step.opname != "NOP"]
-    position = {step.offset: number for number, step in enumerate(steps)}
-    arguments = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-    return [
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _KIND_OF_FUNCTION),
-        code.co_varnames[: arguments + bool(code.co_flags & inspect.CO_VARKEYWORDS)],
-        [(step.opname, _argument(code, step, position)) for step in steps],
-        getattr(code, "co_exceptiontable", b"").hex(),  # from Python 3.11 on
-    ]
+def package_version(name: str) -> dict[str, str]:
+    """Return {"package NAME": version} for an installed module; {} for the standard library and tfprep."""
+    top = name.partition(".")[0]
+    if top == "tfprep" or top in sys.stdlib_module_names:
+        return {}
+    found = sorted(set(_distributions().get(top, ())))
+    return {f"package {top}": ", ".join(f"{one} {version(one)}" for one in found) or "without a version"}
 
 
-def _argument(code: CodeType, step: dis.Instruction, position: dict[int, int]) -> Any:
-    if step.opcode in _HAS_CONSTANT and step.arg is not None:
-        return _constant(
-            code.co_consts[step.arg]
-        )  # `argval` is unknown for KW_NAMES, the keywords of a call, in 3.11 and 3.12
-    if step.opcode in _HAS_NAME:
-        return step.argval
-    if step.opcode in _HAS_TARGET:
-        return position.get(step.argval, step.argval)
-    return step.arg
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(packages_distributions())
 
 
-def _constant(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return _canonical(value)
-    if isinstance(value, tuple):
-        return [_constant(item) for item in value]
-    if isinstance(value, frozenset):  # its order depends on PYTHONHASHSEED
-        return ["set", *sorted(repr(_constant(item)) for item in value)]
-    return repr(value)
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
-# --- whose code it is -----------------------------------------------------------------------------------------------
+# --- whose code it is -------------------------------------------------------------------------------------------------
 
 
 def is_users(value: FunctionType | type | ModuleType) -> bool:

@@ -16,7 +16,7 @@ from tfprep.errors import DatasetError, RecipeError, summary_of
 from tfprep.fields import KINDS, Kind, field_name_fault
 from tfprep.python_file import import_file, running_folder
 from tfprep.recipe.checks import file_digest
-from tfprep.recipe.describe import Description
+from tfprep.recipe.describe import NO_SOURCE, Description
 
 Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""
@@ -54,7 +54,7 @@ class ModelFields:
             pixels are then refused. False for what is the same under small changes, such as a class.
         files: Files that the model reads, such as its weights, relative to `folder`; a change of one makes the fields stale.
         folder: The folder of `files`. By default that of the file that defines this, or the current folder.
-        version: A number or text of your own. Changing it computes everything again.
+        depends: As in `Recipe`: what the model depends on and tfprep does not see. A change computes everything again.
         name: The name for the fields together, in names of folders and commands; by default the first of `store`.
 
     Raises:
@@ -73,7 +73,7 @@ class ModelFields:
     follows_pixels: bool = True
     files: Sequence[str] = ()
     folder: Path | None = field(default=None, compare=False)
-    version: int | str = 0
+    depends: Sequence[Any] = ()
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -133,7 +133,12 @@ class ModelFields:
         options = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_VALUES}
         options["store"] = {name: codec.describe() for name, codec in self.store.items()}
         described = {name: description.option(value) for name, value in options.items()}
-        return {**described, "files": self.file_digests(), "code": description.code()}
+        code = description.code()
+        if names := code.get(NO_SOURCE):
+            raise RecipeError(
+                f"the source of {', '.join(names)} cannot be found; define it in a file, so that changes are seen"
+            )
+        return {**described, "files": self.file_digests(), "code": code}
 
     def file_digests(self) -> dict[str, str]:
         """Return the SHA-256 of each of `files`, in hexadecimal. Raises RecipeError where one cannot be read."""

@@ -1,7 +1,6 @@
 """A recipe says what a dataset holds and how each of its values is computed. It is plain Python, and frozen.
 
-Its fingerprint covers every option and all code of the user that the options reach (`tfprep.recipe.describe`), so that a shard is
-rebuilt exactly when something that its bytes depend on has changed.
+Its fingerprint covers every option, and the source of the user's modules that the options refer to (`tfprep.recipe.describe`).
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ class Recipe:
             that small anyway, which takes less processor time and changes pixels slightly. A sample with masks or maps is
             always decoded whole.
         seed: The seed of all randomness: shards, order inside a shard, augmentation and derived inputs.
-        version: A number or text of your own. Changing it rebuilds everything. Use it after a change that tfprep cannot see, such
-            as the version of a library that a function uses.
+        depends: What your functions depend on and tfprep does not see: modules that they import by a name in a string, such as
+            `[plugins.blur]`, and values, such as `[os.environ["MODE"], 2]`. A change rebuilds everything.
         files: Files that functions of the recipe read, such as `["teacher.onnx"]`, relative to `folder`. Their content belongs to
             the recipe: a change rebuilds everything. It is read when the recipe is made, and a build ends if it changes later.
         folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is no file.
@@ -82,7 +81,7 @@ class Recipe:
     shards: Mapping[str, int] = field(default_factory=dict)
     dct_downscale: bool = True
     seed: int = 0
-    version: int | str = 0
+    depends: Sequence[Any] = ()
     files: Sequence[str] = ()
     folder: Path | None = field(default=None, compare=False)
     model_fields: Sequence[ModelFields] = ()
@@ -153,8 +152,8 @@ class Recipe:
                 they are split, is left out, because the samples themselves show it.
 
         Returns:
-            The options by name, and under "code" the functions, classes and constants of the user that they reach, each with
-            a digest or its value. tfprep's own classes are named by their package, as `tfprep.augment.Flip`.
+            The options by name, and under "code" the digest of each function and module of the user to which they refer, and
+            the versions of installed packages. tfprep's own classes are named by their package, as `tfprep.augment.Flip`.
 
         Raises:
             RecipeError: An option holds something that cannot be described, such as a lock or an open file.

@@ -13,10 +13,11 @@ import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
-from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files
+from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files, write_receipt
 from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import BuildError, DatasetError, StorageError
-from tfprep.recipe.changes import what_changed
+from tfprep.recipe.changes import only_code_changed, what_changed
+from tfprep.recipe.describe import NO_SOURCE
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
 
@@ -42,6 +43,8 @@ class ShardState:
       why: Why the shard must be built; empty if it is up to date.
       changed, added, removed: Number of samples that differ from those of the receipt.
       expected: The form that each of these fields is to have, where records of the dataset differ.
+      of_code: True if nothing but the user's code has changed.
+      seconds: Processor time that the shard took when it was built.
     """
 
     split: str
@@ -52,6 +55,8 @@ class ShardState:
     added: int = 0
     removed: int = 0
     expected: Mapping[str, str] = field(default_factory=dict)
+    of_code: bool = False
+    seconds: float = 0.0
 
     @property
     def up_to_date(self) -> bool:
@@ -86,7 +91,9 @@ def explain(states: Sequence[ShardState]) -> str:
 
 def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> ShardState:
     split, shard = receipt.split, receipt.shard
-    state = ShardState(split, shard, plan.size(split, shard), "")
+    state = ShardState(split, shard, plan.size(split, shard), "", seconds=sum(receipt.seconds.values()))
+    if unseen := plan.described[split]["recipe"]["code"].get(NO_SOURCE):
+        return replace(state, why=f"the source of {', '.join(unseen)} cannot be found: it may have changed")
     same = receipt.signature == plan.signature(split, shard)
     if same and (not identities or same_files(receipt, plan.identity(split, shard))):
         missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejects else ()) if "Error" in one[3]}
@@ -98,7 +105,7 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
         changes = [f"{name} {old.get(name)} -> {new[name]}" for name in new if old.get(name) != new[name]]
         return replace(state, why=f"built with other versions: {', '.join(changes)}")
     if receipt.fingerprint != plan.fingerprints[split]:
-        return replace(state, why=_recipe_change(plan, layout, split, receipt.fingerprint))
+        return _recipe_change(plan, layout, receipt, state)
     if receipt.shards != plan.shards[split]:
         return replace(state, why=f"{receipt.shards} shards become {plan.shards[split]}")
     task, stats = plan.task(split, shard), read_contents(layout, receipt).stats
@@ -109,18 +116,32 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
     return replace(state, why=why, changed=changed, added=added, removed=removed)
 
 
-def _recipe_change(plan: Plan, layout: Layout, split: str, old_fingerprint: str) -> str:
-    """Return what differs between the recipe of a receipt and the plan's."""
+def _recipe_change(plan: Plan, layout: Layout, receipt: Receipt, state: ShardState) -> ShardState:
+    """Return the state of a shard that another recipe built, with what differs between that recipe and the plan's."""
+    split, shard = receipt.split, receipt.shard
     try:
-        old = json.loads(read_content(layout.recipes / f"{old_fingerprint}.json"))
+        old = json.loads(read_content(layout.recipes / f"{receipt.fingerprint}.json"))
     except (OSError, ValueError):
-        return "the recipe or the classes changed"
+        return replace(state, why="the recipe or the classes changed")
     new = plan.described[split]
     changes = what_changed(old["recipe"], new["recipe"]) + differing_listings(old, new)
     if not changes:
-        return "another split is the first"
+        return replace(state, why="another split is the first")
     more = f" and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
-    return f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
+    before = replace(plan, fingerprints={split: receipt.fingerprint}).signature(split, shard)
+    of_code = before == receipt.signature and {**old, "recipe": None} == {**new, "recipe": None}
+    why = f"the recipe changed: {', '.join(changes[:_CHANGES_SHOWN])}{more}"
+    return replace(state, why=why, of_code=of_code and only_code_changed(old["recipe"], new["recipe"]))
+
+
+def accept_code(plan: Plan, layout: Layout, states: Iterable[ShardState]) -> None:
+    """Let the plan's code count as the code that built these shards, which differ in nothing else (`ShardState.of_code`)."""
+    places = [(state.split, state.shard) for state in states]
+    for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
+        if receipt is not None:
+            contents, signature = read_contents(layout, receipt), plan.signature(split, shard)
+            accepted = replace(receipt, fingerprint=plan.fingerprints[split], signature=signature, code_accepted=True)
+            write_receipt(layout, accepted, contents)
 
 
 def _differences(changed: int, added: int, removed: int) -> str:

@@ -46,6 +46,7 @@ class BuildFacts:
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
         profiles: Number of images whose color profile is not sRGB, by its name, stored as they are.
+        code_accepted: Number of shards that other code built than that of the recipe (`--accept-code`).
     """
 
     seconds: float
@@ -53,6 +54,7 @@ class BuildFacts:
     passed_over: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
     profiles: Mapping[str, int] = field(default_factory=dict)
+    code_accepted: int = 0
 
 
 def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: BuildFacts | None = None) -> str:
