@@ -89,17 +89,3 @@ def test_the_layout_equals_tensorboards_message():
     ]
     expected = layout_pb2.Layout(category=[layout_pb2.Category(title="Input", chart=charts)])
     assert layout_bytes("Input", tags) == expected.SerializeToString()
-
-
-def test_check_batches_draws_the_images(tf, tmp_path):
-    images = np.zeros([4, 6, 5, 3], np.uint8)
-    images[:] = np.arange(4)[:, None, None, None] * 60
-    train.check_batches([(images, np.array([0, 1, 1, 0]))], log_dir=tmp_path)
-    events = _read(tmp_path)
-    (event,) = events.Tensors("batch/[0]")
-    width, height, png = tf.make_ndarray(event.tensor_proto).tolist()
-    assert (width, height) == (b"10", b"12")
-    picture = tf.io.decode_png(png).numpy()
-    np.testing.assert_array_equal(picture[:6, :5], images[0])
-    np.testing.assert_array_equal(picture[:6, 5:], images[1])
-    np.testing.assert_array_equal(picture[6:, 5:], images[3])

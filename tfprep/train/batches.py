@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from tfprep.errors import TrainError
-from tfprep.fields import Array, ImageArray
+from tfprep.fields import Array
 from tfprep.train.backend import tensorflow_in_use
-from tfprep.train.charts import SummaryWriter
 
 _MAX_LABELS = 1000
-"""An integer component with more different values than this is no label; ImageNet has 1,000 classes."""
+"""An integer component with more different values than this has no labels; ImageNet has 1,000 classes."""
 _SHOWN_LABELS = 20
 _UNSCALED = 20
 """A float image with values above this was probably not scaled: standardised images reach 3, images in [0, 1] reach 1."""
@@ -81,7 +77,6 @@ def check_batches(
     batches: int = 4,
     *,
     num_classes: int | None = None,
-    log_dir: str | Path | None = None,
     strict: bool = True,
 ) -> BatchReport:
     """Look at the first batches of a pipeline and report what looks wrong.
@@ -93,7 +88,6 @@ def check_batches(
         dataset: A `tf.data.Dataset`, or any iterable of arrays in tuples and dicts.
         batches: How many batches to look at.
         num_classes: Number of classes; None does not check the range of labels.
-        log_dir: Folder for TensorBoard, which shows the images of the first batch as one picture (tag `batch/<name>`).
         strict: Whether problems raise.
 
     Returns:
@@ -118,14 +112,6 @@ def check_batches(
         text for component in components for text in _problems(component, seen[component.name], num_classes)
     )
     report = BatchReport(max(map(len, seen.values()), default=0), components, problems)
-    if log_dir is not None:
-        writer = SummaryWriter(str(log_dir))
-        for name, (batch, *_) in seen.items():
-            if _is_image(batch):
-                picture, file = picture_of(batch), io.BytesIO()
-                Image.fromarray(picture).save(file, "PNG")
-                writer.image(f"batch/{name}", file.getvalue(), (picture.shape[0], picture.shape[1]), step=0)
-        writer.close()
     if strict and problems:
         raise TrainError(
             f"the batches do not look right; check_batches(..., strict=False) returns this as a report:\n{report}"
@@ -197,26 +183,3 @@ def _problems(component: BatchComponent, arrays: list[Array], num_classes: int |
 
 def _is_image(array: Array) -> bool:
     return array.ndim == 4 and array.shape[-1] in (1, 3)
-
-
-def picture_of(batch: Array, most: int = 64) -> ImageArray:
-    """Arrange the images of a batch in a grid.
-
-    Args:
-        batch: Images [B, H, W, 1 or 3]. Floats are stretched from the least to the greatest value of the batch.
-        most: How many images to show.
-
-    Returns:
-        uint8 [R·H, C·W, 3].
-    """
-    images = batch[:most]
-    if images.dtype != np.uint8:
-        low, high = float(np.nanmin(images)), float(np.nanmax(images))
-        images = np.nan_to_num((images.astype(np.float32) - low) / max(high - low, 1e-9) * 255).astype(np.uint8)
-    count, height, width, _ = images.shape
-    columns = int(np.ceil(np.sqrt(count)))
-    rows = -(-count // columns)
-    sheet: ImageArray = np.zeros((rows * columns, height, width, 3), np.uint8)
-    sheet[:count] = images
-    grid = sheet.reshape(rows, columns, height, width, 3).swapaxes(1, 2)
-    return np.ascontiguousarray(grid.reshape(rows * height, columns * width, 3))

@@ -1,8 +1,8 @@
-"""Scalars and images for TensorBoard, written without TensorFlow and without TensorBoard installed.
+"""Scalars for TensorBoard, written without TensorFlow and without TensorBoard installed.
 
 An event file is a TFRecord file of `tensorflow.Event` messages
 (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto). The metadata and the layout below are
-what TensorBoard's plugins "scalars", "images" and "custom_scalars" read.
+what TensorBoard's plugins "scalars" and "custom_scalars" read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tfprep.records.example import varint
 
 Value: TypeAlias = "int | float | str | bytes | list[bytes]"
 
-_DATA_CLASSES = {"scalars": 1, "images": 3}
-"""`DATA_CLASS_SCALAR` and `DATA_CLASS_BLOB_SEQUENCE` of TensorFlow's summary.proto."""
+_DATA_CLASSES = {"scalars": 1}
+"""`DATA_CLASS_SCALAR` of TensorFlow's summary.proto."""
 _FLOAT, _STRING = 1, 7
 """`DT_FLOAT` and `DT_STRING` of TensorFlow's types.proto."""
 
@@ -46,11 +46,6 @@ class SummaryWriter:
     def layout(self, category: str, charts: Mapping[str, str]) -> None:
         """Show `charts`, by title a regular expression of tags, together on TensorBoard's page "Custom Scalars"."""
         self._event("custom_scalars", {"custom_scalars__config__": _texts([layout_bytes(category, charts)], ())}, 0)
-
-    def image(self, tag: str, png: bytes, size: tuple[int, int], step: int) -> None:
-        """Write a PNG image; `size` is (height, width) in pixels."""
-        height, width = size
-        self._event("images", {tag: _texts([str(width).encode(), str(height).encode(), png], (3,))}, step)
 
     def close(self) -> None:
         """Close the file."""
