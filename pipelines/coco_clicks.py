@@ -24,7 +24,7 @@ RECIPE = Recipe(
     geometry=[augment.Flip(p=0.5), augment.Resize(shorter=400), augment.Crop(384, 384)],
     color=[augment.Brightness(0.2), augment.Contrast(0.2)],
     derive={
-        "object": derive.OneInstance(mask="instances", void=VOID, min_px=400),
+        "object": derive.OneInstance(mask="instances", min_px=400),
         "clicks": derive.Clicks(mask="object", target=1, void=VOID, truncate_px=255),
     },
     variants={"train": 3},

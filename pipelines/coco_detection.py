@@ -25,7 +25,6 @@ RECIPE = Recipe(
     geometry=[augment.Scale((0.8, 1.2)), augment.Flip(p=0.5), augment.Resize(640, 640, pad=True)],
     color=[augment.Brightness(0.2), augment.Contrast(0.2), augment.Saturation(0.2)],
     min_visible=0.2,
-    row_fields={"boxes": ["box_labels"]},
     fill={"image": (114, 114, 114)},
     variants={"train": 2},
     store={"image": codecs.Jpeg(90), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()},

@@ -200,14 +200,14 @@ def test_draws_are_those_of_the_ops_name_and_number(policy):
     for variant in range(1, 8):
         transform = identity((60, 80)).then(geometry[0]((60, 80), generator(0, "key", variant, "geometry/Rotate/0")))
         transform = transform.then(policy((60, 80), generator(0, "key", variant, policy_step)))
-        expected = warp_sample({"image": IMAGE, "mask": RAW["mask"]}, KINDS, transform)
+        expected = warp_sample({"image": IMAGE, "mask": RAW["mask"]}, KINDS, transform, fill={"mask": 9})
         image = expected["image"]
         for number, op in enumerate(policy.color_ops(generator(0, "key", variant, policy_step))):
             image = op(image, generator(0, "key", variant, f"{policy_step}/{number}"))
         steps = [f"{type(op).__name__}/0" for op in ops[:-1]] + ["Brightness/1"]
         for step, op in zip(steps, ops, strict=True):
             image = op(image, generator(0, "key", variant, f"color/{step}"))
-        sample = made(variant, geometry=geometry, color=ops, derive=derived)
+        sample = made(variant, geometry=geometry, color=ops, derive=derived, fill={"mask": 9})
         assert np.array_equal(sample["image"], image)
         assert np.array_equal(sample["mask"], expected["mask"])
         assert np.array_equal(sample["copy"], expected["image"])

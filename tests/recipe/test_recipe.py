@@ -136,6 +136,57 @@ def test_void_of_a_mask_is_no_object(derived):
     recipe(derive={"d": derived(mask="mask")}).check_fields(masks)
 
 
+UNCOVERING = [
+    augment.Rotate(5), augment.Scale((0.9, 1)), augment.Shear(3), augment.Translate(0.1), augment.Elastic(),
+    augment.RandAugment(), augment.TrivialAugment(), augment.Resize(8, 9, pad=True), augment.Maybe(augment.OneOf([augment.Flip(), augment.Rotate()])),
+]  # fmt: skip
+COVERED = [
+    augment.Flip(), augment.Rotate90(), augment.Scale((1, 2)), augment.Crop(8, 8), augment.Resize(8, 9), augment.Perspective(),
+    augment.GridDistortion(), augment.RandomResizedCrop(8, 8), augment.Maybe(augment.Flip()), augment.Custom(np.copy),
+]  # fmt: skip
+
+
+def test_every_geometry_op_says_if_it_shows_what_is_outside():
+    """Masks of class 0 would be invented there: the recipe names the number of void pixels."""
+    listed = listing(image="image", mask="mask")
+    for op in UNCOVERING:
+        with pytest.raises(
+            RecipeError, match=r'fill: .* shows pixels outside of the image.*write fill=\{"mask": 255\}'
+        ):
+            recipe(geometry=[augment.Flip(), op]).check_fields(listed)
+        recipe(geometry=[op], fill={"mask": 0}).check_fields(listed)
+        recipe(geometry=[op], border="reflect").check_fields(listed)
+        recipe(geometry=[op]).check_fields(listing(image="image"))
+    for op in COVERED:
+        recipe(geometry=[op]).check_fields(listed)
+
+
+def test_the_void_of_a_source_is_that_of_fill_and_of_derived_inputs():
+    source = sources.Paired(image="*.jpg", mask="*.png", void=11)
+    clicks, other = derive.Clicks(mask="mask", target=8), derive.Clicks(mask="clicks", target=8)
+    made = recipe(source=source, geometry=[augment.Rotate()], derive={"clicks": clicks, "other": other})
+    assert made.fill == {"mask": 11}
+    assert made.derive == {"clicks": replace(clicks, void=11), "other": other}
+    own = recipe(source=source, derive={"clicks": replace(clicks, void=3)}, fill={"mask": 3, "image": 1})
+    assert own.fill == {"mask": 3, "image": 1}
+    assert own.derive["clicks"].void == 3
+    assert recipe(source=sources.Without(source, "leaks.csv")).fill == {"mask": 11}
+    assert recipe(source=sources.cityscapes()).fill == recipe(source=sources.ade20k()).fill == {"mask": 255}
+    assert recipe(source=sources.camvid()).fill == {"mask": 11}
+    assert recipe(source=sources.Coco(fields=("boxes", "mask"), void=254)).fill == {"mask": 254}
+
+
+def test_boxes_of_a_table_name_the_fields_with_their_rows():
+    listed = listing(image="image", boxes="boxes", labels="label", age="scalar")
+    for crop in (augment.Crop(8, 8), augment.Maybe(augment.Rotate()), lambda size, draws: None):
+        with pytest.raises(RecipeError, match=r"write row_fields=\{'boxes': \['labels', 'age'\]\} with those"):
+            recipe(geometry=[crop]).check_fields(listed)
+        recipe(geometry=[crop], row_fields={"boxes": []}).check_fields(listed)
+        recipe(geometry=[crop]).check_fields(listing(image="image", boxes="boxes"))
+    whole = [augment.Flip(), augment.Maybe(augment.Rotate90()), augment.Resize(8, 8, pad=True)]
+    recipe(geometry=whole).check_fields(listed)
+
+
 def pose(**options):
     recipe(**options).check_fields(listing(image="image", pose="points"))
 

@@ -37,6 +37,7 @@ class Elastic:
     """
 
     effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
+    uncovers: ClassVar[bool] = True
 
     alpha_px: float = 90.0
     sigma_px: float = 10.0

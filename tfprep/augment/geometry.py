@@ -2,8 +2,9 @@
 shearing, shifting and perspective about the center of the image, which keep it.
 
 Each is a frozen dataclass; called with the (height, width) that arrives and a generator (or None for the unaugmented form)
-it returns a Transform. What lies outside the image is filled as the recipe's border says. Ops that keep the size do nothing
-unaugmented. Angles are degrees, counter-clockwise as seen, as in Pillow, OpenCV and torchvision.
+it returns a Transform. Pixels outside the image are filled as the recipe's border says. Ops that keep the size do nothing
+unaugmented. Angles are degrees, counter-clockwise as seen, as in Pillow, OpenCV and torchvision. An op that may show pixels
+outside of images of any size has the attribute `uncovers`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Resize:
                 require_pixels(f"Resize.{name}", getattr(self, name))
         if self.pad and self.shorter is not None:
             raise RecipeError(f"pad needs a size to pad to, got {self}; give longer, or height and width")
+
+    @property
+    def uncovers(self) -> bool:
+        return self.pad
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if self.shorter is not None:
@@ -222,6 +227,7 @@ class Rotate:
     """
 
     effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
+    uncovers: ClassVar[bool] = True
 
     degrees: float | Range = 10.0
 
@@ -274,6 +280,10 @@ class Scale:
     def __post_init__(self) -> None:
         require_range("Scale.factor", self.factor, 0.01, 100)
 
+    @property
+    def uncovers(self) -> bool:
+        return self.factor[0] < 1
+
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
             return identity(size)
@@ -293,6 +303,7 @@ class Shear:
     """
 
     effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
+    uncovers: ClassVar[bool] = True
 
     x_degrees: float | Range = 10.0
     y_degrees: float | Range = 0.0
@@ -320,6 +331,8 @@ class Translate:
         y: the shift as a share of the height, in the same way.
         whole: shift by whole pixels, so that no pixel is interpolated.
     """
+
+    uncovers: ClassVar[bool] = True
 
     x: float | Range = 0.1
     y: float | Range = 0.1

@@ -57,6 +57,11 @@ class Policy:
         own: Any = self
         return frozenset().union(*map(effects_of, own.ops if hasattr(own, "ops") else [own.op]))
 
+    @property
+    def uncovers(self) -> bool:
+        own: Any = self
+        return any(getattr(op, "uncovers", False) for op in (own.ops if hasattr(own, "ops") else [own.op]))
+
     def drawn(self, generator: np.random.Generator | None) -> list[tuple[Any, np.random.Generator | None]]:
         """The ops to apply, each with its own generator; without a generator, those of the unaugmented form."""
         raise NotImplementedError
@@ -217,6 +222,7 @@ WIDE = Magnitudes(shear=0.99, translate_px=32, rotate=135.0, factor=0.99, poster
 class Automatic:
     """Applies the ops that RandAugment and TrivialAugment draw."""
 
+    uncovers: ClassVar[bool] = True
     magnitudes: Magnitudes
     effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
 

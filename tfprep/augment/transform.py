@@ -84,6 +84,9 @@ class GeometryOp(Protocol):
     `size` is the (height, width) that arrives. Without a generator the op takes its unaugmented form, the one that variant
     0 and validation get: `Crop` takes the center, `Rotate` does nothing. That form is a pure function of the size: a build calls
     the op once for all images of one size. With a generator, the op draws the same number of values whatever the size.
+
+    An op with a true attribute `uncovers` may show pixels outside of an image of any size: a recipe with masks then says which
+    number void pixels have. Another op that does so for some image, such as a crop larger than it, rejects that sample.
     """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform: ...
@@ -172,7 +175,7 @@ def inside(xy: Array, transform: Transform) -> Array:
 
 def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     """float32 [N, 4] to the smallest upright boxes around the mapped ones, cut at the output's edges, and how much of each
-    is visible: the cut box's area as a share of the whole one's, float64 [N].
+    is visible: the cut box's area as a share of the whole one's, float64 [N]; 0 if it has no area in float32.
 
     A box that lies outside altogether shrinks to no area at the edge, visible 0. A bend curves the sides of a box: it is
     refitted to points along them, too.
@@ -186,11 +189,12 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     low, high = np.where(behind, np.inf, outline).min(1), np.where(behind, -np.inf, outline).max(1)
     height, width = transform.size
     cut = np.clip(np.concatenate([low, high], 1), 0, [width, height, width, height])
+    area, stored = np.prod(cut[:, 2:] - cut[:, :2], axis=1), cut.astype(np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):
-        area = (cut[:, 2] - cut[:, 0]) * (cut[:, 3] - cut[:, 1])
         visible = np.nan_to_num(area / np.prod(high - low, axis=1))
-    cut[visible <= 0, 2:] = cut[visible <= 0, :2]
-    return cut.astype(np.float32), visible
+    visible[(stored[:, 2:] <= stored[:, :2]).any(axis=1)] = 0
+    stored[visible <= 0, 2:] = stored[visible <= 0, :2]
+    return stored, visible
 
 
 _ALONG_BENT_SIDES = 8

@@ -9,10 +9,10 @@ most 16 and 64 million pixels.
 | kind   | values                                                    | outside the image, `border="constant"` |
 |--------|-----------------------------------------------------------|----------------------------------------|
 | image  | linear, or area average where it shrinks; rounded         | 0, or `fill`                           |
-| mask   | the source pixel that holds the output pixel's center     | 0, or `fill`: the void class           |
+| mask   | the source pixel that holds the output pixel's center     | `fill`: the void class; needed         |
 | map    | as image; floating dtypes are kept unrounded [1]          | 0, or `fill`                           |
 | points | mapped; visibility 0 outside; `flip_indices` in a mirror  |                                        |
-| boxes  | smallest upright box around the mapped corners, clipped   |                                        |
+| boxes  | smallest upright box around the mapped corners, clipped   | dropped if nothing of it is visible    |
 
 [1] uint8, uint16 and float32 as they are, all other dtypes in float32, so to 24 bits.
 
@@ -54,6 +54,7 @@ _PLAIN_SCALE = 0.95
 """From this scale on, linear interpolation alone is taken: it loses 5 % of the frequencies, and its aliasing is not visible."""
 _REDUCTIONS = (8, 4, 2)
 """libjpeg-turbo scales to any eighth, but has fast code for these alone: 3/8 is slower than 1/2, 7/8 slower than the whole."""
+_ROUNDING_PX = 1e-6
 _MOST_SIDE = 32_000
 """OpenCV warps only into images of less than 32,767 pixels a side."""
 _MOST_PIXELS = 1 << 26
@@ -84,13 +85,14 @@ def warp_sample(
     With `windowed`, a window of whole pixels that is enlarged is interpolated by itself, as where it is cut out first: the
     outermost half pixel of the output repeats its edge instead of what lies beyond, in half of the time.
 
-    With `min_visible` above 0, boxes of which a smaller share of the area remains inside the output are dropped, and with
+    Boxes of which nothing, or a smaller share of the area than `min_visible`, remains inside the output are dropped, and with
     them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
 
     Where the transform mirrors, the rows of points that `flip_indices` names are exchanged: `{"points": (0, 2, 1)}` keeps row 0
     the nose, row 1 the left eye and row 2 the right eye of a face, of every three rows.
 
-    Raises SampleError where an array does not fit its kind or cannot be warped.
+    Raises SampleError where an array does not fit its kind or cannot be warped, and where a mask without `fill` would show pixels
+    outside the image.
     """
     size = size or raster_size(sample, kinds)
     if size is None:
@@ -108,7 +110,7 @@ def warp_sample(
         kind = kinds.get(name)
         try:
             if kind in RASTER_KINDS:
-                warped[name] = _raster(np.asarray(value), kind == "mask", warp, fills.get(name, 0))
+                warped[name] = _raster(np.asarray(value), kind == "mask", warp, fills.get(name))
             elif kind == "points":
                 warped[name] = exchange_rows(warp_points(value, warp.transform), flips.get(name, ()))
             elif kind == "boxes":
@@ -120,9 +122,7 @@ def warp_sample(
             if getattr(error, "code", None) == cv2.Error.StsNoMem:  # no fault of the sample
                 raise MemoryError(f"{rule}: {error}") from error
             raise SampleError(f"{rule}: {error}", stage="geometry", field=name) from error
-    if min_visible > 0:
-        warped |= _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
-    return warped
+    return warped | _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
 
 
 def scale_of(transform: Transform) -> float:
@@ -166,6 +166,18 @@ class _View:
     plan: Aligned | None
     reduced: int = 1
     """Pixels of the picture, in which the plan counts, that each pixel of the raster shows a side."""
+
+    @cached_property
+    def uncovers(self) -> bool:
+        """Return True if pixels outside of the raster are seen. Without bends the corners tell, as the output is convex."""
+        height, width = self.transform.size
+        count = 2 if not self.transform.bends else max(height, width)
+        x, y = (np.linspace(0.5, length - 0.5, count) for length in (width, height))
+        edges = np.concatenate([np.array([x, np.full(count, end)]) for end in y[[0, -1]]], axis=1)
+        if self.transform.bends:
+            edges = np.concatenate([edges, *(np.array([np.full(count, end), y]) for end in x[[0, -1]])], axis=1)
+        seen = np.array(self.transform.pull_planes(*edges))
+        return not bool(((seen > -_ROUNDING_PX) & (seen < np.array(self.size[::-1])[:, None] + _ROUNDING_PX)).all())
 
     @cached_property
     def oversampling(self) -> int:
@@ -262,8 +274,9 @@ def _only_visible(
     """The boxes that are seen well enough, and the rows of the fields that belong to them."""
     kept: dict[str, Any] = {}
     for name in (name for name, kind in kinds.items() if kind == "boxes" and name in sample):
-        seen = warp_boxes(sample[name], transform)[1] >= min_visible
-        for field in (name, *row_fields.get(name, ())):
+        visible = warp_boxes(sample[name], transform)[1]
+        seen = (visible > 0) & (visible >= min_visible)
+        for field in (name, *(field for field in row_fields.get(name, ()) if kinds.get(field) != "mask")):
             rows = np.asarray(warped[field])
             several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
             if rows.shape[:1] != seen.shape and not several:
@@ -276,7 +289,7 @@ def _only_visible(
 # --- rasters --------------------------------------------------------------------------------------------------------
 
 
-def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
+def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
     if array.ndim not in ((2,) if mask else (2, 3)):
         rule = "a mask is [H, W]" if mask else "an image or map is [H, W] or [H, W, C]"
         raise SampleError(f"{rule}; this array has the shape {array.shape}")
@@ -285,7 +298,12 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill) -> Array:
     view = view or _view(warp.transform, warp.size, own, warp.border, warp.windowed, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
-    values = _filling(fill, array.dtype) if fill != 0 else np.zeros((), array.dtype)  # one value, or one a channel
+    if mask and fill is None and warp.border == "constant" and view.uncovers:
+        rule = "the geometry shows pixels outside of the image, and no number is known for them in this mask"
+        raise SampleError(
+            f'{rule}; write fill={{"mask": 255}} into the recipe, by the name of the mask, or border="reflect"'
+        )
+    values = _filling(fill, array.dtype) if fill else np.zeros((), array.dtype)  # one value, or one a channel
     if values.ndim and values.shape != array.shape[2:]:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"
         raise SampleError(f"{rule}; give one value, or one a channel")

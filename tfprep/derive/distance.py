@@ -281,6 +281,7 @@ class UNetWeights:
     kind: ClassVar[Kind] = "map"
     follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
     inputs: ClassVar[tuple[str, ...]] = ("mask",)
+    background: ClassVar[int] = 0
 
     mask: str = "mask"
     w0: float = 10.0

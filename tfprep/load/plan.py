@@ -21,7 +21,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
 from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels
-from tfprep.load.at_load.plan import PLACES, AtLoad, dropped_by, plan_at_load, plan_geometry
+from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load, plan_geometry
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
 from tfprep.load.options import LoaderOptions, op_text
 from tfprep.load.order.buckets import BucketOrder
@@ -110,15 +110,19 @@ class LoaderPlan:
             ) from None
 
     @cached_property
-    def geometry_rules(self) -> Mapping[str, Any]:
-        """The options of `warp_sample` with which samples follow `geometry`."""
+    def _geometry(self) -> tuple[Mapping[str, Any], frozenset[str]]:
         recipes = [source.dataset.manifest.recipe for source in self.sources]
         return plan_geometry(tuple(self.options.geometry), self._named, self.specs, recipes)
+
+    @property
+    def geometry_rules(self) -> Mapping[str, Any]:
+        """The options of `warp_sample` with which samples follow `geometry`."""
+        return self._geometry[0]
 
     @cached_property
     def read(self) -> Outputs:
         """The outputs as records give them."""
-        options, dropped = self.options, dropped_by(self.geometry_rules, self.specs)
+        options, dropped = self.options, self._geometry[1]
         kept = (
             replace(output, shape=(None, *output.shape[1:])) if output.fields[0] in dropped else output
             for output in self._named.outputs

@@ -84,14 +84,19 @@ def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
             codec.check(name, kinds[name])
         except RecipeError as error:
             wrong(("store", name), str(error))
-    for name, others in options["row_fields"].items():
-        for field in (name, *others):
-            _check_known("row_fields", field, kinds)
     _check_rows(options, source_kinds)
     _check_flip_indices(options, source_kinds)
     for name in options["fill"]:
         if kinds.get(name) not in RASTER_KINDS:
             wrong(("fill", name), f"fill: there is no image, mask or map named '{name}' to fill")
+    uncovering = next((op for op in options["geometry"] if getattr(op, "uncovers", False)), None)
+    for name in (name for name, kind in source_kinds.items() if kind == "mask" and name not in options["fill"]):
+        if uncovering is not None and options["border"] == "constant":
+            wrong(
+                ("geometry",),
+                f"fill: {uncovering!r} shows pixels outside of the image, and no number is known for them in '{name}'; write "
+                f'fill={{"{name}": 255}} with the number of void pixels, or border="reflect"',
+            )
 
 
 _digested: dict[tuple[Any, ...], str] = {}
@@ -186,17 +191,10 @@ def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: M
                 f"{asks} needs a field of the kind {' or '.join(sorted(allowed))}; '{field}' is a {kinds[field]}",
             )
     mask = getattr(derived, "mask", None)
-    own = getattr(options["source"], "void", None) if mask not in options["derive"] else None
-    void = options["fill"].get(mask, own)
-    if void and isinstance(derived, _of_objects()) and void not in (derived.void, getattr(derived, "background", 0)):
+    void = options["fill"].get(mask)
+    if void and hasattr(derived, "background") and void not in (getattr(derived, "void", None), derived.background):
         rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
         wrong(("derive", name), f"derive['{name}']: {rule}; write void={void}")
-
-
-def _of_objects() -> tuple[type[Any], ...]:
-    """Return the derived inputs for which each number of a mask but the background is an object."""
-    of_instances = derive.InstanceBoxes, derive.InstanceCenters, derive.InstanceClasses, derive.InstanceOffsets
-    return (*of_instances, derive.OneInstance, derive.UNetWeights)
 
 
 def _check_stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> None:
@@ -215,17 +213,27 @@ def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
 
 
 def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
-    """Raise RecipeError if boxes may be dropped and a field with rows for each box would keep its rows."""
-    rows: Mapping[str, Sequence[str]] = getattr(options["source"], "rows", dict)()
-    for boxes, others in rows.items() if options["geometry"] and options["min_visible"] > 0 else ():
-        listed = set(options["row_fields"].get(boxes, ()))
-        missing = [name for name in others if name in source_kinds and name not in listed]
-        if missing:
+    """Raise RecipeError if boxes may be dropped and it is not known which fields lose rows with them."""
+    for boxes, others in options["row_fields"].items():
+        for field in (boxes, *others):
+            _check_known("row_fields", field, source_kinds)
+    if not any("crop" in effects_of(op) for op in options["geometry"]):
+        return
+    several = [name for name, kind in source_kinds.items() if kind in ("label", "points", "scalar")]
+    for boxes in (name for name, kind in source_kinds.items() if kind == "boxes"):
+        if several and boxes not in options["row_fields"]:
             wrong(
-                ("row_fields", boxes),
-                f"row_fields: min_visible drops boxes, and {', '.join(missing)} have rows for each of them; write "
-                f"row_fields={{{boxes!r}: {[*listed, *missing]}}}",
+                ("row_fields",),
+                f"row_fields: boxes outside of the image are dropped, and fields with a row for each box lose it; write "
+                f"row_fields={{{boxes!r}: {several}}} with those of them that have such rows",
             )
+        for mask in options["row_fields"].get(boxes, ()):
+            if source_kinds[mask] == "mask" and {mask, boxes} <= set(options["store"]):
+                wrong(
+                    ("store", mask),
+                    f"store: '{mask}' numbers objects by the places of their '{boxes}', which change where boxes outside of the "
+                    "image are dropped; add 'box_numbers' to the fields of the source and to store: they are these numbers",
+                )
 
 
 def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,10 +41,12 @@ class Recipe:
             time copies every pixel. Computed last, from images, masks and maps of one dtype.
         variants: Number of variants by split, counting variant 0, which is not augmented. 1 for a split that is not named.
         border: What lies outside the image: "constant" uses `fill`, "reflect" mirrors, "replicate" repeats the edge.
-        fill: The value outside the image by field, a number or one per channel; 0 for a field that is not named.
-        min_visible: Share of a box's area, from 0 to 1, that must remain inside the image. Other boxes are dropped, together with
-            their rows in `row_fields`. 0 keeps all boxes.
-        row_fields: The fields with one row for each box, by the name of the boxes: `{"boxes": ["box_labels"]}`.
+        fill: The value outside the image by field, a number or one per channel; 0 for a field that is not named. For a mask it is
+            the number of void pixels that the source declares; without one, geometry that shows pixels outside is refused.
+        min_visible: Share of a box's area, from 0 to 1, that must remain inside the image. Other boxes, and those wholly outside,
+            are dropped, together with their rows in `row_fields`.
+        row_fields: The fields with one row for each box, by the name of the boxes: `{"boxes": ["labels"]}`; needed for those that
+            the source does not declare.
         flip_indices: The row that takes the place of each row of points in a mirror image, by the name of the points:
             `{"points": (0, 2, 1)}` exchanges rows 1 and 2, such as the left and the right eye, of every 3 rows. `()` says that
             the rows have no left and right. See `docs/recipes.md` for the key points of COCO.
@@ -89,11 +91,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_options(vars(self))
+        self._take_declarations()
         if not all(isinstance(one, ModelFields) for one in self.model_fields):
             wrong(("model_fields",), f"model_fields: expected a list of ModelFields, not {self.model_fields!r}")
         if self.files:
             object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
             object.__setattr__(self, "_digests", {name: file_digest(path) for name, path in self.file_paths().items()})
+
+    def _take_declarations(self) -> None:
+        """Add what the source declares: the numbers of void pixels, and the fields with rows for each box."""
+        voids: Mapping[str, int] = getattr(self.source, "voids", dict)()
+        rows: Mapping[str, Sequence[str]] = getattr(self.source, "rows", dict)()
+        derived: dict[str, Any] = dict(self.derive)
+        for name, one in derived.items():
+            mask = str(getattr(one, "mask", ""))
+            if is_dataclass(one) and mask in voids and getattr(one, "void", mask) is None:
+                derived[name] = replace(one, void=voids[mask])  # type: ignore[type-var]
+        own = {boxes: tuple(dict.fromkeys((*rows.get(boxes, ()), *of))) for boxes, of in self.row_fields.items()}
+        object.__setattr__(self, "fill", {**voids, **self.fill})
+        object.__setattr__(self, "derive", derived)
+        object.__setattr__(self, "row_fields", {**rows, **own})
 
     def file_paths(self) -> dict[str, Path]:
         """Return where `files` are, by their path below `folder`; a file elsewhere by its absolute path."""

@@ -67,9 +67,9 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
     if "points" in facts.kinds.values():
         flips = "flip_indices={'points': (0, 2, 1, ...)}"
         options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")
-    void = getattr(detected.source, "void", None)  # a number that is no class, where masks may hold it
-    if voids := [field for field, numbers in facts.mask_numbers.items() if void is not None or 255 in numbers]:
-        options.append(f"fill={{{', '.join(f'{field!r}: {void or 255}' for field in voids)}}},")
+    declared: Mapping[str, int] = getattr(detected.source, "voids", dict)()
+    if voids := [field for field, numbers in facts.mask_numbers.items() if field not in declared and 255 in numbers]:
+        options.append(f"fill={{{', '.join(f'{field!r}: 255' for field in voids)}}},")
     options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
     if "instances" in masks:
         clicks = "'clicks': derive.Clicks(mask='object', target=1, void=255)"

@@ -41,6 +41,8 @@ class Paired:
             the sample, unless `numbers` has a key `None` for all others.
         palette: The class number of each color, where masks are RGB pictures: `{(128, 64, 128): 3}`. A color that is not named
             rejects the sample.
+        void: The number of void pixels in the mask, which belong to no class: 11 in CamVid, 255 in Cityscapes. It fills what is
+            outside of the image, and derived inputs leave it out.
         splits: As in `Folder`.
         pixels: How images and maps become pixels, if images are not 8-bit RGB: `{"image": sources.Pixels()}`.
 
@@ -54,6 +56,7 @@ class Paired:
     classes: tuple[str, ...] = ()
     numbers: Mapping[int | None, int] = field(default_factory=dict)
     palette: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
+    void: int | None = None
     splits: Splits = None
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
@@ -63,8 +66,8 @@ class Paired:
         object.__setattr__(self, "fields", fields)
         if self.classes and self.mask is None:
             raise RecipeError("Paired: classes name the numbers of the mask; there is no mask")
-        if (self.numbers or self.palette) and self.mask is None:
-            raise RecipeError("Paired: numbers and palette are about the mask; there is no mask")
+        if (self.numbers or self.palette or self.void is not None) and self.mask is None:
+            raise RecipeError("Paired: numbers, palette and void are about the mask; there is no mask")
 
         def is_number(value: Any, most: int = 65535) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
@@ -79,6 +82,8 @@ class Paired:
             if not isinstance(value, Mapping) or not all(is_key(key) and is_number(n) for key, n in value.items()):
                 rule = f"Paired: expected {option} to map to class numbers, such as {example}"
                 raise RecipeError(f"{rule}; got {value!r:.200}")
+        if self.void is not None and not is_number(self.void):
+            raise RecipeError(f"Paired: void is a class number from 0 to 65535; got {self.void!r}")
         check_common(self, image)
         if not self._others():
             raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
@@ -106,6 +111,10 @@ class Paired:
         if self.numbers or self.palette:
             decoders["mask"] = MappedMask("mask", tuple(self.numbers.items()), tuple(self.palette.items()))
         return decoders
+
+    def voids(self) -> dict[str, int]:
+        """The number of void pixels in the mask."""
+        return {} if self.void is None else {"mask": self.void}
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`. SourceError if no image at all has its mask."""
@@ -220,8 +229,7 @@ _IGNORED = 255
 def cityscapes(annotations: str = "gtFine", splits: Splits = ("train", "val")) -> Paired:
     """Return the source of Cityscapes: 19 classes by their train ids, and 255 for what its benchmark ignores.
 
-    The root holds `leftImg8bit/{split}/{city}/*_leftImg8bit.png` and `gtFine/{split}/{city}/*_gtFine_labelIds.png`. Give the
-    recipe `fill={"mask": 255}`.
+    The root holds `leftImg8bit/{split}/{city}/*_leftImg8bit.png` and `gtFine/{split}/{city}/*_gtFine_labelIds.png`.
 
     Args:
         annotations: "gtFine" or "gtCoarse".
@@ -233,6 +241,7 @@ def cityscapes(annotations: str = "gtFine", splits: Splits = ("train", "val")) -
         mask=f"{annotations}/{{split}}/{{city}}/*_{annotations}_labelIds.png",
         classes=CITYSCAPES_CLASSES,
         numbers={**numbers, None: _IGNORED},
+        void=_IGNORED,
         splits=splits,
     )
 
@@ -241,11 +250,16 @@ def ade20k(splits: Splits = None) -> Paired:
     """Return the source of ADE20K's scene parsing benchmark (`ADEChallengeData2016`): 150 classes from 0, and 255 for 0, all
     others.
 
-    The root holds `images/{split}/*.jpg` and `annotations/{split}/*.png`, with the splits "training" and "validation". Give the
-    recipe `fill={"mask": 255}`.
+    The root holds `images/{split}/*.jpg` and `annotations/{split}/*.png`, with the splits "training" and "validation".
     """
     numbers: dict[int | None, int] = {0: _IGNORED, **{number: number - 1 for number in range(1, 151)}}
-    return Paired(image="images/{split}/*.jpg", mask="annotations/{split}/*.png", numbers=numbers, splits=splits)
+    return Paired(
+        image="images/{split}/*.jpg",
+        mask="annotations/{split}/*.png",
+        numbers=numbers,
+        void=_IGNORED,
+        splits=splits,
+    )
 
 
 def camvid(splits: Splits = None) -> Paired:
@@ -260,5 +274,6 @@ def camvid(splits: Splits = None) -> Paired:
         mask="LabeledApproved_full/*_L.png",
         classes=CAMVID_CLASSES,
         palette=palette,
+        void=CAMVID_CLASSES.index("void"),
         splits=splits,
     )

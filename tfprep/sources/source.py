@@ -80,7 +80,9 @@ class Source(Protocol):
     - `kinds()` returns the kind of each field as far as the options say. The fields that a recipe names are then checked when the
       recipe is loaded.
     - `decoders()` returns a `FieldDecoder` by field, for fields that are not decoded in the way of their kind.
-    - `rows()` returns, by the name of a field of boxes, the fields that have rows for each of the boxes.
+    - `rows()` returns, by the name of a field of boxes, the fields that have rows for each of the boxes, and masks whose numbers
+      are the places of the boxes, from 1.
+    - `voids()` returns, by the name of a mask, the number of its void pixels.
     """
 
     def scan(self, root: Path) -> Listing:

@@ -266,6 +266,11 @@ class Without:
         rows: dict[str, tuple[str, ...]] = getattr(self.source, "rows", dict)()
         return rows
 
+    def voids(self) -> dict[str, int]:
+        """The number of void pixels by mask of the other source."""
+        voids: dict[str, int] = getattr(self.source, "voids", dict)()
+        return voids
+
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""
         excluded = set(_column(Path(self.path), "Without", ("key",))["key"])

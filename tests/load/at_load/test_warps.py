@@ -17,6 +17,7 @@ from tfprep.errors import LoaderError, RecordError
 from tfprep.load import (
     Buckets,
     CenterCrop,
+    CenterCrop,
     ColorJitter,
     CutMix,
     Grayscale,
@@ -272,11 +273,12 @@ def test_geometry_comes_first(data):
         assert np.abs(batch["mask"] - batch["where"][..., 0] // 5 % 7)[:, 2:-2, 2:-2].astype(bool).mean() < 0.5
 
 
+@pytest.mark.parametrize("least", [0, 0.3])
 @pytest.mark.parametrize("at_load", [[], [ColorJitter(p=0)]])
-def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
+def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load, least):
     """What lies outside the picture, and which boxes remain, is the same with and without an op at load: that of a build."""
     made = make_dataset(samples={"train": 6}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
-    rules = {"fill": {"mask": 11}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
+    rules = {"fill": {"mask": 11}, "min_visible": least, "row_fields": {"boxes": ["box_labels"]}}
     made.seal(lambda document: document.update(recipe=rules))
     data, stored = tfprep.load.open(made.path), made.values["train"][0]
     options = {"batch_size": 6, "order": "sequential", "at_load": at_load}
@@ -291,7 +293,7 @@ def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
         moved = sample["boxes"] - np.tile(shift, 2).astype(np.float32)
         inside = np.clip(moved, 0, [40, 30, 40, 30])
         areas = [np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) for boxes in (inside, moved)]
-        seen = areas[0] >= 0.3 * areas[1]
+        seen = (areas[0] >= least * areas[1]) & (inside[:, 2:] > inside[:, :2]).all(1)
         np.testing.assert_allclose(cut["boxes"][row], inside[seen], rtol=1e-5)
         np.testing.assert_array_equal(cut["box_labels"][row], sample["box_labels"][seen])
     others = {"fields": ["image", "box_labels"], "geometry": [augment.CenterCrop(30, 40)]}
@@ -299,6 +301,33 @@ def test_geometry_follows_the_rules_of_the_recipe(make_dataset, at_load):
         LoaderError, match=r"^geometry: 'box_labels' loses the rows of boxes that are not visible; load"
     ):
         data.numpy_loader("train", 6, **others)
+
+
+@pytest.mark.parametrize("at_load", [True, False])
+def test_recipes_that_do_not_say_what_a_loader_needs_are_refused(make_dataset, at_load):
+    made = make_dataset(samples={"train": 4}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
+    made.seal(lambda document: document.update(recipe={}))
+    data = tfprep.load.open(made.path)
+
+    def refused(field, op, message):
+        options = {"at_load": [op]} if at_load else {"geometry": [op]}
+        with pytest.raises(LoaderError, match=message):
+            data.numpy_loader("train", 4, fields=["image", *field], **options)
+
+    pad, crop = (Resize, CenterCrop) if at_load else (augment.Resize, augment.CenterCrop)
+    refused(
+        ["mask"],
+        pad(50, 50, pad=True),
+        r"pixels outside of the image, .* in 'mask'; build with Recipe\(fill=\{\"mask\"",
+    )
+    refused(
+        ["boxes", "box_labels"],
+        crop(9, 9),
+        r"which of box_labels have a row for each box; build with Recipe\(row_fields=",
+    )
+    made.seal(lambda document: document.update(recipe={"row_fields": {"boxes": ["mask"]}}))
+    data = tfprep.load.open(made.path)
+    refused(["boxes", "mask"], crop(9, 9), "'mask' numbers objects by the places of their 'boxes'")
 
 
 @pytest.mark.parametrize("ops", [{"geometry": [augment.CenterCrop(30, 40)]}, {"at_load": [Resize(30, 40)]}])

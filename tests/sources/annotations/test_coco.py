@@ -260,13 +260,37 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
     np.testing.assert_allclose(cropped["train/1.png"]["points"][:, 0], [7.5, 9.5, 5.5])
 
 
-def test_a_recipe_that_drops_boxes_names_the_fields_with_their_rows(tmp_path):
+def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
+    root, path = written(tmp_path, scene())
+    fields = ("boxes", "box_labels", "box_numbers", "instances")
+    cropped, rejects = built(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
+    assert not rejects
+    left, top, right, bottom = 24, 15, 32, 25
+    for image in (1, 2):
+        rows = [one for one in coco_api.COCO(str(path)).imgToAnns[image] if not one["iscrowd"]]
+        kept = []
+        for number, one in enumerate(rows, 1):
+            x, y, width, height = one["bbox"]
+            box = max(x, left) - left, max(y, top) - top, min(x + width, right) - left, min(y + height, bottom) - top
+            if box[2] > box[0] and box[3] > box[1]:
+                kept.append((number, [7, 3, 90].index(one["category_id"]), box))
+        assert 0 < len(kept) < len(rows)
+        record = cropped[f"train/{image}.png"]
+        np.testing.assert_allclose(record["boxes"], [box for *_, box in kept])
+        assert record["box_numbers"].tolist() == [number for number, *_ in kept]
+        names = ["dog", "cat", "zebra"]  # by the ids
+        assert [names[label] for label in record["box_labels"]] == [
+            ["cat", "dog", "zebra"][label] for _, label, _ in kept
+        ]
+    assert cropped["train/3.png"]["boxes"].shape == (0, 4)
+
+
+def test_instances_that_would_lose_their_boxes_are_refused(tmp_path):
     root, _ = written(tmp_path, scene())
-    source = sources.Coco(fields=("boxes", "box_labels"))
-    with pytest.raises(
-        RecipeError, match=r"row_fields: min_visible drops boxes.*row_fields=\{'boxes': \['box_labels'\]\}"
-    ):
-        built(source, root, tmp_path / "out", geometry=[augment.Crop(20, 20)], min_visible=0.5)
+    source, crop = sources.Coco(fields=("boxes", "instances")), [augment.CenterCrop(10, 8)]
+    with pytest.raises(RecipeError, match=r"store: 'instances' numbers objects by the places .* add 'box_numbers'"):
+        built(source, root, tmp_path / "out", geometry=crop)
+    built(source, root, tmp_path / "whole", geometry=[augment.Resize(longer=30, pad=True), augment.Flip()])
 
 
 def test_captions_are_lines_of_one_text(tmp_path):

@@ -270,7 +270,8 @@ def _planned(
     forms, since = _forms(geometry, bucket, training)
     acts = [_act(op) for op in (*ops, *(bucket.forms[:1] if bucket else ()))]
     rules = _rules(recipes, outputs.fields, specs, acts, warps=warps)
-    dropping = frozenset() if rules is None else dropped_by(rules, specs)
+    dropping = frozenset() if rules is None else dropped_by(rules, specs, acts)
+    _check_voids(geometry, outputs.fields, specs, recipes)
     plan = AtLoad(forms, color, mixes, seed, training, rasters, labels, images, rules, since, dropping)
     _check_fields(acts, outputs, kinds, recipes)
     for op in color:
@@ -314,19 +315,36 @@ def plan_geometry(
     outputs: Outputs,
     specs: Mapping[str, FieldSpec],
     recipes: Sequence[Mapping[str, Any]],
-) -> Mapping[str, Any]:
-    """The options of `warp_sample` for `geometry`, ops of a recipe in their unaugmented form: those of a build.
+) -> tuple[Mapping[str, Any], frozenset[str]]:
+    """The options of `warp_sample` for `geometry`, ops of a recipe in their unaugmented form, and the fields that lose rows.
 
     LoaderError where a field cannot follow, as for an op at load.
     """
     rasters = [name for name in outputs.fields if name in specs and specs[name].kind in RASTER_KINDS]
     if not geometry or not rasters:
-        return {}
+        return {}, frozenset()
     acts = _acts_of(geometry, specs[rasters[0]].shape[:2])
+    _check_voids(geometry, outputs.fields, specs, recipes)
     _check_fields(acts, outputs, {output.name: _kinds(output, specs) for output in outputs.outputs}, recipes)
     places = any(specs[name].kind in PLACES for name in outputs.fields if name in specs)
     matters = places or ("geometry", augment.Translate) in acts  # or no rule says anything about the picture
-    return _rules(recipes if matters else recipes[:1], outputs.fields, specs, acts, warps=True) or {}
+    rules = _rules(recipes if matters else recipes[:1], outputs.fields, specs, acts, warps=True) or {}
+    return rules, dropped_by(rules, specs, acts)
+
+
+def _check_voids(
+    geometry: Sequence[Any], fields: Sequence[str], specs: Mapping[str, FieldSpec], recipes: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise LoaderError if an op shows pixels outside of any image and the recipe does not say what a mask holds there."""
+    op = next((op for op in geometry if getattr(op, "uncovers", False)), None)
+    masks = [name for name in fields if name in specs and specs[name].kind == "mask"] if op is not None else []
+    for recipe in recipes:
+        unknown = next((name for name in masks if name not in recipe.get("fill", {})), None)
+        if unknown and recipe.get("border", "constant") == "constant":
+            raise LoaderError(
+                f"{op!r} shows pixels outside of the image, and no number is known for them in '{unknown}'; build with "
+                f"Recipe(fill={{\"{unknown}\": 255}}), the number of void pixels, or leave '{unknown}' out of `fields`"
+            )
 
 
 def _acts_of(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> list[Act]:
@@ -377,9 +395,9 @@ def _rules(
     return first
 
 
-def dropped_by(rules: Mapping[str, Any], specs: Mapping[str, FieldSpec]) -> frozenset[str]:
+def dropped_by(rules: Mapping[str, Any], specs: Mapping[str, FieldSpec], acts: Sequence[Act]) -> frozenset[str]:
     """The fields that lose the rows of boxes that are not visible any more."""
-    if not rules.get("min_visible"):
+    if not any(issubclass(act, _CUTS) for _, act in acts):
         return frozenset()
     boxes = [name for name, spec in specs.items() if spec.kind == "boxes"]
     return frozenset(boxes).union(*rules["row_fields"].values())
@@ -399,17 +417,28 @@ def _rules_of(
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
             )
     rows = {name: [one for one in others if one in loaded] for name, others in recipe.get("row_fields", {}).items()}
-    least, cutting = recipe.get("min_visible", 0.0), [what for what, act in acts if issubclass(act, _CUTS)]
-    for boxes, others in rows.items():
-        if least and cutting and others and boxes not in loaded:
-            where = cutting[0].partition(":")[0]
+    cutting = next((what.partition(":")[0] for what, act in acts if issubclass(act, _CUTS)), None)
+    for boxes, others in rows.items() if cutting else ():
+        if others and boxes not in loaded:
             raise LoaderError(
-                f"{where}: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
+                f"{cutting}: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
             )
+        if numbered := next((name for name in others if specs[name].kind == "mask"), None):
+            raise LoaderError(
+                f"{cutting}: '{numbered}' numbers objects by the places of their '{boxes}', and boxes that are not visible are "
+                f"dropped; build with the field 'box_numbers', or leave '{numbered}' out of `fields`"
+            )
+    unknown = [name for name in loaded if specs[name].kind == "boxes" and name not in rows] if cutting else []
+    own = [name for name in loaded if specs[name].kind in ("label", "points", "scalar") and specs[name].shape]
+    if unknown and own:
+        raise LoaderError(
+            f"{cutting}: boxes that are not visible are dropped, and the recipe does not say which of {', '.join(own)} have a "
+            f"row for each box; build with Recipe(row_fields={{{unknown[0]!r}: {own}}}), or leave '{unknown[0]}' out of `fields`"
+        )
     return {
         "border": recipe.get("border", "constant"),
         "fill": {name: fill for name, fill in recipe.get("fill", {}).items() if name in loaded},
-        "min_visible": least if any(specs[name].kind == "boxes" for name in loaded) else 0.0,
+        "min_visible": recipe.get("min_visible", 0.0) if any(specs[name].kind == "boxes" for name in loaded) else 0.0,
         "row_fields": {name: others for name, others in rows.items() if name in loaded}, "flip_indices": flips,
     }  # fmt: skip
 

@@ -69,9 +69,13 @@ class AnnotatedSource:
         return decoders_of(made, self.void, self.outside) | pixel_decoders(self.pixels)
 
     def rows(self) -> dict[str, tuple[str, ...]]:
-        """The fields with rows for each box."""
-        others = tuple(name for name in ROWS if name in self.fields)
-        return {"boxes": others} if "boxes" in self.fields and others else {}
+        """The fields with rows for each box, and a mask that is numbered by the places of the boxes."""
+        rows = ROWS if "box_numbers" in self.fields else (*ROWS, "instances")
+        return {"boxes": tuple(name for name in rows if name in self.fields)} if "boxes" in self.fields else {}
+
+    def voids(self) -> dict[str, int]:
+        """The number of void pixels by mask."""
+        return {name: self.void for name in self.fields if OBJECT_KINDS[name] == "mask"}
 
     __repr__ = constructor_text
 
