@@ -138,7 +138,8 @@ def test_void_of_a_mask_is_no_object(derived):
 
 UNCOVERING = [
     augment.Rotate(5), augment.Scale((0.9, 1)), augment.Shear(3), augment.Translate(0.1), augment.Elastic(),
-    augment.RandAugment(), augment.TrivialAugment(), augment.Resize(8, 9, pad=True), augment.Maybe(augment.OneOf([augment.Flip(), augment.Rotate()])),
+    augment.RandAugment(), augment.TrivialAugment(), augment.Resize(8, 9, pad=True),
+    augment.Maybe(augment.OneOf([augment.Flip(), augment.Rotate()])),
 ]  # fmt: skip
 COVERED = [
     augment.Flip(), augment.Rotate90(), augment.Scale((1, 2)), augment.Crop(8, 8), augment.Resize(8, 9), augment.Perspective(),

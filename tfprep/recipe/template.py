@@ -63,12 +63,14 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
     store = {field: _STORE[kind] for field, kind in facts.kinds.items()}
     if facts.deep:  # JPEG holds 8 bits
         store |= {field: "codecs.Zstd()" for field, kind in facts.kinds.items() if kind == "image"}
-    options = [f"name={name!r},", f"source={detected.source!r},", f"geometry=[{', '.join(_geometry(detected))}],"]
+    geometry = ", ".join(_geometry(detected))
+    options = [f"name={name!r},", f"source={detected.source!r},", f"geometry=[{geometry}],"]
     if "points" in facts.kinds.values():
         flips = "flip_indices={'points': (0, 2, 1, ...)}"
         options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")
     declared: Mapping[str, int] = getattr(detected.source, "voids", dict)()
-    if voids := [field for field, numbers in facts.mask_numbers.items() if field not in declared and 255 in numbers]:
+    unknown = {field: facts.mask_numbers.get(field, ()) for field in masks if field not in declared}
+    if voids := [field for field, numbers in unknown.items() if "pad=True" in geometry or 255 in numbers]:
         options.append(f"fill={{{', '.join(f'{field!r}: 255' for field in voids)}}},")
     options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
     if "instances" in masks:

@@ -33,10 +33,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Array, Kind
+from tfprep.fields import Array
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, constructor_text, key_of
+from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
 
 Row: TypeAlias = tuple[Entry, "str | None"]
 """An entry before its split is known, and the value of its `group_by` column where that is what groups it."""
@@ -251,25 +251,11 @@ class Without:
         if not hasattr(self.source, "scan"):
             raise RecipeError(f"Without: expected a source, such as sources.Folder(); got {self.source!r}")
 
-    @property
-    def kinds(self) -> Callable[[], Mapping[str, Kind]] | None:
-        """The other source's method of this name, if it has one."""
-        return getattr(self.source, "kinds", None)
-
-    def decoders(self) -> dict[str, FieldDecoder]:
-        """The other source's decoders."""
-        decoders: dict[str, FieldDecoder] = getattr(self.source, "decoders", dict)()
-        return decoders
-
-    def rows(self) -> dict[str, tuple[str, ...]]:
-        """The other source's fields with rows for each box."""
-        rows: dict[str, tuple[str, ...]] = getattr(self.source, "rows", dict)()
-        return rows
-
-    def voids(self) -> dict[str, int]:
-        """The number of void pixels by mask of the other source."""
-        voids: dict[str, int] = getattr(self.source, "voids", dict)()
-        return voids
+    def __getattr__(self, name: str) -> Any:
+        """Return what the other source declares (`Source`)."""
+        if name not in ("kinds", "decoders", "rows", "voids"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
 
     def scan(self, root: Path) -> Listing:
         """List the samples below `root` that the file does not name; see `Source.scan`."""

@@ -17,7 +17,6 @@ from tfprep.errors import LoaderError, RecordError
 from tfprep.load import (
     Buckets,
     CenterCrop,
-    CenterCrop,
     ColorJitter,
     CutMix,
     Grayscale,

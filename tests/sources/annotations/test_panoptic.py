@@ -78,7 +78,7 @@ def test_crowds(crowds, number, tmp_path):
         "categories": CATEGORIES,
     }
     (tmp_path / "a.json").write_text(json.dumps(content))
-    source = sources.CocoPanoptic("a.json", "{file_name}", "panoptic/{file_name}", ("instances",), crowds)
+    source = sources.CocoPanoptic("a.json", "{file_name}", "panoptic/{file_name}", crowds, fields=("instances",))
     (entry,) = source.scan(tmp_path).entries
     raw = {"segments": png.read_bytes(), "objects": entry.values[0]}
     assert source.decoders()["instances"].decode(raw, (1, 3)).tolist() == [[1, 2, number]]

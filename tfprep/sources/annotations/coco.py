@@ -11,7 +11,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,6 @@ from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
     AnnotatedSource,
-    Unannotated,
     WrongAnnotation,
     check_choice,
     checked_size,
@@ -32,16 +31,14 @@ from tfprep.sources.annotations.listing import (
     image_template,
     object_listing,
 )
-from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
-from tfprep.sources.folder import Splits, split_files
+from tfprep.sources.annotations.objects import DRAWN, check_drawing
+from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import Template, compile_pattern
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole
 from tfprep.sources.source import Entry, Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
 
 Crowds = Literal["void", "skip", "keep"]
-_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", "crowd", "text")
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,6 +53,8 @@ class Coco(AnnotatedSource):
     file does not list is counted in the tally. An annotation that is wrong by itself (a category without a name, a polygon of
     two points, a box of no width) rejects its image, and names the annotation.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         annotations: The file, relative to the root, or a pattern with `{split}`: `annotations/instances_{split}.json`.
         images: Where an image lies: `{file_name}` is that of the annotations (in LVIS the end of `coco_url`, such as
@@ -64,32 +63,22 @@ class Coco(AnnotatedSource):
             points, `text` one of captions. `box_labels` alone need no boxes: they are then the classes of an image.
         crowds: "void" draws regions of crowds as `void` in masks, without boxes. "skip" leaves them out. "keep" takes them for
             objects.
-        unannotated: "keep", "skip" or "reject" images without annotations.
-        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
-        void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
         classes: The names of the categories to take, in the order of their numbers; objects of others are left out. By default
             all.
-        splits: As in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", "crowd", "text")
     annotations: str = "annotations/instances_{split}.json"
     images: str = "{split}/{file_name}"
-    fields: tuple[str, ...] = ("boxes", "box_labels")
     crowds: Crowds = "void"
-    unannotated: Unannotated = "keep"
-    outside: Outside = "reject"
-    void: int = 255
     classes: tuple[str, ...] | None = None
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "Coco: annotations")
-        self.check_options(_FIELDS, pattern, ".json")
+        self.check_options(pattern, ".json")
         check_choice("Coco: crowds", self.crowds, ("void", "skip", "keep"))
         if "text" in self.fields and len(self.fields) > 1:
             raise RecipeError("Coco: captions are in a file of their own; fields=('text',) alone reads one")

@@ -7,8 +7,8 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from tfprep.images import decode_mask
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedSource,
-    Unannotated,
     WrongAnnotation,
     annotated_images,
     checked_size,
@@ -28,15 +27,12 @@ from tfprep.sources.annotations.listing import (
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import Outside, check_drawing
+from tfprep.sources.annotations.objects import check_drawing
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
-_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 _CIRCLE_CORNERS = 64
 """Corners of the polygon that stands for a circle: its area is within 0.2 % of the circle's."""
 
@@ -50,36 +46,27 @@ class LabelMe(AnnotatedSource):
     otherwise. A JSON file without an image is counted in the tally. A file that is no JSON, or names another image, rejects its
     image.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         images: The pattern of the images, as `tfprep.sources.patterns` describes.
         annotations: The pattern of the JSON files, with the same placeholders.
-        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
-        unannotated: "keep", "skip" or "reject" images without annotations.
-        outside: "reject" an image with an object that reaches outside it by more than one pixel, or "cut" its box.
-        void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
         classes: The labels to take, in the order of their numbers; objects of others are left out, and counted in the tally. By
             default all that occur, sorted.
-        splits: As in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask")
     images: str = "**"
     annotations: str = "**/*.json"
-    fields: tuple[str, ...] = ("boxes", "box_labels")
-    unannotated: Unannotated = "keep"
-    outside: Outside = "reject"
-    void: int = 255
     classes: tuple[str, ...] | None = None
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "LabelMe: images")
         annotations = compile_pattern(self.annotations, "LabelMe: annotations")
-        self.check_options(_FIELDS, image)
+        self.check_options(image)
         if annotations.suffix != ".json" or annotations.holes - image.holes:
             raise RecipeError(
                 f"LabelMe: expected annotations to end in .json, with the placeholders of images={self.images!r}; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -24,31 +25,38 @@ ORPHAN = "annotations without their image"
 OTHER_CLASS = "object of a class that is not among the classes"
 
 
+@dataclass(frozen=True, repr=False, kw_only=True)
 class AnnotatedSource:
-    """The options that all sources of annotations have, and what follows from them in the same way. A dataclass declares them."""
+    """The options that all sources of annotations have, given by name.
 
+    Attributes:
+        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
+        unannotated: "keep", "skip" or "reject" images without annotations. `CocoPanoptic` rejects those without a PNG anyway.
+        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
+        void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
+        splits: As in `Folder`; the names of the lists in `Voc(sets=...)`, and of the splits in the YAML file of `Yolo`.
+        pixels: As in `Folder`, for the field `image`.
+    """
+
+    known_fields: ClassVar[Sequence[str]]
+    """The fields that the format has."""
     in_files: ClassVar[Collection[str]] = ()
     """Fields that are files of their own, and not made of the objects."""
-    fields: tuple[str, ...]
-    unannotated: Unannotated
-    outside: Outside
-    splits: Splits
-    pixels: Mapping[str, Pixels]
+    fields: tuple[str, ...] = ("boxes", "box_labels")
+    unannotated: Unannotated = "keep"
+    outside: Outside = "reject"
+    void: int = 255
+    splits: Splits = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
-    @property
-    def void(self) -> int:
-        """The number of void regions in masks."""
-        return 255
-
-    def check_options(self, allowed: Sequence[str], pattern: Pattern, suffix: str | None = None) -> None:
+    def check_options(self, pattern: Pattern, suffix: str | None = None) -> None:
         """Check these options, and `classes` where the source has it; lists become tuples. Raises RecipeError.
 
         Args:
-            allowed: The fields that the format has.
             pattern: The pattern that may give the splits.
             suffix: The suffix that this pattern must have.
         """
-        where = type(self).__name__
+        where, allowed = type(self).__name__, self.known_fields
         names = tuple(self.fields) if isinstance(self.fields, tuple | list) else ()
         if not names or len(set(names)) < len(names) or not set(names) <= set(allowed):
             raise RecipeError(f"{where}: expected fields to be a tuple of {', '.join(allowed)}; got {self.fields!r}")

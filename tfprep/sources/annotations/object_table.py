@@ -17,20 +17,17 @@ from tfprep.fields import BoxFormat, check_box_format, convert_boxes
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedSource,
-    Unannotated,
     WrongAnnotation,
     object_listing,
 )
-from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
+from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import CellPath, class_cell, name_cell, number_cell, read_cell, sorted_classes
-from tfprep.sources.folder import Splits, split_files
+from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import compile_pattern, image_places
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.rows import TABLE_SUFFIXES, latin_1_notes, table_rows
 from tfprep.sources.source import Entry, Listing, key_of
 from tfprep.sources.splits import Row, check_split_name
 
-_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 _ONE_CLASS = "object"
 _NO_RUNS = ("", "-1")
 """Cells of an image without objects."""
@@ -53,6 +50,8 @@ class ObjectTable(AnnotatedSource):
     has no object. Images that no row names are no samples. A row that is wrong rejects its image, and its number is named. With
     neither `boxes` nor `runs`, `box_labels` are the classes of the image, each once.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         table: The file, relative to the root, or a pattern with `{split}`: CSV, TSV, JSON lines or Parquet.
         image: The column with the image's path relative to the root, or a path with columns in braces: `images/{ImageID}.jpg`.
@@ -63,18 +62,13 @@ class ObjectTable(AnnotatedSource):
         runs: The column of run lengths: the first pixel and the number of pixels of each run, as in "1 3 10 5". Pixels are
             counted from 1, down the columns, as on Kaggle.
         split: The column with the split, where the table has no `{split}`.
-        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
-        unannotated: "keep", "skip" or "reject" images without objects.
-        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
-        void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
         classes: The classes to take, in the order of their numbers; objects of others are left out. By default all, sorted.
-        splits: As in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask")
     table: str
     image: str
     label: str | None = None
@@ -82,19 +76,13 @@ class ObjectTable(AnnotatedSource):
     box_format: BoxFormat = "xyxy"
     runs: str | None = None
     split: str | None = None
-    fields: tuple[str, ...] = ("boxes", "box_labels")
-    unannotated: Unannotated = "keep"
-    outside: Outside = "reject"
-    void: int = 255
     classes: tuple[str, ...] | None = None
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.table, "ObjectTable: table")
         if pattern.suffix not in TABLE_SUFFIXES:
             raise RecipeError(f"ObjectTable: expected table to end in {', '.join(TABLE_SUFFIXES)}; got {self.table!r}")
-        self.check_options(_FIELDS, pattern)
+        self.check_options(pattern)
         columns = self.boxes if isinstance(self.boxes, tuple | list) else (self.boxes,) * 4
         if len(columns) != 4 or not all(column is None or isinstance(column, str) for column in columns):
             raise RecipeError(f"ObjectTable: boxes are one column or four; got {self.boxes!r}")

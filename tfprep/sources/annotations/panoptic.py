@@ -29,14 +29,9 @@ from tfprep.sources.annotations.listing import (
     image_template,
     object_listing,
 )
-from tfprep.sources.annotations.objects import Outside
-from tfprep.sources.folder import Splits
 from tfprep.sources.patterns import Template, compile_pattern
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of
 from tfprep.sources.splits import Row
-
-_FIELDS = ("mask", "instances", "boxes", "box_labels", "box_numbers")
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,39 +42,31 @@ class CocoPanoptic(AnnotatedSource):
     `instances` is 1, 2, ... for the things in the order of the boxes, and 0 for stuff. A PNG with a segment that the JSON file
     does not name, or without one that it names, rejects its image.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         annotations: The file, relative to the root, or a pattern with `{split}`.
         images: Where an image lies; `{file_name}` is that of the image.
         segments: Where its PNG lies; `{file_name}` is that of the annotation.
-        fields: What to make of the segments.
         crowds: "void" gives the pixels of crowds the number `void`, without a box. "skip" makes them background. "keep" takes
             each for one thing.
-        unannotated: "keep", "skip" or "reject" images without segments; without a PNG they have no mask, and "keep" rejects
-            them too.
-        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
-        void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
-        splits: As in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    known_fields = ("mask", "instances", "boxes", "box_labels", "box_numbers")
     in_files = ("mask", "instances")
     annotations: str = "annotations/panoptic_{split}.json"
     images: str = "{split}/{file_name}"
     segments: str = "panoptic_{split}/{file_name}"
-    fields: tuple[str, ...] = ("mask", "instances")
+    fields: tuple[str, ...] = field(default=("mask", "instances"), kw_only=True)
     crowds: Crowds = "void"
-    unannotated: Unannotated = "reject"
-    outside: Outside = "reject"
-    void: int = 255
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+    unannotated: Unannotated = field(default="reject", kw_only=True)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "CocoPanoptic: annotations")
-        self.check_options(_FIELDS, pattern, ".json")
+        self.check_options(pattern, ".json")
         check_choice("CocoPanoptic: crowds", self.crowds, ("void", "skip", "keep"))
         for option in ("images", "segments"):
             image_template(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,15 @@ from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedImage,
     AnnotatedSource,
-    Unannotated,
     WrongAnnotation,
     annotated_images,
     names_in_files,
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import Outside
 from tfprep.sources.cells import sorted_classes
-from tfprep.sources.folder import Splits, split_files
+from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import Companions, Holes, Pattern, compile_pattern
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import text_lines
 from tfprep.sources.source import Listing
 from tfprep.sources.splits import Row
@@ -40,7 +37,6 @@ VOC_CLASSES = (
     "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 """The 20 classes in the order of the numbers in `SegmentationClass`, which begin with 1."""
-_FIELDS = ("boxes", "box_labels", "box_numbers", "difficult", "instances", "mask")
 _MASKS = {"mask": "masks", "instances": "instance_masks"}
 """The option that says where the file of a field lies."""
 
@@ -56,44 +52,37 @@ class Voc(AnnotatedSource):
     An image without an XML file is kept, with no boxes, unless `unannotated` says otherwise. An XML file without an image is
     counted in the tally. A file that is no XML, and an object without a name or a box, rejects its image.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         images: The pattern of the images, as `tfprep.sources.patterns` describes.
         annotations: The pattern of the XML files, with the same placeholders.
         sets: The pattern of the lists of images by split, such as `ImageSets/Main/{split}.txt`; each line is the name of an
             image, which stands for `*`. With None all images are taken.
-        fields: What to make of the objects (`tfprep.sources.annotations.objects`).
         masks: The pattern of the masks of classes, if `mask` is one of the fields.
         instance_masks: The pattern of the masks of instances, if `instances` is one of the fields.
         first_pixel: The number of the first pixel: 1 in VOC, 0 in files of some tools.
-        unannotated: "keep", "skip" or "reject" images without annotations.
-        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
         classes: The names of the classes in the order of their numbers; objects of others are left out, and counted in the
             tally. By default VOC's 20 if no other names occur, else the names that occur, sorted.
-        splits: With `sets`, the names of the lists to take; else as in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
+    known_fields = ("boxes", "box_labels", "box_numbers", "difficult", "instances", "mask")
     in_files = _MASKS
     images: str = "JPEGImages/*"
     annotations: str = "Annotations/*.xml"
     sets: str | None = None
-    fields: tuple[str, ...] = ("boxes", "box_labels")
     masks: str = "SegmentationClass/*.png"
     instance_masks: str = "SegmentationObject/*.png"
     first_pixel: int = 1
-    unannotated: Unannotated = "keep"
-    outside: Outside = "reject"
     classes: tuple[str, ...] | None = None
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         image = compile_pattern(self.images, "Voc: images")
         by_split = image if self.sets is None else compile_pattern(self.sets, "Voc: sets")
-        self.check_options(_FIELDS, by_split, None if self.sets is None else ".txt")
+        self.check_options(by_split, None if self.sets is None else ".txt")
         if self.sets is not None and "_1" not in image.holes:
             raise RecipeError(f"Voc: sets name images, which stand for '*' in images={self.images!r}")
         if self.first_pixel not in (0, 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,21 +21,18 @@ from tfprep.sources.annotations.listing import (
     ORPHAN,
     AnnotatedImage,
     AnnotatedSource,
-    Unannotated,
     WrongAnnotation,
     object_listing,
     object_rows,
 )
-from tfprep.sources.annotations.objects import DRAWN, Outside, check_drawing
+from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import path_cell
-from tfprep.sources.folder import Splits, listed_images
+from tfprep.sources.folder import listed_images
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Companions, compile_pattern, literal, spelled, walk
-from tfprep.sources.pixels import Pixels
 from tfprep.sources.raw import read_whole, text_lines
 from tfprep.sources.source import Listing, class_name_fault
 from tfprep.sources.splits import Row
 
-_FIELDS = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _MOST_VALUES = 1_000_000
 _MOST_CLASSES = 100_000
@@ -50,6 +47,8 @@ class Yolo(AnnotatedSource):
     objects, unless `unannotated` says otherwise. A text file without an image is counted in the tally. A line that is no object
     of the classes rejects its image, and names the line.
 
+    The options of all sources of annotations (`AnnotatedSource`) are given by name.
+
     Attributes:
         data: The YAML file, relative to the root: `names`, and `train`, `val` and `test`, each a folder, a text file with
             paths, or a list of these; `kpt_shape` says that objects have key points. With `images`, a text file with the name of
@@ -58,25 +57,15 @@ class Yolo(AnnotatedSource):
         labels: The pattern of the labels of `images`, with the same placeholders.
         fields: What to make of the objects (`tfprep.sources.annotations.objects`). `instances` and `mask` need polygons, `points`
             need `kpt_shape`.
-        unannotated: "keep", "skip" or "reject" images without annotations.
-        outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
-        void: As in `Coco`; there are no void regions, and masks are uint16 if it is above 255.
-        splits: The names of the splits to take; by default all that the file has. With `images`, as in `Folder`.
-        pixels: As in `Folder`, for the field `image`.
 
     Raises:
         RecipeError: An option is wrong.
     """
 
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
     data: str = "data.yaml"
     images: str | None = None
     labels: str | None = None
-    fields: tuple[str, ...] = ("boxes", "box_labels")
-    unannotated: Unannotated = "keep"
-    outside: Outside = "reject"
-    void: int = 255
-    splits: Splits = None
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.images is None) != (self.labels is None):
@@ -90,7 +79,7 @@ class Yolo(AnnotatedSource):
         by_split = compile_pattern("{split}.txt" if self.images is None else self.images, "Yolo: images")
         if self.labels is not None and compile_pattern(self.labels, "Yolo: labels").holes - by_split.holes:
             raise RecipeError(f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} has not")
-        self.check_options(_FIELDS, by_split)
+        self.check_options(by_split)
 
     def scan(self, root: Path) -> Listing:
         """List the images below `root`; see `Source.scan`."""

@@ -62,7 +62,7 @@ def presets(tree: Inventory) -> Answers:
         ):
             masks = f"{literal(masks)}/*.png"
             boxes, sets = f"{literal(prefix)}Annotations/*.xml", f"{literal(lists)}/{{split}}.txt"
-            source = Voc(f"{literal(images)}/*", boxes, sets, ("mask",), masks, splits=splits)
+            source = Voc(f"{literal(images)}/*", boxes, sets, masks, fields=("mask",), splits=splits)
             doubt = "the classes of the masks are taken for VOC's 20 (classes=)"
             yield LayoutGuess("masks", source, f"masks of Pascal VOC: {masks}", (doubt,))
 
