@@ -12,7 +12,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tfprep import derive
 from tfprep.augment import Custom
 from tfprep.augment.transform import effects_of
 from tfprep.codecs import Jpeg, Original
