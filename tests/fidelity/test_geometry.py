@@ -118,7 +118,7 @@ def test_markers_points_boxes_and_masks_lie_where_the_formula_says():
         sample["image"] = np.rint(255 * np.stack(spots, -1)).astype(np.uint8)
         discs = [np.hypot(x - mx, y - my) < 6 for mx, my in MARKERS]
         sample["mask"] = np.select(discs, [1, 2, 3], 0).astype(np.uint8)
-        out = variants(sample, KINDS, geometry=[op], fill={"mask": 0})[0]
+        out = variants(sample, KINDS, geometry=[op], fill={"mask": 0, "box_mask": 0})[0]
         assert out["image"].shape[:2] == size, name
         rows, columns = np.mgrid[: size[0], : size[1]] + 0.5
         for number, (mx, my) in enumerate(MARKERS):
