@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     help="features.json of TensorFlow Datasets, or a JSON file with kind, dtype, shape and classes by feature. "
     "[default: features.json beside the shards, if there is one]",
 )
-@option("--verify", is_flag=True, help="Compare the checksum of every record.")
 @option("--on-bad", type=click.Choice(["raise", "skip"]), default="raise",
         help="Stop at the first bad record, or leave bad records out and list them in rejects.jsonl.")  # fmt: skip
 @option("--key", help="Feature that gives each record its key. [default: the shard's name and the record's number]")
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 @quiet_option
 def index_command(
     source: str, split: str | None, out: str | None, features: Path | None,
-    verify: bool, on_bad: str, key: str | None,
+    on_bad: str, key: str | None,
     require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
@@ -56,7 +55,7 @@ def index_command(
     """
     from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
 
-    options = IndexOptions(verify, on_bad, key, require, ignore, workers)
+    options = IndexOptions(on_bad, key, require, ignore, workers)
     began = time.perf_counter()
     with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
         report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)
@@ -209,7 +208,7 @@ def _repair_lines(folder: Path, summary: RepairSummary) -> Iterator[str]:
         more = len(summary.lost_samples) - _KEYS_SHOWN
         yield f"Lost samples: {shown}{f' and {more:,} more' if more > 0 else ''}"
         yield (
-            "If the raw files are gone: tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT --verify --on-bad skip "
+            "If the raw files are gone: tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT --on-bad skip "
             "opens all records that are intact"
         )
 

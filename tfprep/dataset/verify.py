@@ -32,7 +32,7 @@ from tfprep.dataset.manifest import (
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS
 from tfprep.records import Frame, decode, format_index, read_record
-from tfprep.records.find import find_in_one
+from tfprep.records.find import find_features, head_bytes
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
 
@@ -263,13 +263,13 @@ class _IndexCheck:
 
     def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
         """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
-        spans_of_features, spans = find_in_one(payload), {}
+        spans_of_features, spans = find_features(payload), {}
         for name in self._data.manifest.fields:
             codec = self._data.codecs[name]
             span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
             if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length
-                size -= next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
+                size -= head_bytes(size)
             spans[name] = (span.offset + span.size - size if span else 0), size
         return spans
 

@@ -1,86 +1,49 @@
-"""The headers of many JPEG and PNG files that lie in one buffer, read at the same time: no pixel is decoded.
+"""The header of a JPEG or PNG file: no pixel is decoded.
 
-A JPEG's size stands in its frame header (ITU-T T.81, B.2.2), behind segments of any length; a PNG's in its first chunk (IHDR).
+A JPEG's size is in its frame header (ITU-T T.81, B.2.2), after segments of any length; a PNG's in its first chunk (IHDR).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-
-from tfprep.fields import Array
-
-NO_IMAGE, JPEG, PNG = 0, 1, 2
-"""The formats of a file."""
 _MOST_SEGMENTS = 300
 """An ICC profile has up to 255 segments; some ten others precede the frame header."""
-_PNG_START = b"\x89PNG\r\n\x1a\n"
+_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _PNG_HEADER_BYTES = 33
-_CHANNELS_OF_COLOR_TYPE = np.array([1, 0, 3, 3, 2, 0, 4, 0], np.int64)
+_CHANNELS_OF_COLOR_TYPE = 1, 0, 3, 3, 2, 0, 4, 0
 """By PNG color type; a palette (3) becomes RGB."""
 
 
-@dataclass(frozen=True)
-class Headers:
-    """Format, height and width in pixels, channels and bits per channel of each file: int64 [N], 0 where unknown."""
+class Header(NamedTuple):
+    """What a header says: "jpeg" or "png", height and width in pixels, channels, bits per channel; 0 where it is damaged."""
 
-    format: Array
-    height: Array
-    width: Array
-    channels: Array
-    bits: Array
-
-
-def read_headers(buffer: Array, at: Array, size: Array) -> Headers:
-    """Read the headers of the files at these positions of a buffer.
-
-    Args:
-        buffer: uint8 [bytes].
-        at: Where each file begins, int64 [N].
-        size: How many bytes each has, int64 [N].
-
-    Returns:
-        The headers. A file whose header is cut short has its format, and 0 for its size.
-    """
-    format_, *numbers = (np.zeros(len(at), np.int64) for _ in range(5))
-    big = np.flatnonzero(size > 3)
-    jpeg = big[(buffer.take(at[big]) == 0xFF) & (buffer.take(at[big] + 1) == 0xD8) & (buffer.take(at[big] + 2) == 0xFF)]
-    format_[jpeg] = JPEG
-    _read_jpegs(buffer, at, size, jpeg, numbers)
-    png = np.flatnonzero(size >= _PNG_HEADER_BYTES)
-    for number, byte in enumerate(_PNG_START):
-        png = png[buffer.take(at[png] + number) == byte]
-    format_[png] = PNG
-    height, width, channels, bits = numbers
-    start = at[png]
-    width[png] = _two_bytes(buffer, start + 16) << 16 | _two_bytes(buffer, start + 18)
-    height[png] = _two_bytes(buffer, start + 20) << 16 | _two_bytes(buffer, start + 22)
-    channels[png] = _CHANNELS_OF_COLOR_TYPE[buffer.take(start + 25) & 7]
-    bits[png] = np.where(buffer.take(start + 24) == 16, 16, 8)
-    return Headers(format_, height, width, channels, bits)
+    format: str
+    height: int = 0
+    width: int = 0
+    channels: int = 0
+    bits: int = 0
 
 
-def _read_jpegs(buffer: Array, start: Array, size: Array, files: Array, out: list[Array]) -> None:
-    """Go from marker to marker in all files together, until each has reached its frame header."""
-    at, end = start[files] + 2, start[files] + size[files]
+def read_header(data: bytes) -> Header | None:
+    """Read the header of a file; None if it does not begin like a JPEG or a PNG."""
+    if data.startswith(_PNG_START) and len(data) >= _PNG_HEADER_BYTES:
+        width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        return Header("png", height, width, _CHANNELS_OF_COLOR_TYPE[data[25] & 7], 16 if data[24] == 16 else 8)
+    return _jpeg_header(data) if data.startswith(_JPEG_START) else None
+
+
+def _jpeg_header(data: bytes) -> Header:
+    """Go from marker to marker until the frame header."""
+    at = 2
     for _ in range(_MOST_SEGMENTS):
-        inside = at + 10 <= end
-        files, at, end = files[inside], at[inside], end[inside]
-        inside = buffer.take(at) == 0xFF
-        files, at, end = files[inside], at[inside], end[inside]
-        if not len(files):
-            return
-        code = buffer.take(at + 1)
-        is_frame = (code >= 0xC0) & (code <= 0xCF) & (code != 0xC4) & (code != 0xC8) & (code != 0xCC)
-        here, framed = at[is_frame], files[is_frame]
-        height, width, channels, bits = out
-        height[framed], width[framed] = _two_bytes(buffer, here + 5), _two_bytes(buffer, here + 7)
-        channels[framed], bits[framed] = buffer.take(here + 9), buffer.take(here + 4)
-        step = np.where(code == 0xFF, 1, 2 + np.where(code == 0xFF, 0, _two_bytes(buffer, at + 2)))  # a fill byte
-        going = ~is_frame & (code != 0xDA) & (code != 0xD9) & (step > 0)
-        files, at, end = files[going], (at + step)[going], end[going]
-
-
-def _two_bytes(buffer: Array, at: Array) -> Array:
-    return buffer.take(at).astype(np.int64) << 8 | buffer.take(at + 1)
+        if at + 10 > len(data) or data[at] != 0xFF:
+            break
+        code = data[at + 1]
+        if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
+            height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+            return Header("jpeg", height, width, data[at + 9], data[at + 4])
+        if code in (0xD9, 0xDA):
+            break
+        at += 1 if code == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # 0xFF: a fill byte
+    return Header("jpeg")

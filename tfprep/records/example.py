@@ -208,7 +208,7 @@ def varint(value: int) -> bytes:
     return bytes(groups)
 
 
-def read_varint(view: memoryview, at: int, stop: int) -> tuple[int, int]:
+def read_varint(view: memoryview | bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the number that begins at a byte, and where it ends. ValueError if it has no end, or more than ten bytes."""
     value = shift = 0
     while at < stop and shift < 70:
@@ -221,20 +221,26 @@ def read_varint(view: memoryview, at: int, stop: int) -> tuple[int, int]:
     raise ValueError(f"a number without an end at byte {at}")
 
 
-def fields(view: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: memoryview | bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in [at, stop): (number, wire type, start, stop), where the field's own content lies.
 
     Raises:
         ValueError: The bytes are no message.
     """
     while at < stop:
-        tag, at = read_varint(view, at, stop)
+        tag = view[at]
+        at += 1
+        if tag >= 0x80:
+            tag, at = read_varint(view, at - 1, stop)
         wire = tag & 7
-        if wire == _VARINT:
-            end = read_varint(view, at, stop)[1]
-        elif wire == _BYTES:
-            size, at = read_varint(view, at, stop)
+        if wire == _BYTES:
+            if at < stop and view[at] < 0x80:  # most sizes, without a call
+                size, at = view[at], at + 1
+            else:
+                size, at = read_varint(view, at, stop)
             end = at + size
+        elif wire == _VARINT:
+            end = read_varint(view, at, stop)[1]
         elif wire in _SIZES:
             end = at + _SIZES[wire]
         else:
@@ -245,7 +251,7 @@ def fields(view: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int
         at = end
 
 
-def messages(view: memoryview, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
+def messages(view: memoryview | bytes, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of the message in [at, stop) that are messages or bytes: (number, start, stop).
 
     Args:

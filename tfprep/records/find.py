@@ -1,115 +1,66 @@
-"""Where the features of many Examples lie, found for all of them at the same time.
-
-A parser that goes through one Example after another spends some ten microseconds a feature in Python. Examples of one writer are
-alike, so here all of them advance together, one map entry a round, and each step is one operation of NumPy on all records. What
-departs from the form that protobuf's own writers give (a map entry is its key, then its value; numbers are packed) is read by
-`find_in_one`, record by record.
+"""Where the features of an Example lie in its bytes: for readers that read a feature by its offset.
 
 The position of a feature is that of its packed numbers, or of the items of its list of bytes, each with its tag and length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
-from tfprep.fields import Array
-from tfprep.records.example import fields, messages, varint
+from tfprep.records.example import fields, messages
 
 NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
 """The kinds of a feature, by the number of its list in `tf.train.Feature`; 0 for a feature without a list."""
-PADDING = 16
-"""Bytes behind the last payload that may be read: a number has at most ten."""
-
-_FEATURES, _ENTRY_KEY, _ENTRY_VALUE, _ITEM = 0x0A, 0x0A, 0x12, 0x0A
-_LIST_TAGS = (0x0A, 0x12, 0x1A)
-_MOST_KEY = 255
-_MOST_ITEMS = 64
-"""Records with longer lists of bytes are read one by one: every item of the longest list costs all records a round."""
+_MOST_FEATURES = 10_000
+_MESSAGE = 2
+"""The wire type of messages and of bytes."""
 
 
 class ExampleError(ValueError):
-    """The bytes are no `tf.train.Example`, or are one that cannot be read by offset; the text says why."""
+    """The bytes are not a `tf.train.Example`, or are one that cannot be read by offset; the text says why."""
 
 
-@dataclass(frozen=True)
-class Feature:
-    """One feature of some records, one element a record: int64 [N] each.
+class Span(NamedTuple):
+    """The place of a feature in an Example.
 
     Attributes:
-        name: The feature's name.
-        record: The numbers of the records, ascending.
         kind: `BYTES`, `FLOAT`, `INT64`, or `NO_LIST` for a feature that is there without a list.
-        offset: Where its numbers or items begin in the buffer.
-        size: How many bytes they are.
-        count: How many numbers or items they are.
+        offset, size: Where its numbers or items begin, and how many bytes they are.
+        values: How many numbers or items they are.
     """
-
-    name: bytes
-    record: Array
-    kind: Array
-    offset: Array
-    size: Array
-    count: Array
-
-    @property
-    def columns(self) -> tuple[Array, ...]:
-        """All that there is of each record."""
-        return self.record, self.kind, self.offset, self.size, self.count
-
-
-class _Span(NamedTuple):
-    """A feature of one record, as `Feature` describes it."""
 
     kind: int
     offset: int
     size: int
-    items: int
+    values: int
 
 
-def find_features(buffer: Array, start: Array, stop: Array) -> tuple[dict[bytes, Feature], dict[int, str]]:
-    """Find the features of all Examples in a buffer.
+def find_features(payload: bytes) -> dict[bytes, Span]:
+    """Find the features of an Example, in any form that protocol buffers allow.
 
     Args:
-        buffer: uint8 [bytes], with `PADDING` bytes behind the last payload.
-        start: Where each payload begins, int64 [N].
-        stop: Where each ends, int64 [N].
+        payload: The serialized Example.
 
     Returns:
-        The features by name, and by number of the record why its bytes are no Example that can be read by offset.
+        The place of each feature by name; of a name that comes twice the last one, as in protocol buffers.
+
+    Raises:
+        ExampleError: The bytes are not an Example, or one that cannot be read by offset.
     """
-    finder = _Finder(buffer, start, stop)
-    features = list(finder.run())
-    odd, faults = np.flatnonzero(finder.odd), dict[int, str]()
-    if len(odd):  # what was found of a record before it turned out to be odd is found again
-        for number, one in enumerate(features):
-            kept = ~finder.odd[one.record]
-            features[number] = Feature(one.name, *(column[kept] for column in one.columns))
-        features += _one_by_one(buffer, start, stop, odd, faults)
-    by_name: dict[bytes, list[Feature]] = {}
-    for one in features:
-        by_name.setdefault(one.name, []).append(one)
-    return {name: _joined(name, parts) for name, parts in by_name.items()}, faults
-
-
-def find_in_one(payload: bytes | memoryview) -> dict[bytes, _Span]:
-    """Find the features of one Example, in any form that protocol buffers allow; ExampleError where there is none."""
-    spans: dict[bytes, _Span] = {}
-    view = memoryview(payload)
+    spans: dict[bytes, Span] = {}
     try:
-        for number, start, stop in messages(view, 0, len(view), 2):
+        for number, start, stop in messages(payload, 0, len(payload), 2):
             if number == 2:
                 raise ExampleError(
-                    "it is a tf.train.SequenceExample (it has feature_lists), which has no one value a feature; "
+                    "it is a tf.train.SequenceExample (it has feature_lists), which has no one value per feature; "
                     "write each step as a tf.train.Example (tf.io.parse_single_sequence_example reads the steps)"
                 )
-            for inner, first, last in messages(view, start, stop, 1) if number == 1 else ():
+            for inner, first, last in messages(payload, start, stop, 1) if number == 1 else ():
                 if inner == 1:
-                    name, span = _entry(view, first, last)
+                    name, span = _entry(payload, first, last)
                     spans[name] = span
+                    if len(spans) > _MOST_FEATURES:
+                        raise ExampleError(f"it has more than {_MOST_FEATURES:,} features")
     except ExampleError:
         raise
     except ValueError as error:
@@ -117,229 +68,64 @@ def find_in_one(payload: bytes | memoryview) -> dict[bytes, _Span]:
     return spans
 
 
-# --- all records together -------------------------------------------------------------------------------------------
+def head_bytes(size: int) -> int:
+    """Return how many of these bytes are the tag and the length of the single item that fills the rest."""
+    return next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
 
 
-class _Finder:
-    """The state of all records on their way through their entries. A record that departs from the usual form becomes odd."""
-
-    def __init__(self, buffer: Array, start: Array, stop: Array) -> None:
-        self.buffer = buffer
-        self.odd = np.zeros(len(start), bool)
-        self._record = np.flatnonzero(stop > start)
-        self._at, self._stop = start[self._record], stop[self._record]
-
-    def run(self) -> Iterator[Feature]:
-        at, ok = self._tag(self._at, _FEATURES)
-        size, at, fits = self._number(at)
-        self._at = at
-        self._drop(ok & fits & (at + size == self._stop))
-        while len(self._record):
-            yield from self._one_entry()
-            self._drop(self._at < self._stop, odd=False)
-
-    def _drop(self, kept: Array, *, odd: bool = True) -> None:
-        """Leave out the records that are at their end, or are odd."""
-        if kept.all():
-            return
-        if odd:
-            self.odd[self._record[~kept]] = True
-        self._record, self._at, self._stop = self._record[kept], self._at[kept], self._stop[kept]
-
-    def _tag(self, at: Array, *tags: int) -> tuple[Array, Array]:
-        """The position behind a byte, and whether it is one of these."""
-        byte = self.buffer.take(at)
-        ok = byte == tags[0]
-        for tag in tags[1:]:
-            ok |= byte == tag
-        return at + 1, ok
-
-    def _number(self, at: Array) -> tuple[Array, Array, Array]:
-        """A varint, the position behind it, and whether it is of at most six bytes: no size in a file is larger."""
-        byte = self.buffer.take(at)
-        if not (byte >= 0x80).any():
-            return byte.astype(np.int64), at + 1, np.ones(len(at), bool)
-        value, more, end = (byte & 0x7F).astype(np.int64), np.flatnonzero(byte >= 0x80), at + 1
-        ok = np.ones(len(at), bool)
-        for shift in range(7, 42, 7):
-            byte = self.buffer.take(at[more] + shift // 7)
-            value[more] |= (byte & 0x7F).astype(np.int64) << shift
-            end[more] += 1
-            ok[more[byte == 0]] = False  # longer than it needs to be
-            more = more[byte >= 0x80]
-            if not len(more):
-                break
-        ok[more] = False
-        return value, end, ok
-
-    def _one_entry(self) -> Iterator[Feature]:
-        """Read the next map entry of every record."""
-        at, ok = self._tag(self._at, _FEATURES)
-        size, at, fits = self._number(at)
-        end = at + size
-        ok &= fits & (end <= self._stop)
-        at, is_key = self._tag(at, _ENTRY_KEY)
-        length, key, fits = self._number(at)
-        value = key + length
-        ok &= is_key & fits & (length <= _MOST_KEY) & (value < end)
-        at, is_value = self._tag(np.where(ok, value, self._at), _ENTRY_VALUE)
-        size, at, fits = self._number(at)
-        ok &= is_value & fits & (at + size == end)
-        kind, offset, size, count, readable = self._feature(np.where(ok, at, self._at), np.where(ok, end, self._at))
-        ok &= readable
-        columns = [column[ok] for column in (self._record, kind, offset, size, count)]
-        yield from self._by_name(key[ok], length[ok], columns)
-        self._at = np.where(ok, end, self._at)
-        self._drop(ok)
-
-    def _by_name(self, key: Array, length: Array, columns: list[Array]) -> Iterator[Feature]:
-        """Divide the entries by their names. As a rule all records have the same name in the same round."""
-        left = np.arange(len(key))
-        while len(left):
-            first = int(left[0])
-            name = self.buffer[key[first] : key[first] + length[first]]
-            same = length[left] == len(name)
-            for number, byte in enumerate(name.tolist()):
-                same &= self.buffer.take(key[left] + number, mode="clip") == byte
-            here = left[same]
-            record, kind, offset, size, count = (column[here] for column in columns)
-            yield Feature(name.tobytes(), record, kind, offset, size, count)
-            left = left[~same]
-
-    def _feature(self, at: Array, end: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """(kind, offset, size, count, whether it can be read so) of the features that lie in [at, end)."""
-        kind, offset, size, count = np.zeros(len(at), np.int64), at.copy(), np.zeros(len(at), np.int64), end * 0
-        ok = end >= at
-        some = np.flatnonzero(end > at)
-        if not len(some):
-            return kind, offset, size, count, ok
-        inside, is_list = self._tag(at[some], *_LIST_TAGS)
-        kind[some] = np.where(is_list, self.buffer.take(at[some]) >> 3, 0)
-        length, inside, fits = self._number(inside)
-        ok[some] &= is_list & fits & (inside + length == end[some])
-        full = ok[some] & (length > 0)
-        some, inside = some[full], inside[full]
-        for number in (FLOAT, INT64):
-            mine = kind[some] == number
-            if mine.any():
-                self._packed(number, some[mine], inside[mine], end, (offset, size, count, ok))
-        mine = kind[some] == BYTES
-        if mine.any():
-            self._items(some[mine], inside[mine], end, (offset, size, count, ok))
-        return kind, offset, size, count, ok
-
-    def _packed(self, kind: int, some: Array, at: Array, end: Array, out: tuple[Array, ...]) -> None:
-        """Packed numbers; a list of several chunks, or of unpacked numbers, is odd."""
-        offset, size, count, ok = out
-        at, packed = self._tag(at, _ITEM)
-        length, at, fits = self._number(at)
-        fits &= packed & (at + length == end[some])
-        offset[some], size[some] = at, np.where(fits, length, 0)
-        if kind == FLOAT:
-            fits &= length % 4 == 0
-            count[some] = length // 4
-        else:
-            count[some], whole = self._numbers_in(np.where(fits, at, 0), np.where(fits, length, 0))
-            fits &= whole
-        ok[some] &= fits
-
-    def _numbers_in(self, at: Array, size: Array) -> tuple[Array, Array]:
-        """Count the varints in these bytes, and say whether the last of them ends with the bytes."""
-        if (size == 1).all():
-            return np.ones(len(at), np.int64), self.buffer.take(at) < 0x80
-        bytes_ = gather(self.buffer, at, size) < 0x80
-        ends = np.concatenate([[0], np.cumsum(bytes_)])
-        last = np.cumsum(size)
-        whole = np.ones(len(at), bool)
-        full = size > 0
-        whole[full] = bytes_[last[full] - 1]
-        return ends[last] - ends[last - size], whole
-
-    def _items(self, some: Array, at: Array, end: Array, out: tuple[Array, ...]) -> None:
-        """The items of lists of bytes, one of each list a round."""
-        offset, size, count, ok = out
-        offset[some], size[some] = at, end[some] - at
-        for _ in range(_MOST_ITEMS):
-            at, is_item = self._tag(at, _ITEM)
-            length, at, fits = self._number(at)
-            at = at + length
-            fits &= is_item & (at <= end[some])
-            ok[some[~fits]] = False
-            count[some] += 1
-            more = fits & (at < end[some])
-            some, at = some[more], at[more]
-            if not len(some):
-                return
-        ok[some] = False
-
-
-def gather(buffer: Array, at: Array, size: Array) -> Array:
-    """Return the bytes of many pieces of a buffer, one after another: uint8 [sum of size]."""
-    first = np.cumsum(size) - size
-    return buffer.take(np.repeat(at - first, size) + np.arange(int(size.sum())))
-
-
-def _joined(name: bytes, parts: list[Feature]) -> Feature:
-    """Join what several rounds found of one feature, in the order of the records. A name that comes twice has its last value."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [np.concatenate(column) for column in zip(*(part.columns for part in parts), strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    last = order[np.flatnonzero(np.diff(columns[0][order], append=-1))]
-    return Feature(name, *(column[last] for column in columns))
-
-
-# --- one record -------------------------------------------------------------------------------------------------------
-
-
-def _one_by_one(buffer: Array, start: Array, stop: Array, records: Array, faults: dict[int, str]) -> Iterator[Feature]:
-    columns: dict[bytes, list[tuple[int, ...]]] = {}
-    for record in records.tolist():
-        first = int(start[record])
-        try:
-            spans = find_in_one(memoryview(buffer[first : int(stop[record])]))  # type: ignore[arg-type] # a buffer
-        except ValueError as error:
-            faults[record] = str(error)
-            continue
-        for name, span in spans.items():
-            columns.setdefault(name, []).append((record, span.kind, first + span.offset, span.size, span.items))
-    for name, rows in columns.items():
-        yield Feature(name, *np.array(rows, np.int64).T)
-
-
-def _entry(view: memoryview, start: int, stop: int) -> tuple[bytes, _Span]:
-    name, span = b"", _Span(NO_LIST, start, 0, 0)
-    for number, first, last in messages(view, start, stop, 2):
+def _entry(payload: bytes, start: int, stop: int) -> tuple[bytes, Span]:
+    if 4 <= stop - start <= 0x7F:  # the usual form, a name and then its value: half of the time
+        value = start + 2 + payload[start + 1]
+        is_usual = payload[start] == 0x0A and value + 2 <= stop and payload[value] == 0x12
+        if is_usual and payload[value + 1] == stop - value - 2:
+            return payload[start + 2 : value], _feature(payload, value + 2, stop)
+    name, span = b"", Span(NO_LIST, start, 0, 0)
+    for number, first, last in messages(payload, start, stop, 2):
         if number == 1:
-            name = bytes(view[first:last])
+            name = payload[first:last]
         elif number == 2:
-            span = _Span(NO_LIST, first, 0, 0)
-            for kind, at, end in messages(view, first, last, 3):
-                if kind in (BYTES, FLOAT, INT64):
-                    items = [item for item in fields(view, at, end) if item[0] == 1]
-                    span = _one_list(view, kind, items, at, end)
+            span = _feature(payload, first, last)
     return name, span
 
 
-def _one_list(view: memoryview, kind: int, items: list[tuple[int, int, int, int]], start: int, stop: int) -> _Span:
-    """Return the place of strings, one after another, or of numbers that lie in one piece: packed, or a single unpacked one."""
-    if kind == BYTES:
-        content = 0
-        for _, _, at, end in items:
-            content += 1 + len(varint(end - at)) + end - at
-        if content != stop - start:
-            raise ExampleError("a number in it is longer than it needs to be; no writer of Examples does that")
-        return _Span(kind, start, stop - start, len(items))
-    full = [(at, end) for _, _, at, end in items if end > at]
-    if not full:
-        return _Span(kind, start, 0, 0)
-    if len(full) > 1:
-        raise ExampleError("a list of numbers is not packed into one piece; write it with TensorFlow or protobuf anew")
-    at, end = full[0]
+def _feature(payload: bytes, start: int, stop: int) -> Span:
+    span = Span(NO_LIST, start, 0, 0)
+    for kind, wire, first, last in fields(payload, start, stop):
+        if wire != _MESSAGE and kind <= INT64:
+            raise ValueError("a number where a message belongs")
+        if kind == BYTES:
+            span = _strings(payload, first, last)
+        elif kind in (FLOAT, INT64):
+            span = _numbers(payload, kind, first, last)
+    return span
+
+
+def _strings(payload: bytes, start: int, stop: int) -> Span:
+    count, content = 0, start
+    for number, _, at, end in fields(payload, start, stop):
+        if number != 1 or at - content != 2 + (end - at > 0x7F and (end - at).bit_length() - 1) // 7:
+            raise ExampleError("a list of strings holds something else, or a number is longer than it needs to be")
+        count, content = count + 1, end
+    return Span(BYTES, start, stop - start, count)
+
+
+def _numbers(payload: bytes, kind: int, start: int, stop: int) -> Span:
+    """Return the place of numbers that are in one piece: packed, or a single unpacked one."""
+    at = end = start
+    for number, _, first, last in fields(payload, start, stop):
+        if number == 1 and last > first:
+            if end > at:
+                raise ExampleError(
+                    "a list of numbers is not packed into one piece; write it with TensorFlow or protobuf again"
+                )
+            at, end = first, last
+    if end == at:
+        return Span(kind, start, 0, 0)
     if kind == FLOAT:
         if (end - at) % 4:
             raise ExampleError(f"{end - at} bytes are no list of float32")
-        return _Span(kind, at, end - at, (end - at) // 4)
-    if view[end - 1] >= 0x80:
-        raise ExampleError("the last number of a list has no end")
-    return _Span(kind, at, end - at, sum(byte < 0x80 for byte in view[at:end]))
+        return Span(kind, at, end - at, (end - at) // 4)
+    values = 1 if end - at == 1 else sum(byte < 0x80 for byte in payload[at:end])
+    if payload[end - 1] >= 0x80 or end - at > 10 * values:
+        raise ExampleError("a number of a list has no end")
+    return Span(kind, at, end - at, values)

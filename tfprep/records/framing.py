@@ -10,14 +10,12 @@ compression, so a record can be read alone by its offset. Offsets are those of t
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
-import numpy as np
 
 from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
@@ -26,6 +24,8 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 """The bytes that a frame adds to its payload."""
+MOST_RECORD = 1 << 31
+"""The largest message of protocol buffers has 2 GiB."""
 OTHER_RECORD = "this is not the record that the index describes; the shard and the index come from different builds"
 
 
@@ -88,6 +88,53 @@ class RecordWriter:
         return written
 
 
+class Found(NamedTuple):
+    """A record of a file, or why there is none.
+
+    Attributes:
+        offset: Where it begins.
+        payload: Its content; None where the rest of the file cannot be read.
+        payload_crc: The masked CRC-32C that follows the payload.
+        fault: What is wrong with it; "" if nothing is.
+    """
+
+    offset: int
+    payload: bytes | None
+    payload_crc: int
+    fault: str
+
+
+def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
+    """Read all records of a file of `size` bytes, one in memory at a time.
+
+    A record with a wrong checksum has a fault, and those after it are read. After a wrong length nothing can be read: the last
+    one has no payload.
+    """
+    offset = 0
+    while offset < size:
+        header = file.read(HEADER_BYTES)
+        length, crc = struct.unpack("<QI", header.ljust(HEADER_BYTES, b"\0"))
+        needed, rest, fault = length + FRAME_BYTES, size - offset, ""
+        if len(header) < HEADER_BYTES:
+            fault = f"cut short: {len(header)} of {HEADER_BYTES} bytes of the record are there"
+        elif masked_crc(header[:8]) != crc:
+            fault = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
+        elif length >= MOST_RECORD:
+            fault = f"a record of {length:,} bytes, more than protocol buffers allow"
+        elif needed > rest:
+            fault = f"cut short: {rest} of {needed} bytes of the record are there"
+        body = b"" if fault else file.read(length + FOOTER_BYTES)
+        if not fault and len(body) < length + FOOTER_BYTES:
+            fault = f"cut short: {len(body) + HEADER_BYTES} of {needed} bytes of the record are there"
+        if fault:
+            yield Found(offset, None, 0, fault)
+            return
+        payload, payload_crc = body[:length], footer_crc(body)
+        wrong = masked_crc(payload) != payload_crc
+        yield Found(offset, payload, payload_crc, "wrong checksum of the payload" if wrong else "")
+        offset += needed
+
+
 def read_records(path: Path) -> Iterator[tuple[Frame, bytes]]:
     """Read every record of a file in order, one in memory at a time.
 
@@ -98,13 +145,10 @@ def read_records(path: Path) -> Iterator[tuple[Frame, bytes]]:
         RecordError: A record is cut short or fails a checksum. The records after it can be read with `read_record` and an index.
     """
     with path.open("rb") as file:
-        offset, number = 0, 0
-        while header := file.read(HEADER_BYTES):
-            size = _payload_size(header, path, number, offset)
-            payload = _check_body(file.read(size + FOOTER_BYTES), size, path, number, offset)
-            yield Frame(offset, size + FRAME_BYTES), payload
-            offset += size + FRAME_BYTES
-            number += 1
+        for number, found in enumerate(find_records(file, path.stat().st_size)):
+            if found.payload is None or found.fault:
+                raise RecordError(found.fault, path=str(path), record=number, offset=found.offset)
+            yield Frame(found.offset, len(found.payload) + FRAME_BYTES), found.payload
 
 
 def read_record(
@@ -178,89 +222,3 @@ def read_index(path: Path) -> list[Frame]:
             raise DatasetError(f"{path}, line {number}: expected '<offset> <size>', found {line!r}")
         frames.append(Frame(int(words[0]), int(words[1])))
     return frames
-
-
-# --- the records of a block --------------------------------------------------------------------------------------------
-
-_LENGTH = struct.Struct("<Q").unpack_from
-MOST_RECORD = 1 << 31
-"""The largest message of protocol buffers has 2 GiB."""
-
-
-class Walk(NamedTuple):
-    """The whole records of a block, and what follows them.
-
-    Attributes:
-        start: Where each payload begins in the block, int64 [N].
-        stop: Where each payload ends, int64 [N].
-        payload_crc: The masked CRC-32C that stands behind each payload, uint32 [N].
-        end: Where the last whole record ends.
-        needed: Bytes of the record that begins there, as far as they are known; 0 where the block ends with a record.
-        fault: Why no record follows; "" where the rest is the beginning of one.
-    """
-
-    start: Array
-    stop: Array
-    payload_crc: Array
-    end: int
-    needed: int
-    fault: str
-
-
-def walk(block: Array) -> Walk:
-    """Find the records of a block, uint8 [bytes], that begins with a record; the checksums of their lengths are compared."""
-    offsets: list[int] = []
-    at, needed, limit, last = 0, 0, len(block), len(block) - HEADER_BYTES
-    content = memoryview(block)  # type: ignore[arg-type] # a buffer
-    while at <= last:
-        (size,) = _LENGTH(content, at)
-        following = at + size + FRAME_BYTES
-        if following > limit:
-            needed = size + FRAME_BYTES
-            break
-        offsets.append(at)
-        at = following
-    if not needed and at < limit:
-        needed = HEADER_BYTES
-    offset = np.array(offsets, np.int64)
-    stop = np.append(offset[1:], at)[: len(offset)]
-    right = _length_crcs(block, offset)
-    fault = ""
-    if not right.all():
-        first = int(np.flatnonzero(~right)[0])
-        at, needed, fault = int(offset[first]), 0, _fault(block, int(offset[first]))
-        offset, stop = offset[:first], stop[:first]
-    elif needed > HEADER_BYTES or (needed == HEADER_BYTES and at <= last):
-        fault = _fault(block, at)
-    crc = _uint32_at(block, stop - FOOTER_BYTES)
-    return Walk(offset + HEADER_BYTES, stop - FOOTER_BYTES, crc, at, needed, fault)
-
-
-def _fault(block: Array, at: int) -> str:
-    """Why no record begins here; "" where one does."""
-    size, crc = struct.unpack("<QI", block[at : at + HEADER_BYTES].tobytes())
-    if masked(google_crc32c.value(block[at : at + 8].tobytes())) != crc:
-        return "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
-    return "" if size < MOST_RECORD else f"a record of {size:,} bytes, more than protocol buffers allow"
-
-
-def _length_crcs(block: Array, offset: Array) -> Array:
-    """Return whether the checksum behind each length is right: CRC-32C by table, a byte of all lengths at a time."""
-    crc = np.full(len(offset), 0xFFFFFFFF, np.uint32)
-    for byte in range(8):
-        crc = _TABLE.take((crc ^ block.take(offset + byte)) & np.uint32(0xFF)) ^ (crc >> np.uint32(8))
-    crc = ~crc
-    expected = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
-    return np.asarray(expected == _uint32_at(block, offset + 8))
-
-
-def _uint32_at(block: Array, at: Array) -> Array:
-    """Return the little-endian numbers of four bytes that begin at these places."""
-    parts = (block.take(at + byte).astype(np.uint32) << np.uint32(8 * byte) for byte in range(4))
-    return np.asarray(functools.reduce(np.bitwise_or, parts))
-
-
-_TABLE = np.arange(256, dtype=np.uint32)
-"""The remainders of all bytes by Castagnoli's polynomial, bits reflected."""
-for _ in range(8):
-    _TABLE = np.where(_TABLE & 1, (_TABLE >> np.uint32(1)) ^ np.uint32(0x82F63B78), _TABLE >> np.uint32(1))

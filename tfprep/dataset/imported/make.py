@@ -50,7 +50,6 @@ class IndexOptions:
     """Options of an index.
 
     Attributes:
-        verify: Whether the checksum of every payload is compared.
         on_bad: "raise" at the first record that cannot be part of a dataset, or "skip": leave them out and list them.
         key: The feature that gives each record its key; None for the shard's name and the record's number.
         require: Features without which a record is left out.
@@ -58,7 +57,6 @@ class IndexOptions:
         workers: The number of processes; None for one a usable CPU, 0 for this process alone.
     """
 
-    verify: bool = False
     on_bad: str = "raise"
     key: str | None = None
     require: tuple[str, ...] = ()
@@ -251,15 +249,11 @@ def _scan(
             versions = zip(info.files[0], old.imported.versions[split], strict=True)
             before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
             shards[split] = [
-                shard if split in splits or find_receipt(shard, work, verify=False) else current(shard.path)
-                for shard in before
+                shard if split in splits or find_receipt(shard, work) else current(shard.path) for shard in before
             ]
     shards |= splits
 
-    def receipt(split: str, shard: Shard) -> Scanned | None:
-        return find_receipt(shard, work, verify=options.verify and split in splits)
-
-    new = [shard for split, some in shards.items() for shard in some if receipt(split, shard) is None]
+    new = [shard for some in shards.values() for shard in some if find_receipt(shard, work) is None]
     total = sum(shard.bytes for some in shards.values() for shard in some)
     done = total - sum(shard.bytes for shard in new)
     on_bytes(done, total)
@@ -269,11 +263,11 @@ def _scan(
         done += more
         on_bytes(done, total)
 
-    scan_shards(new, work, verify=options.verify, workers=options.workers, on_bytes=count)
+    scan_shards(new, work, workers=options.workers, on_bytes=count)
     groups: dict[str, list[tuple[Shard, Scanned]]] = {split: [] for split in shards}
     for split, some in shards.items():
         for shard in some:
-            found = receipt(split, shard)
+            found = find_receipt(shard, work)
             assert found is not None, shard
             groups[split].append((shard, found))
     return groups, new

@@ -1,4 +1,4 @@
-"""Shards, each read once in blocks of whole records: where these and their features lie, values for the index, a summary.
+"""Shards, each read once: where the records and their features are, values for the index, a summary.
 
 What is found is written block by block to a part file, a sequence of Arrow streams of one batch each, so that a shard of any
 size takes the memory of one block. A receipt is written after it.
@@ -7,44 +7,54 @@ size takes the memory of one block. A receipt is written after it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import math
 import os
+import re
+import struct
+from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset.imported.schema import LONGEST_VALUE, START_BYTES, FeatureSummary, merge
+from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, START_BYTES, FeatureSummary, merge
 from tfprep.dataset.imported.shards import Shard, current, open_shard
 from tfprep.dataset.plain_json import from_json, indented
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import Array
-from tfprep.images.headers import JPEG, NO_IMAGE, Headers, read_headers
+from tfprep.images.headers import Header, read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.pool import Died, Done, Mark, Pool, Progress
-from tfprep.records.example import messages
-from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, PADDING, Feature, find_features, gather
-from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Walk, masked, walk
+from tfprep.records.example import fields, read_varint
+from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, find_features, head_bytes
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
 from tfprep.storage.local import whole_file, write_whole
 from tfprep.storage.urls import is_remote
 
 BLOCK_BYTES = 16 << 20
-"""Large enough that the cost of an operation of NumPy is spread over many records, small enough for a few processes at once."""
-
+_BLOCK_ROWS, _BLOCK_CELLS = 1 << 16, 1 << 22
+"""What a block holds at most: bytes of records, records, and records times features. Any number of processes has the memory."""
+_MOST_FEATURES = 10_000
+"""Features of all records of a shard: each is a column."""
 _GZIP, _ZLIB = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 MISSING = -1
 """The kind of a feature in a record that does not have it."""
 _LOOKED_AT = 64
-"""Records of a block whose lists of strings, or long strings, are checked for UTF-8."""
+"""Records of a block whose lists of strings, or long strings, are checked for text."""
 _KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 FEATURES = b"features"
 """The entry of a part's metadata that names the features of a block, in the order of their numbers."""
+_FLOAT = struct.Struct("<f").unpack_from
+_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
+"""Control characters other than tabs and ends of lines: what holds one is not text."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +74,8 @@ class Scanned:
         form: The version of receipts.
         path: The shard's path, relative to the folder of receipts, or its URL.
         bytes, version: Its size, and a text that changes when it is written.
-        verify: Whether the checksum of every payload was compared.
         records: The number of good records, which are in the part file.
-        bad: The records that are no Examples, or whose checksum is wrong.
+        bad: The records that are not Examples, or whose checksum is wrong.
         fault: Why the file does not end with a record; "" if it does.
         end: Where its last whole record ends.
         summaries: The summary of each feature, over the good records.
@@ -76,7 +85,6 @@ class Scanned:
     path: str
     bytes: int
     version: str
-    verify: bool
     records: int
     bad: tuple[LostRecord, ...]
     fault: str
@@ -94,19 +102,41 @@ def scan(
         identity: The first fields of `Scanned`.
         out: The part file.
         on_bytes: Called with the number of bytes of each block.
+
+    Raises:
+        DatasetError: The records have too many different features.
     """
     summaries: dict[str, FeatureSummary] = {}
     bad: list[LostRecord] = []
-    number = end = 0
-    fault = ""
-    for block in blocks(file, identity["bytes"]):
-        if records := len(block.walk.start):
-            of_block, lost = _scan_block(block, number, out, verify=identity["verify"])
-            summaries, bad = merge(summaries, of_block), bad + lost
-            number += records
-        end, fault = block.offset + block.walk.end, block.walk.fault
-        on_bytes(block.walk.end)
-    return Scanned(**identity, records=number - len(bad), bad=tuple(bad), fault=fault, end=end, summaries=summaries)
+    end, fault, records, block = 0, "", 0, _Block(0)
+
+    def write() -> None:
+        nonlocal summaries, records, block
+        if block.records:
+            summaries, records = merge(summaries, block.write(out)), records + len(block.records) // 4
+        if len(summaries) > _MOST_FEATURES:
+            raise DatasetError(f"{identity['path']} has more than {_MOST_FEATURES:,} different features")
+        on_bytes(end - block.start)
+        block = _Block(end)
+
+    for number, found in enumerate(find_records(file, identity["bytes"])):
+        if found.payload is None:
+            fault = found.fault
+            break
+        end = found.offset + len(found.payload) + FRAME_BYTES
+        try:
+            spans = find_features(found.payload)
+            reason = found.fault
+        except ExampleError as error:
+            reason = found.fault or str(error)
+        if reason:
+            bad.append(LostRecord(number, found.offset, reason))
+        else:
+            block.add(number, found.offset, found.payload, found.payload_crc, spans)
+        if end - block.start >= BLOCK_BYTES or block.is_full:
+            write()
+    write()
+    return Scanned(**identity, records=records, bad=tuple(bad), fault=fault, end=end, summaries=summaries)
 
 
 def read_part(file: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -116,258 +146,199 @@ def read_part(file: BinaryIO) -> Iterator[pa.RecordBatch]:
             yield from stream
 
 
-def _scan_block(
-    block: Block, first: int, out: BinaryIO, *, verify: bool
-) -> tuple[dict[str, FeatureSummary], list[LostRecord]]:
-    """Write the rows of a block whose first record has the number `first`; return its summaries and its bad records."""
-    start, stop, crc = block.walk.start, block.walk.stop, block.walk.payload_crc
-    features, faults = find_features(block.bytes, start, stop)
-    if verify:
-        for number, (first_byte, last, stored) in enumerate(
-            zip(start.tolist(), stop.tolist(), crc.tolist(), strict=True)
-        ):
-            if masked(google_crc32c.value(block.bytes[first_byte:last].tobytes())) != stored:
-                faults[number] = "wrong checksum of the payload"
-    good = np.ones(len(start), bool)
-    good[list(faults)] = False
-    rows = _Rows(block, first, good)
-    columns: dict[str, Any] = rows.columns()
-    summaries: dict[str, FeatureSummary] = {}
-    for number, name in enumerate(sorted(features)):
-        summary, found = rows.feature(features[name], number)
-        summaries[name.decode("utf-8", "surrogateescape")] = summary
-        columns |= found
-    batch = pa.RecordBatch.from_pydict(columns, metadata={FEATURES: json.dumps(list(summaries)).encode()})
-    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-        stream.write_batch(batch)
-    return summaries, [
-        LostRecord(first + number, block.offset + int(start[number]) - HEADER_BYTES, reason)
-        for number, reason in sorted(faults.items())
-    ]
+class _Block:
+    """The good records of a block of a file, as rows of the part file."""
 
+    def __init__(self, start: int) -> None:
+        """`start` is where the block begins in the file."""
+        self.start = start
+        self.records = array("q")
+        """Number, offset, size and checksum of each record."""
+        self._features: dict[bytes, _Feature] = {}
 
-class _Rows:
-    """The good records of a block, as rows of the part file."""
+    @property
+    def is_full(self) -> bool:
+        rows = len(self.records) // 4
+        return rows >= _BLOCK_ROWS or rows * len(self._features) >= _BLOCK_CELLS
 
-    def __init__(self, block: Block, first_number: int, good: Array) -> None:
-        self._block, self._buffer, self._good = block, block.bytes, good
-        self._numbers = np.flatnonzero(good)
-        self._first = first_number
-        self._row = np.cumsum(good) - 1
+    def add(self, number: int, offset: int, payload: bytes, crc: int, spans: Mapping[bytes, Span]) -> None:
+        """Add a record."""
+        row = len(self.records) // 4
+        self.records.extend((number, offset, len(payload) + FRAME_BYTES, crc))
+        for name, span in spans.items():
+            feature = self._features.get(name)
+            if feature is None:
+                words = set(re.split(rb"[^a-z]+", name.lower()))
+                feature = self._features[name] = _Feature(bool(words & {word.encode() for word in BOX_WORDS}))
+            feature.add(row, offset + HEADER_BYTES, payload, span)
 
-    def columns(self) -> dict[str, Any]:
-        """Return the places of the records in the file."""
-        start, stop, crc = (column[self._numbers] for column in self._block.walk[:3])
-        return {
-            "number": (self._numbers + self._first).astype(np.int64),
-            "offset": start - HEADER_BYTES + self._block.offset,
-            "size": stop - start + FRAME_BYTES,
-            "payload_crc": crc,
+    def write(self, out: BinaryIO) -> dict[str, FeatureSummary]:
+        """Write the rows; return the summary of each feature."""
+        number, offset, size, crc = np.frombuffer(self.records, np.int64).reshape(-1, 4).T
+        columns: dict[str, Any] = {
+            "number": number,
+            "offset": offset,
+            "size": size,
+            "payload_crc": crc.astype(np.uint32),
         }
-
-    def feature(self, feature: Feature, number: int) -> tuple[FeatureSummary, dict[str, Any]]:
-        """The summary of a feature, and its columns: kind, offset in the file, size, and values if there is at most one each."""
-        kept = self._good[feature.record]
-        feature = Feature(
-            feature.name,
-            self._row[feature.record[kept]],
-            *(getattr(feature, name)[kept] for name in ("kind", "offset", "size", "count")),
-        )
-        item, item_size = feature.offset.copy(), feature.size.copy()
-        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
-        head = head_bytes(item_size[single])  # the content of a single string, without its tag and length
-        item[single] += head
-        item_size[single] -= head
-        headers = self._headers(feature, item, item_size)
-        offset = np.where(feature.size > 0, feature.offset + self._block.offset, 0)
-        columns = {
-            "kind": self._spread(feature.record, feature.kind, MISSING, np.int8),
-            "offset": self._spread(feature.record, offset, 0, np.int64),
-            "size": self._spread(feature.record, feature.size, 0, np.int64),
-        }
-        if headers is not None:
-            columns |= {
-                side: self._spread(feature.record, getattr(headers, side), 0, np.int32) for side in ("height", "width")
-            }
-        if (values := self._values(feature, item, item_size)) is not None:
-            columns["value"] = values
-        named = {f"{number}.{name}": column for name, column in columns.items()}
-        return self._summary(feature, item, item_size, headers), named
-
-    def _spread(self, rows: Array, values: Array, missing: int, dtype: Any) -> Array:
-        """The values of all rows, `missing` where a row has none."""
-        column = np.full(len(self._numbers), missing, dtype)
-        column[rows] = values
-        return column
-
-    def _headers(self, feature: Feature, item: Array, size: Array) -> Headers | None:
-        """The headers of the images; None where no value is one."""
-        single = (feature.kind == BYTES) & (feature.count == 1)
-        if not single.any():
-            return None
-        first = self._buffer.take(item)
-        single &= (size > 3) & ((first == 0xFF) | (first == 0x89))
-        if not single.any():
-            return None
-        headers = read_headers(self._buffer, item, np.where(single, size, 0))
-        return headers if (headers.format != NO_IMAGE).any() else None
-
-    def _values(self, feature: Feature, item: Array, size: Array) -> pa.Array | None:
-        """The single values as an Arrow array with nulls; None where a record has several, or they are long."""
-        kinds = set(np.flatnonzero(np.bincount(feature.kind[feature.count > 0])).tolist())
-        if len(kinds) != 1 or feature.count.max() > 1:
-            return None
-        one = np.flatnonzero(feature.count == 1)
-        kind, rows, at, length = kinds.pop(), feature.record[one], item[one], size[one]
-        if kind == BYTES:
-            return self._strings(rows, at, length) if length.max() <= LONGEST_VALUE else None
-        if kind == INT64:
-            varints = np.zeros(len(rows), np.uint64)
-            for byte in range(int(length.max(initial=0))):
-                more = np.flatnonzero(length > byte)
-                group = (self._buffer.take(at[more] + byte) & 0x7F).astype(np.uint64)
-                varints[more] |= group << np.uint64(7 * byte)
-            numbers: Array = varints.view(np.int64)
-        else:
-            content = np.stack([self._buffer.take(at + byte) for byte in range(4)], axis=1)
-            numbers = content.view("<f4")[:, 0]
-        missing = np.ones(len(self._numbers), bool)
-        missing[rows] = False
-        dtype = np.int64 if kind == INT64 else np.float32
-        return pa.array(self._spread(rows, numbers, 0, dtype), mask=missing if missing.any() else None)
-
-    def _strings(self, rows: Array, at: Array, length: Array) -> pa.Array:
-        sizes = self._spread(rows, length, 0, np.int64)
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        content = gather(self._buffer, at, length)
-        present = self._spread(rows, np.ones(len(rows)), 0, bool)
-        validity = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-        buffers = [validity, pa.py_buffer(ends), pa.py_buffer(content)]
-        return pa.Array.from_buffers(pa.large_binary(), len(sizes), buffers)
-
-    def _summary(self, feature: Feature, item: Array, size: Array, headers: Headers | None) -> FeatureSummary:
-        if not len(feature.record):
-            return FeatureSummary()
-        kind = np.where(feature.count > 0, feature.kind, NO_LIST)
-        counts = np.bincount(kind).tolist()
-        images: dict[str, int] = {}
-        heights = widths = None
-        if headers is not None:
-            images, heights, widths = _image_summary(headers)
-        return FeatureSummary(
-            records=len(feature.record),
-            kinds={_KINDS[number]: count for number, count in enumerate(counts) if count},
-            counts=(int(feature.count.min()), int(feature.count.max())),
-            sizes=(int(size.min()), int(size.max())),
-            images=images,
-            heights=heights,
-            widths=widths,
-            utf8=headers is not None or self._is_utf8(feature, item, size),
-            start=self._buffer[item[0] : item[0] + min(START_BYTES, size[0])].tobytes().hex(),
-        )
-
-    def _is_utf8(self, feature: Feature, item: Array, size: Array) -> bool:
-        """Return whether strings are text: all short single ones of a block, and some of the others."""
-        single = np.flatnonzero((feature.kind == BYTES) & (feature.count == 1))
-        short = single[size[single] <= LONGEST_VALUE]
-        if not _all_decode(gather(self._buffer, item[short], size[short]), size[short]):
-            return False
-        pieces = []
-        for number in single[size[single] > LONGEST_VALUE][:_LOOKED_AT].tolist():
-            pieces.append(self._buffer[item[number] : item[number] + size[number]].tobytes())
-        for number in np.flatnonzero((feature.kind == BYTES) & (feature.count > 1))[:_LOOKED_AT].tolist():
-            items = memoryview(self._buffer[item[number] : item[number] + size[number]].tobytes())
-            pieces += [bytes(items[start:stop]) for _, start, stop in messages(items, 0, len(items), 1)]
-        try:
-            for piece in pieces:
-                piece.decode()
-        except UnicodeDecodeError:
-            return False
-        return True
+        summaries: dict[str, FeatureSummary] = {}
+        for place, name in enumerate(sorted(self._features)):
+            feature = self._features[name]
+            summaries[name.decode("utf-8", "surrogateescape")] = feature.summary()
+            columns |= {f"{place}.{part}": column for part, column in feature.columns(len(number)).items()}
+        batch = pa.RecordBatch.from_pydict(columns, metadata={FEATURES: json.dumps(list(summaries)).encode()})
+        with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_batch(batch)
+        return summaries
 
 
-def head_bytes(size: Array) -> Array:
-    """Return how many of these bytes are the tag and the length of the single item that fills the rest."""
-    head = np.full(len(size), 2, np.int64)
-    for more in range(1, 6):
-        head += size - 2 - more >= 1 << (7 * more)
-    return head
-
-
-def _image_summary(headers: Headers) -> tuple[dict[str, int], tuple[int, int] | None, tuple[int, int] | None]:
-    images: dict[str, int] = {}
-    readable = (headers.format != NO_IMAGE) & (headers.height > 0) & (headers.width > 0)
-    readable &= headers.height * headers.width <= MAX_PIXELS
-    counts = np.bincount((headers.format << 16 | headers.channels << 8 | headers.bits)[readable])  # a byte each
-    for code in np.flatnonzero(counts).tolist():
-        form = "jpeg" if code >> 16 == JPEG else "png"
-        images[f"{form} {code >> 8 & 0xFF} {code & 0xFF}"] = int(counts[code])
-    if not readable.any():
-        return {"unreadable": int((headers.format != NO_IMAGE).sum())}, None, None
-    if unreadable := int(((headers.format != NO_IMAGE) & ~readable).sum()):
-        images["unreadable"] = unreadable
-    sides = [headers.height[readable], headers.width[readable]]
-    heights, widths = ((int(side.min()), int(side.max())) for side in sides)
-    return images, heights, widths
-
-
-def _all_decode(content: Array, sizes: Array) -> bool:
-    """Return whether each of these strings is UTF-8."""
-    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    strings = pa.Array.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(ends), pa.py_buffer(content)])
-    try:
-        strings.cast(pa.large_string())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-# --- blocks -------------------------------------------------------------------------------------------------------------
-
-
-class Block(NamedTuple):
-    """Whole records of a file.
+@dataclass
+class _Feature:
+    """One feature of the records of a block.
 
     Attributes:
-        offset: Where the block begins in the file.
-        bytes: Its bytes, uint8 [N], with `PADDING` behind them; valid until the next block is asked for.
-        walk: Where the records lie in it, and why no record follows.
+        is_box: Whether its name is one of boxes, so that the range of its numbers counts.
+        spans: Row, kind, offset in the file, bytes, count, bytes of the value, height and width of each.
+        values: Its values, while no record has several and none is long; None after that.
+        forms: The number of images by what their headers say.
+        is_text: Whether all strings that were looked at are text.
     """
 
-    offset: int
-    bytes: Array
-    walk: Walk
+    is_box: bool
+    spans: Any = field(default_factory=lambda: array("q"))
+    values: list[Any] | None = field(default_factory=list)
+    forms: Counter[str] = field(default_factory=Counter)
+    is_text: bool = True
+    looked_at: int = 0
+    start: bytes = b""
+    greatest: float = -math.inf
+
+    def add(self, row: int, base: int, payload: bytes, span: Span) -> None:
+        """Add the feature of a record, whose payload is at `base` in the file."""
+        kind, offset, size, count = span
+        height = width = 0
+        value: Any = None
+        value_size = size
+        if count == 1:
+            if kind == BYTES:
+                value = payload[offset + (2 if size < 0x82 else head_bytes(size)) : offset + size]
+                value_size = len(value)
+                if header := read_header(value):
+                    height, width = self._image(header)
+                elif self.is_text:
+                    self._look(value, value_size > LONGEST_VALUE)
+                if value_size > LONGEST_VALUE:
+                    value = self.values = None
+            elif kind == INT64:
+                value = payload[offset] if size == 1 else _signed(read_varint(payload, offset, offset + size)[0])
+            else:
+                value = _FLOAT(payload, offset)[0]
+        elif count > 1:
+            self.values = None
+            if kind == BYTES and self.is_text:
+                self._look_at_list(payload, offset, size)
+        if self.values is not None:
+            self.values.append(value)
+        if not self.start:
+            self.start = payload[offset + size - value_size : offset + size][:START_BYTES]
+        if self.is_box and kind == FLOAT and count:
+            self.greatest = max(
+                self.greatest, float(np.nanmax(np.frombuffer(payload, "<f4", count, offset), initial=-math.inf))
+            )
+        self.spans.extend((row, kind, base + offset if size else 0, size, count, value_size, height, width))
+
+    def _image(self, header: Header) -> tuple[int, int]:
+        """Count an image; return its height and width."""
+        height, width = header.height, header.width
+        is_readable = height > 0 and width > 0 and height * width <= MAX_PIXELS
+        self.forms[f"{header.format} {header.channels} {header.bits}" if is_readable else "unreadable"] += 1
+        return (height, width) if is_readable else (0, 0)
+
+    def _look(self, value: bytes, is_long: bool) -> None:
+        """Note a string that is not text: all short ones of a block, and some of the long ones."""
+        self.looked_at += is_long
+        if not is_long or self.looked_at <= _LOOKED_AT:
+            self.is_text = is_text(value)
+
+    def _look_at_list(self, payload: bytes, offset: int, size: int) -> None:
+        self.looked_at += 1
+        if self.looked_at <= _LOOKED_AT:
+            self.is_text = all(is_text(payload[at:end]) for _, _, at, end in fields(payload, offset, offset + size))
+
+    def _table(self) -> Array:
+        return np.frombuffer(self.spans, np.int64).reshape(-1, 8)
+
+    def columns(self, records: int) -> dict[str, Any]:
+        """Return the columns of the part file: of all records, with values if none has several."""
+        table = self._table()
+        rows = table[:, 0]
+
+        def spread(values: Array, missing: int, dtype: Any) -> Array:
+            column = np.full(records, missing, dtype)
+            column[rows] = values
+            return column
+
+        columns: dict[str, Any] = {
+            "kind": spread(table[:, 1], MISSING, np.int8),
+            "offset": spread(table[:, 2], 0, np.int64),
+            "size": spread(table[:, 3], 0, np.int64),
+            "value_size": spread(table[:, 5], 0, np.int64),
+        }
+        if self.forms:
+            columns |= {"height": spread(table[:, 6], 0, np.int32), "width": spread(table[:, 7], 0, np.int32)}
+        kinds = np.unique(table[table[:, 4] > 0, 1])
+        if self.values is not None and len(kinds) == 1:
+            values: list[Any] = [None] * records
+            for row, value in zip(rows.tolist(), self.values, strict=True):
+                values[row] = value
+            columns["value"] = pa.array(
+                values, {BYTES: pa.large_binary(), INT64: pa.int64(), FLOAT: pa.float32()}[kinds[0]]
+            )
+        return columns
+
+    def summary(self) -> FeatureSummary:
+        """Return what is known of the feature in this block."""
+        table = self._table()
+        _, kind, _, _, count, size, height, width = table.T
+        kinds = np.bincount(np.where(count > 0, kind, NO_LIST)).tolist()
+        sized = height > 0
+        heights, widths = ((int(s[sized].min()), int(s[sized].max())) if sized.any() else None for s in (height, width))
+        return FeatureSummary(
+            records=len(table),
+            kinds={_KINDS[number]: amount for number, amount in enumerate(kinds) if amount},
+            counts=(int(count.min()), int(count.max())),
+            sizes=(int(size.min()), int(size.max())),
+            images=dict(sorted(self.forms.items())),
+            heights=heights,
+            widths=widths,
+            text=self.is_text,
+            start=self.start.hex(),
+            greatest=self.greatest if math.isfinite(self.greatest) else None,
+        )
 
 
-def blocks(file: BinaryIO, size: int) -> Iterator[Block]:
-    """Read a file of `size` bytes block by block. The last block has a fault if the file does not end with a record."""
-    buffer = np.zeros(min(BLOCK_BYTES, max(size, HEADER_BYTES)) + PADDING, np.uint8)
-    offset = filled = 0
-    while True:
-        room = len(buffer) - PADDING - filled
-        filled += file.readinto(buffer[filled : filled + min(room, size - offset - filled)])  # type: ignore[attr-defined]
-        at_end = offset + filled >= size or (room > 0 and filled < len(buffer) - PADDING)
-        found = walk(buffer[:filled])
-        if at_end and not found.fault and found.end < filled:
-            there = f"{filled - found.end} of {found.needed} bytes of the record are there"
-            found = found._replace(fault=f"cut short: {there}")
-        yield Block(offset, buffer, found)
-        if at_end or found.fault:
-            return
-        filled -= found.end
-        rest = buffer[found.end : found.end + filled].copy()
-        if found.needed + PADDING > len(buffer):
-            buffer = np.zeros(found.needed + PADDING, np.uint8)
-        buffer[:filled] = rest
-        offset += found.end
+def is_text(value: bytes) -> bool:
+    """Return True if a string is UTF-8 without control characters other than tabs and ends of lines."""
+    if _CONTROL.search(value):
+        return False
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return not value or not value.isspace()
+
+
+def _signed(number: int) -> int:
+    number &= (1 << 64) - 1
+    return number - (1 << 64) if number >> 63 else number
 
 
 def compression_of(start: bytes) -> str:
     """GZIP or ZLIB if a file that begins with these bytes is compressed as a whole, as `TFRecordOptions` asks for; else ""."""
     if start.startswith(_GZIP):
         return "GZIP"
-    is_whole = start.startswith(_ZLIB) and len(start) >= HEADER_BYTES and walk(np.frombuffer(start, np.uint8)).fault
-    return "ZLIB" if is_whole else ""
+    first = next(find_records(io.BytesIO(start), len(start)), None)
+    return "ZLIB" if start.startswith(_ZLIB) and first is not None and first.fault.startswith("wrong") else ""
 
 
 # --- many shards, in this process or in several ------------------------------------------------------------------------
@@ -376,7 +347,7 @@ def compression_of(start: bytes) -> str:
 FEW_BYTES = 64 << 20
 """Less than this is scanned sooner than another process has started, which takes half a second."""
 _ENTRY = f"{__name__}:open_scan"
-_VERSION = 2
+_VERSION = 3
 _IDENTITY = ("form", "path", "bytes", "version")
 OnBytes = Callable[[int], None]
 
@@ -385,7 +356,6 @@ def scan_shards(
     shards: Sequence[Shard],
     folder: Path,
     *,
-    verify: bool,
     workers: int | None = None,
     on_bytes: OnBytes = lambda _: None,
 ) -> None:
@@ -394,7 +364,6 @@ def scan_shards(
     Args:
         shards: The shards.
         folder: Where parts and receipts lie.
-        verify: Whether the checksum of every payload is compared.
         workers: The number of processes; None for one a usable CPU, 0 for this process alone.
         on_bytes: Called with the number of bytes that were read.
 
@@ -404,10 +373,10 @@ def scan_shards(
     count = min(usable_cpus() if workers is None else workers, len(shards))
     if count <= 1 or (workers is None and sum(shard.bytes for shard in shards) < FEW_BYTES):
         for shard in shards:
-            scan_one(shard, folder, verify=verify, on_bytes=on_bytes)
+            scan_one(shard, folder, on_bytes)
         return
     shards = sorted(shards, key=lambda shard: -shard.bytes)
-    with closing(Pool(_ENTRY, (folder, verify), count)) as processes:
+    with closing(Pool(_ENTRY, folder, count)) as processes:
         done = {processes.submit(shard): 0 for shard in shards}
         for event in processes.events():
             if isinstance(event, Progress | Done):
@@ -419,11 +388,11 @@ def scan_shards(
                 raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
-def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> None:
+def scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
     """Scan one shard, and write its part and its receipt."""
     identity = _identity(shard, folder)
     part, receipt = _paths(folder, identity)
-    receipt.unlink(missing_ok=True)  # that of a scan without `verify` describes another part
+    receipt.unlink(missing_ok=True)
     with open_shard(shard.path) as file, whole_file(part) as out:
         if kind := compression_of(file.read(64)):
             raise DatasetError(
@@ -432,7 +401,7 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
             )
         file.seek(0)
         try:
-            found = scan(file, {**identity, "verify": verify}, out, on_bytes)
+            found = scan(file, identity, out, on_bytes)
         except OSError as error:
             raise DatasetError(f"{shard.path} cannot be read ({error.strerror or error})") from error
     if current(shard.path) != shard:
@@ -445,16 +414,15 @@ def scan_one(shard: Shard, folder: Path, *, verify: bool, on_bytes: OnBytes) -> 
 # --- receipts ---------------------------------------------------------------------------------------------------------
 
 
-def find_receipt(shard: Shard, folder: Path, *, verify: bool) -> Scanned | None:
-    """Return what was found in a shard as it is now; None if it was not scanned, or `verify` asks for more than was compared."""
+def find_receipt(shard: Shard, folder: Path) -> Scanned | None:
+    """Return what was found in a shard as it is now; None if it was not scanned."""
     identity = _identity(shard, folder)
     part, receipt = _paths(folder, identity)
     try:
         found = from_json(Scanned, json.loads(receipt.read_text()))
     except (FileNotFoundError, ValueError):
         return None
-    is_same = part.is_file() and identity.items() <= vars(found).items()
-    return found if is_same and verify <= found.verify else None
+    return found if part.is_file() and identity.items() <= vars(found).items() else None
 
 
 def part_of(found: Scanned, folder: Path) -> Path:
@@ -481,9 +449,8 @@ def _paths(folder: Path, identity: Mapping[str, Any]) -> tuple[Path, Path]:
     return folder / f"{digest}.part", folder / f"{digest}.json"
 
 
-def open_scan(argument: tuple[Path, bool]) -> Callable[[Shard, Mark], int]:
+def open_scan(folder: Path) -> Callable[[Shard, Mark], int]:
     """Return the work of a process (`tfprep.pool`): scan a shard, with the bytes read so far as marks."""
-    folder, verify = argument
 
     def work(shard: Shard, mark: Mark) -> int:
         done = 0
@@ -494,7 +461,7 @@ def open_scan(argument: tuple[Path, bool]) -> Callable[[Shard, Mark], int]:
             mark(done)
 
         try:
-            scan_one(shard, folder, verify=verify, on_bytes=count)
+            scan_one(shard, folder, count)
         except TfprepError:
             raise
         except Exception as error:

@@ -27,7 +27,7 @@ RESERVED = {
 }
 """Columns of an index that are no fields; `label` is the first label."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
-_BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "keypoints", "polygon"}
+BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "keypoints", "polygon"}
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
 _DTYPES = {"int64": "int64", "float": "float32"}
@@ -48,8 +48,9 @@ class FeatureSummary:
         sizes: The least and the greatest number of bytes of a value (of all numbers of a record).
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         heights: The least and the greatest height of the images, in pixels; `widths` the same of their width.
-        utf8: Whether all values that were looked at are UTF-8.
+        text: Whether all values that were looked at are text.
         start: The first bytes of one value, in hexadecimal.
+        greatest: The greatest number of a feature whose name is one of boxes.
     """
 
     records: int = 0
@@ -59,8 +60,9 @@ class FeatureSummary:
     images: Mapping[str, int] = field(default_factory=dict)
     heights: tuple[int, int] | None = None
     widths: tuple[int, int] | None = None
-    utf8: bool = True
+    text: bool = True
     start: str = ""
+    greatest: float | None = None
 
     def merged(self, other: FeatureSummary) -> FeatureSummary:
         """Both together."""
@@ -75,8 +77,9 @@ class FeatureSummary:
             },
             _range(self.heights, other.heights),
             _range(self.widths, other.widths),
-            self.utf8 and other.utf8,
+            self.text and other.text,
             self.start or other.start,
+            max((one for one in (self.greatest, other.greatest) if one is not None), default=None),
         )
 
     @property
@@ -241,7 +244,7 @@ def _field(
             return _image(name, feature, summary, known)
         if known.dtype not in (None, "str", "object"):
             return _raw(name, feature, summary, records, known)
-        if not summary.utf8:
+        if not summary.text:
             raise _Unreadable(looks(summary))
         codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
         is_column = most <= 1 and (summary.sizes or (0, 0))[1] <= LONGEST_VALUE
@@ -253,7 +256,7 @@ def _field(
     return IndexedField(
         name, feature, FieldSpec("label" if is_label else "scalar", shape, _DTYPES[summary.kind]), Scalar().describe(),
         column=most <= 1, required=require, classes=known.classes if summary.kind == "int64" else (),
-        note="geometry= moves pixels, not these numbers" if words & _BOX_WORDS else "",
+        note="geometry= moves pixels, not these numbers" if words & BOX_WORDS else "",
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, head_bytes, part_of, read_part
+from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, part_of, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -170,8 +170,8 @@ class Content:
             size = np.where(kind > MISSING, batch.column(f"{number}.size").to_numpy()[rows], 0)
             offset = batch.column(f"{number}.offset").to_numpy()[rows]
             if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-                head = np.where(size > 0, head_bytes(size), 0)
-                offset, size = offset + head, size - head
+                value_size = np.where(size > 0, batch.column(f"{number}.value_size").to_numpy()[rows], 0)
+                offset, size = offset + size - value_size, value_size
             first = np.where(size > 0, offset, first)
             if field.column and f"{number}.value" in batch.schema.names:
                 values = batch.column(f"{number}.value").take(pa.array(rows))
