@@ -18,15 +18,16 @@ _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 @click.command("init")
 @click.argument("folder", type=OLD_FOLDER)
 @option("--out", type=FILE, default="recipe.py", help="Recipe file to write.")
-@option("--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is refused.")
+@option("--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is doubtful.")
+@option("--ignore", multiple=True, help="Leave out files whose path in FOLDER fits this pattern; * stands for any text.")
 @option("--force", is_flag=True, help="Overwrite an existing recipe.")
-def init_command(folder: Path, out: Path, layout: Layout | None, force: bool) -> None:
+def init_command(folder: Path, out: Path, layout: Layout | None, ignore: tuple[str, ...], force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""
     from tfprep.recipe.template import dataset_name, recipe_text, recognized
 
     if out.exists() and not force:
         raise click.UsageError(f"{out} already exists; --force overwrites it, --out names another file")
-    detected = recognized(folder, layout)
+    detected = recognized(folder, layout, ignore)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(recipe_text(detected, folder, out), encoding="utf-8")
     for line in detected.lines():
@@ -52,5 +53,5 @@ def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
             drawn = min(_SAMPLES_DRAWN, built.splits[split]["samples"])
             contact_sheet(tfprep.open(built.out), split, samples=drawn, panel_px=256).save(picture)
     except TfprepError as error:
-        return f"unsure: no picture of samples could be drawn: {error}"
+        return f"check: no picture of samples could be drawn: {error}"
     return f"{picture} shows {drawn} sample{'s' * (drawn > 1)} as this recipe builds them"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfprep.dataset.dataset import open_dataset
@@ -12,9 +13,9 @@ from tfprep.dataset.manifest import BESIDE, MANIFEST
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
-from tfprep.sources.detection import Layout, LayoutGuess
-from tfprep.sources.detection.detect import Detected, detect, examine
-from tfprep.sources.detection.inventory import Inventory
+from tfprep.sources.detection import Layout
+from tfprep.sources.detection.detect import Detected, NotRecognized, detect, ignoring, listed_files
+from tfprep.sources.detection.facts import look
 
 _STORE: Mapping[Kind, str] = {
     "image": "codecs.Jpeg(95)",
@@ -31,11 +32,23 @@ _BOX_SIDE = 640
 _SIZES = (224, 160, 128, 96, 64, 32)
 
 
-def recognized(folder: Path, layout: Layout | None = None) -> Detected:
-    """Return the source that fits a folder of raw data, or a dataset. Raises SourceError if none does."""
+def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = ()) -> Detected:
+    """Return the source that fits a folder of raw data, or a dataset.
+
+    Args:
+        folder: The folder.
+        layout: The layout to take; None for the only one that fits.
+        ignore: Patterns of files to leave out, as `tfprep.sources.detection.detect.detect` takes them.
+
+    Raises:
+        SourceError: No source fits, or several do. The message holds the recipes that come nearest.
+    """
     is_dataset = any((folder / name).exists() for name in (MANIFEST, f"{BESIDE}/{MANIFEST}"))
     if layout is not None or not is_dataset:
-        return detect(folder, layout)
+        try:
+            return detect(folder, layout, ignore)
+        except NotRecognized as error:
+            raise SourceError("\n\n".join([str(error), *(_reading(one, folder, ignore) for one in error.readings)])) from error
     try:
         data = open_dataset(folder)
     except DatasetError as error:
@@ -43,11 +56,25 @@ def recognized(folder: Path, layout: Layout | None = None) -> Detected:
     specs = {name: info.spec for name, info in data.manifest.fields.items()}  # without those that a model added
     lists = [name for name, spec in specs.items() if spec.kind == "text" and spec.shape]
     fours = [name for name, spec in specs.items() if spec.kind == "scalar" and spec.shape == (None, 4)]
-    doubts = [f"this recipe does not read {name}, which is a list of texts" for name in lists]
-    doubts += [f"{name} may hold boxes, which are numbers here: geometry= does not move them" for name in fours]
-    what = "imported TFRecords" if data.manifest.imported else "variant 0 of a dataset that tfprep built"
+    checks = [f"{name} is a list of texts, which this recipe does not read" for name in lists]
+    checks += [f"{name} may hold boxes, which are numbers here: geometry= does not move them" for name in fours]
     records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
-    return examine(LayoutGuess("dataset", records, what, tuple(doubts)), Inventory(folder, {}, {}, {}))
+    return Detected("dataset", records, look(records, folder), tuple(checks))
+
+
+def _reading(reading: Detected, folder: Path, ignore: Sequence[str]) -> str:
+    """Return one of the sources that come nearest: the command that takes it, if there is one, and its recipe."""
+    patterns = (*ignore, *ignoring(reading.left))
+    options = "".join(f" --ignore {shlex.quote(pattern)}" for pattern in patterns)
+    command = f"tfprep init {shlex.quote(str(folder))} --as {reading.layout}{options}"
+    try:
+        works = detect(folder, reading.layout, patterns).source == reading.source  # type: ignore[arg-type]
+    except SourceError:
+        works = False
+    unread = f", without {listed_files(reading.left)}" if reading.left else ""
+    how = f"{command}\nor this recipe:" if works else "This recipe:"
+    path = Path("recipe.py")
+    return f"To read it as {reading.layout}{unread}:\n{how}\n\n{recipe_text(reading, folder, path)}"
 
 
 def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
@@ -68,10 +95,10 @@ def recipe_text(detected: Detected, folder: Path, path: Path) -> str:
     if "points" in facts.kinds.values():
         flips = "flip_indices={'points': (0, 2, 1, ...)}"
         options.append(f"# augment.Flip(p=0.5) needs {flips}: the row that takes the place of each row")
-    declared: Mapping[str, int] = getattr(detected.source, "voids", dict)()
-    unknown = {field: facts.mask_numbers.get(field, ()) for field in masks if field not in declared}
-    if voids := [field for field, numbers in unknown.items() if "pad=True" in geometry or 255 in numbers]:
-        options.append(f"fill={{{', '.join(f'{field!r}: 255' for field in voids)}}},")
+    voids: dict[str, int] = getattr(detected.source, "voids", dict)()
+    unknown = {field: facts.mask_numbers.get(field, ()) for field in masks if field not in voids}
+    voids |= {field: 255 for field, numbers in unknown.items() if "pad=True" in geometry or 255 in numbers}
+    options += [f"fill={voids!r},"] if voids else []
     options += [] if facts.deep else ["color=[augment.Brightness(0.2), augment.Contrast(0.2)],"]
     if "instances" in masks:
         clicks = "'clicks': derive.Clicks(mask='object', target=1, void=255)"

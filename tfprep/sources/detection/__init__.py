@@ -1,11 +1,13 @@
-"""Recognizes the layout of a folder of raw data, for `tfprep init`; here the answers of the detectors."""
+"""Recognizes the layout of a folder of raw data, for `tfprep init`: a layout is accepted only if a rule explains every file.
+
+A rule proposes a source with its options and names the side files of its format. The source's own listing says which files it
+reads. Files that are left over, and doubts, refuse the layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from tfprep.errors import SourceError
 from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 
@@ -14,34 +16,28 @@ FRACTIONS = Fractions(train=0.8, val=0.2)
 BY_CLASS = Fractions(train=0.8, val=0.2, stratify="label")
 """The same for data with classes: each of them has its share in every split."""
 
-Layout: TypeAlias = Literal["coco", "voc", "yolo", "labelme", "masks", "table", "folders", "images"]
+Layout: TypeAlias = Literal[
+    "coco", "voc", "yolo", "labelme", "table", "masks", "folders", "images", "archives", "arrays", "videos"
+]
 """The layouts that `tfprep init --as` names."""
 LAYOUTS: tuple[str, ...] = get_args(Layout)
-WITHOUT_ANNOTATIONS = ("folders", "images")
 
 
-class LayoutGuess(NamedTuple):
-    """A source that may fit.
+class Proposal(NamedTuple):
+    """A source that a rule proposes.
 
     Attributes:
-        kind: The layout by its name in `LAYOUTS`, or another word for files that hold many samples each.
+        layout: The layout by its name in `LAYOUTS`.
         source: The source.
-        layout: The layout in words, with the evidence.
-        doubts: What is not certain about it.
+        declared: Patterns of further files that the rule explains: annotations, and the side files of the format.
+        checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
+        doubts: Reasons to refuse the source unless the user asks for it.
+        unlabeled: Paths of images that the annotations name without labels, as those of a test split.
     """
 
-    kind: str
-    source: Source
     layout: str
+    source: Source
+    declared: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-
-
-class Refusal(NamedTuple):
-    """Annotations that were recognized and cannot be read: the layout, and the error that says why."""
-
-    kind: str
-    error: SourceError
-
-
-Answers: TypeAlias = Iterator[LayoutGuess | Refusal]
-"""The answers of one detector, those that say the most first."""
+    unlabeled: frozenset[str] = frozenset()

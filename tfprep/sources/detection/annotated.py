@@ -1,287 +1,256 @@
-"""Recognizes public data sets and annotations of objects: COCO, YOLO, Pascal VOC, LabelMe; names the files of other tools."""
+"""Rules for annotations of objects: YOLO, COCO, Pascal VOC and LabelMe; and the names of formats that are not read."""
 
 from __future__ import annotations
 
-import json
 import os
+import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfprep.errors import SourceError
-from tfprep.optional import require_package
 from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
-from tfprep.sources.annotations.yolo import DataYaml
-from tfprep.sources.detection import FRACTIONS, Answers, LayoutGuess, Refusal
-from tfprep.sources.detection.inventory import NAMES_KEPT, Inventory, below
-from tfprep.sources.detection.pairs import SPLIT_WORD, annotation_patterns, is_split, split_pattern, splits_of_paths
-from tfprep.sources.paired import ade20k, camvid, cityscapes
-from tfprep.sources.patterns import Template, compile_pattern, literal
-from tfprep.sources.raw import open_raw
+from tfprep.sources.annotations.yolo import DataYaml, label_path
+from tfprep.sources.detection import FRACTIONS, Proposal
+from tfprep.sources.detection.files import FEW, Files, below, beside, by_form, split_form, split_words
+from tfprep.sources.patterns import literal
 
-_ENDS_READ = 1 << 16
-_TO_COCO = "convert it to COCO, for example with the package labelformat, or export COCO from the tool"
 _OTHER_TOOLS = (
-    (".json", "CreateML", (b'"annotations"', b'"coordinates"', b'"image'), _TO_COCO),
-    (".json", "VGG Image Annotator", (b'"regions"', b'"shape_attributes"'), _TO_COCO),
-    (".json", "Supervisely", (b'"objects"', b'"classTitle"'), _TO_COCO),
-    (".json", "Label Studio's own JSON", (b'"annotations"', b'"from_name"'), _TO_COCO),
-    (".json", "BDD100K", (b'"labels"', b'"box2d"'), _TO_COCO),
-    (".xml", "CVAT", (b"<annotations", b"<image "), "export COCO, YOLO, Pascal VOC or LabelMe from CVAT"),
+    (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
+    (".json", (b'"annotations"', b'"coordinates"', b'"image'), "CreateML", "export COCO"),
+    (".json", (b'"regions"', b'"shape_attributes"'), "VGG Image Annotator", "export COCO"),
+    (".csv", (b"region_shape_attributes",), "VGG Image Annotator", "export COCO"),
+    (".json", (b'"objects"', b'"classTitle"'), "Supervisely", "export COCO"),
+    (".json", (b'"annotations"', b'"from_name"'), "Label Studio", "export COCO"),
+    (".json", (b'"labels"', b'"box2d"'), "BDD100K", "convert it to COCO"),
+    (".json", (b'"projects"', b'"data_row"'), "Labelbox", "convert it with the package labelformat"),
 )
-"""Suffix, tool, what the first 64 KiB of its files hold, and the way out."""
+"""Suffix, what the file holds, the tool, and what to do."""
+_KITTI = re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}")
 
 
-def presets(tree: Inventory) -> Answers:
-    """Yield the sources of public data sets that the names of the folders suggest."""
-
-    def there(*folders: str) -> bool:
-        return all((tree.root / folder).is_dir() for folder in folders)
-
-    if there("leftImg8bit", "gtFine"):
-        splits = tuple(name for name in ("train", "val") if there(f"gtFine/{name}"))
-        yield LayoutGuess("masks", cityscapes(splits=splits), "Cityscapes: leftImg8bit and gtFine")
-    if there("images/training", "annotations/training"):
-        yield LayoutGuess("masks", ade20k(), "ADE20K: images and annotations, training and validation")
-    if there("701_StillsRaw_full", "LabeledApproved_full"):
-        yield LayoutGuess("masks", camvid(FRACTIONS), "CamVid: 701_StillsRaw_full and LabeledApproved_full")
-    for lists in tree.others:  # masks of VOC whose splits are lists, where there are no boxes
-        prefix = lists.removesuffix("ImageSets/Segmentation")
-        images, masks = (f"{prefix}{name}" for name in ("JPEGImages", "SegmentationClass"))
-        splits = _listed_splits(tree, lists)
-        if (
-            prefix != lists
-            and splits
-            and {images, masks} <= set(tree.names)
-            and f"{prefix}Annotations" not in tree.others
-        ):
-            masks = f"{literal(masks)}/*.png"
-            boxes, sets = f"{literal(prefix)}Annotations/*.xml", f"{literal(lists)}/{{split}}.txt"
-            source = Voc(f"{literal(images)}/*", boxes, sets, masks, fields=("mask",), splits=splits)
-            doubt = "the classes of the masks are taken for VOC's 20 (classes=)"
-            yield LayoutGuess("masks", source, f"masks of Pascal VOC: {masks}", (doubt,))
+def other_tools(files: Files) -> Iterator[str]:
+    """Yield a cause for each kind of annotations that tfprep does not read, with what to do."""
+    for suffix, words, tool, way in _OTHER_TOOLS:
+        for path in files.others(suffix)[:FEW]:
+            head = files.head(path)
+            if all(word in head for word in words) and b'"images"' not in head:
+                yield f"{path} is a file of {tool}, which tfprep does not read: {way}"
+                break
+    for path in files.others(".txt")[:FEW]:
+        if (lines := files.lines(path)) and _KITTI.fullmatch(lines[0]):
+            yield f"{path} is in KITTI's format, which tfprep does not read: convert it with the package labelformat"
+            return
 
 
-def other_tools(tree: Inventory) -> Answers:
-    """Refuse files of tools that are not read."""
-    for suffix, tool, words, way_out in _OTHER_TOOLS:
-        for path in tree.files(suffix):
-            head, tail = _ends(tree.root / path)
-            if all(word in head for word in words) and not _is_coco(head, tail):
-                rule = f"{tree.root / path} is a file of {tool}, which tfprep does not read"
-                yield Refusal(tool, SourceError(f"{rule}; {way_out}"))
+# --- YOLO -----------------------------------------------------------------------------------------------------------
+
+_NAMES = re.compile(r"(?:.*/)?(?:(?:predefined_)?classes\.txt|.*\.names)", re.IGNORECASE)
+_LABEL = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
 
 
-def _listed_splits(tree: Inventory, folder: str) -> tuple[str, ...]:
-    """The splits that lists of images in a folder are called by."""
-    names = (Path(name).stem for name in tree.others.get(folder, {}).get(".txt", ()))
-    return tuple(name for name in names if is_split(name) and name != "trainval")
+def yolo(files: Files) -> Iterator[Proposal]:
+    """Yield the sources of YOLO's labels: those of YAML files, else text files of labels with a list of class names.
+
+    Raises:
+        SourceError: Labels have no list of class names.
+    """
+    lists = [path for path in files.others(".txt", ".names") if _NAMES.fullmatch(path)]
+    yamls = [
+        path for path in files.others(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)
+    ]
+    for path in yamls:
+        data = DataYaml.read(files.root, path)
+        own = tuple(split for split in data.places if split not in data.twins)
+        places = [place for of_split in data.places.values() for place in of_split]
+        labels = [posixpath.normpath(posixpath.dirname(label_path(f"{place}/x.jpg"))) for place in places]
+        patterns = [f"{literal(one)}/**/*.txt" for one in labels if one != "."]
+        anywhere = ["**/*.txt"] if any(place.endswith(".txt") or place == "." for place in places) else []
+        same = [literal(one) for one in lists if tuple(files.lines(one)) == data.names]
+        checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
+        source = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
+        yield Proposal("yolo", source, (literal(path), *patterns, *anywhere, *same), (*checks, *data.doubts))
+    texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
+    image_lists = [path for path in texts if _names_images(files, path)]
+    labels = [path for path in texts if path not in image_lists]
+    lines = [line for path in labels[:FEW] for line in files.lines(path)]
+    patterns_of = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
+    if patterns_of is None:
+        return
+    image, label = patterns_of
+    if not lists:
+        rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
+        raise SourceError(f"{label} {rule}: write classes.txt with a name on each line")
+    splits = None if "{split}" in image else FRACTIONS
+    source = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
+    same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
+    notes = [path for path in files.others(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
+    declared = (label, *map(literal, (*same, *image_lists, *notes, *files.others(".data"))))
+    doubts = ()
+    if splits and len(image_lists) > 1:
+        doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
+    yield Proposal("yolo", source, declared, doubts=doubts)
 
 
-def _ends(path: Path) -> tuple[bytes, bytes]:
-    """The first and last bytes of a file; what stands between may be of any size. Nothing if it cannot be read."""
-    try:
-        with open_raw(path) as file:
-            head = file.read(_ENDS_READ)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _ENDS_READ))
-            return head, file.read(_ENDS_READ)
-    except OSError:
-        return b"", b""
+def _with_fields(files: Files, source: Yolo, points: bool) -> Yolo:
+    """Return the source with the fields that its first objects have."""
+    few = islice(source.scan(files.root).entries, FEW)
+    objects = [one for entry in few for one in entry.values[0]["objects"]]
+    if points:
+        return replace(source, fields=("boxes", "box_labels", "points"))
+    polygons = objects and all("polygons" in one for one in objects)
+    return replace(source, fields=("boxes", "box_labels", "instances")) if polygons else source
+
+
+def _names_images(files: Files, path: str) -> bool:
+    """Return True if each of the first lines of a text ends in the name of an image."""
+    names = [line.replace("\\", "/").rpartition("/")[2] for line in files.lines(path)[:FEW]]
+    there = {name for of_folder in files.images.values() for name in of_folder} if names else set()
+    return bool(names) and there.issuperset(names)
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
 
 
-def coco(tree: Inventory) -> Answers:
-    """Yield the sources of COCO's files, those of instances first."""
-    grouped: dict[str, dict[str, CocoFile]] = {}  # annotations/instances_{split}2017.json: its files
-    for path in tree.files(".json"):
-        if _is_coco(*_ends(tree.root / path)):
-            try:
-                grouped.setdefault(split_pattern(path), {})[path] = CocoFile.read(tree.root / path)
-            except SourceError as error:
-                yield Refusal("coco", error)
-    words = ("instances", "person_keypoints", "panoptic", "captions")
-    ranks = {pattern: next((n for n, word in enumerate(words) if word in pattern), -1) for pattern in grouped}
-    for pattern in sorted(filter(grouped.get, grouped), key=lambda pattern: (ranks[pattern], pattern)):
-        try:
-            yield _coco(tree, pattern, grouped[pattern])
-        except SourceError as error:
-            yield Refusal("coco", error)
+class _CocoGroup(NamedTuple):
+    """COCO's files that differ in their split only: pattern, path of the images with `{file_name}`, all images, an annotation."""
+
+    pattern: str
+    images: str
+    listed: frozenset[str]
+    first: dict[str, Any]
+    splits: tuple[str, ...] | None
+
+    def rank(self) -> tuple[bool, bool, str]:
+        return "bbox" in self.first and "keypoints" not in self.first, "bbox" in self.first, self.pattern
 
 
-def _is_coco(head: bytes, tail: bytes) -> bool:
-    return all(word in head or word in tail for word in (b'"images"', b'"annotations"'))
-
-
-def _coco(tree: Inventory, pattern: str, files: Mapping[str, CocoFile]) -> LayoutGuess:
-    path, file = next(iter(files.items()))
-    first = next((annotations[0] for _, annotations in file.images() if annotations), None)
-    if not isinstance(first, dict):
-        raise SourceError(f"{file.path}: no image has an annotation")
-    template = _image_template(tree, pattern, path, file)
-    if template is None:
-        named = [str(image_file_name(image)) for image, _ in islice(file.images(), 3)]
-        raise SourceError(f"{file.path}: no folder holds the images that it lists, such as {', '.join(named)}")
-    compiled = compile_pattern(pattern, "detect")
-    unread = [
-        one for one in tree.files(".json") if compiled.match_path(one) and one not in files
-    ]  # without annotations
-    options: dict[str, Any] = {}
-    if "{split}" not in pattern:
-        filled = Template.parse(template)
-        names = (image_file_name(image) or "" for image, _ in file.images())
-        options["splits"] = splits_of_paths(filled.fill(lambda _, name=name: name) for name in names) or FRACTIONS  # type: ignore[misc]
-    elif unread:
-        options["splits"] = tuple((compiled.match_path(one) or {}).get("split", "") for one in files)
-    doubts = ["each file of annotations is one split"] if not options and len(files) == 1 else []
-    doubts += [f"this recipe does not read {one}" for one in unread]
-    source: Coco | CocoPanoptic
-    if "segments_info" in first:
-        stem = path.rpartition("/")[2].removesuffix(".json")
-        folder = next((one for one in tree.images if one.rpartition("/")[2] == stem), None)
-        if folder is None:
-            raise SourceError(f"{file.path}: no folder holds the PNG files of its segments")
-        words, path_of_segments = SPLIT_WORD.findall(stem), literal(folder)
-        segments = f"{path_of_segments.replace(words[-1], '{split}') if words else path_of_segments}/{{file_name}}"
-        source = CocoPanoptic(pattern, template, segments, **options)
-    else:
-        placed = "bbox" in first or bool(first.get("segmentation"))
-        fields = ["boxes", "box_labels"] if placed else ["box_labels"]
-        if not placed and "caption" not in first:  # as in iNaturalist
-            doubts.append("the annotations have no boxes: box_labels are the classes of an image")
-        fields += ["instances"] if first.get("segmentation") else []
-        fields += ["points"] if first.get("keypoints") else []
-        source = Coco(pattern, template, fields=("text",) if "caption" in first else tuple(fields), **options)
-    return LayoutGuess("coco", source, f"COCO: {', '.join(files)}", tuple(doubts))
-
-
-def _image_template(tree: Inventory, pattern: str, path: str, file: CocoFile) -> str | None:
-    """Return the path of the images of a file: below the folder with the most of the first ones, with `{split}` for the split."""
-    split = (compile_pattern(pattern, "detect").match_path(path) or {}).get("split", "")
-    first = islice(file.images(), NAMES_KEPT)
-    names = [name for image, _ in first if (name := image_file_name(image))]
-    parent = path.rpartition("/")[0]
-    above = {folder[:place] for folder in tree.images for place in (0, *(m.start() for m in re.finditer("/", folder)))}
-    ranked = sorted({parent, *tree.images, *above}, key=lambda one: (split not in one, one != parent, len(one), one))
-    hits = {folder: sum((tree.root / below(folder, name)).is_file() for name in names) for folder in ranked}
-    best = max(ranked, key=lambda folder: hits[folder], default="")
-    if not hits.get(best):
-        return None
-    prefix = literal(f"{best}/" if best else "")
-    return f"{prefix.replace(split, '{split}') if split and '{split}' in pattern else prefix}{{file_name}}"
-
-
-# --- YOLO -----------------------------------------------------------------------------------------------------------
-
-_NAMES = re.compile(r"classes\.txt|classes\.names|obj\.names|.*\.names|predefined_classes\.txt", re.IGNORECASE)
-_LABEL_LINE = re.compile(r"\d+(?:\s+-?\d+(?:\.\d+)?(?:e-?\d+)?){4,}", re.IGNORECASE)
-
-
-def yolo(tree: Inventory) -> Answers:
-    """Yield the sources of YOLO's labels: those of a YAML file, else text files of labels with a list of class names."""
-    yamls = [
+def coco(files: Files) -> Iterator[Proposal]:
+    """Yield the sources of COCO's files; those of the same images are side files of the one with the most."""
+    heads = {path: files.head(path) for path in files.others(".json")}
+    paths = [
         path
-        for path in tree.files(".yaml", ".yml")
-        if re.search(rb"^names\s*:", _ends(tree.root / path)[0], re.MULTILINE)
+        for path, head in heads.items()
+        if b'"images"' in head and (b'"categories"' in head or b'"caption"' in head)
     ]
-    for path in yamls:
-        require_package("yaml", f"reading {path}")
-        try:
-            data = DataYaml.read(tree.root, path)
-            own = tuple(split for split in data.places if split not in data.twins)
-            missing = (f"{path}: {n} is {where!r}, which is not below this folder" for n, where in data.missing.items())
-            source = _with_fields(tree, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
-            layout = f"YOLO: {path}, {len(data.names)} classes, {', '.join(data.places)}"
-            yield LayoutGuess("yolo", source, layout, (*missing, *data.doubts))
-        except SourceError as error:
-            yield Refusal("yolo", error)
-    for images, labels in annotation_patterns(tree, ".txt") if not yamls else ():
-        texts = _contents(tree, labels, ".txt", _ENDS_READ, _NAMES)
-        lines = [line.strip() for text in texts for line in text.decode("utf-8-sig", "replace").splitlines()]
-        lines = [line for line in lines if line]
-        if not lines or sum(bool(_LABEL_LINE.fullmatch(line)) for line in lines) < 0.9 * len(lines):
-            continue
-        # As Label Studio, LabelImg and CVAT export them.
-        lists = [path for path in tree.files(".txt", ".names") if _NAMES.fullmatch(path.rpartition("/")[2])]
-        try:
-            if not lists:
-                rule = "the labels are YOLO's, but no data.yaml, classes.txt or obj.names names their classes"
-                way_out = "write classes.txt with the name of a class on each line"
-                raise SourceError(f"{tree.root}: {labels}: {rule}; {way_out}")
-            splits = None if "{split}" in images else FRACTIONS
-            source = _with_fields(tree, Yolo(data=lists[0], images=images, labels=labels, splits=splits), False)
-            others = [path for path in lists[1:] if tree.text(path).split() != tree.text(lists[0]).split()]
-            doubts = tuple(f"{path} names other classes than {lists[0]}" for path in others)
-            yield LayoutGuess("yolo", source, f"YOLO: {labels} with the classes of {lists[0]}", doubts)
-        except SourceError as error:
-            yield Refusal("yolo", error)
-        return
+    without = [path for path in paths if b'"annotations"' not in heads[path]]  # image_info_test.json
+    forms = by_form(path for path in paths if path not in without)
+    groups = [_coco_group(files, pattern, of_form) for pattern, of_form in forms.items()]
+    for group in groups:
+        alike = [other for other in groups if other.listed == group.listed]
+        if group is max(alike, key=_CocoGroup.rank):
+            sides = [other.pattern for other in groups if other.listed <= group.listed]
+            yield _coco(files, group, (*sides, *map(literal, without)))
 
 
-def _with_fields(tree: Inventory, source: Yolo, points: bool) -> Yolo:
-    """The source with the fields that its first objects have."""
-    few = islice(source.scan(tree.root).entries, NAMES_KEPT)
-    objects = [one for entry in few for one in entry.values[0]["objects"]]
-    if points:
-        return replace(source, fields=("boxes", "box_labels", "points"))
-    if objects and all("polygons" in one for one in objects):
-        return replace(source, fields=("boxes", "box_labels", "instances"))
-    return source
+def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
+    """Return the files of a pattern with the place of their images. SourceError if they cannot be read."""
+    places, listed, first = set[str](), set[str](), dict[str, Any]()
+    for path in paths:
+        images = list(CocoFile.read(files.root / path).images())
+        names = [str(image_file_name(image)) for image, _ in images]
+        place = image_place(files, names, path)
+        if place is None:
+            raise SourceError(f"{path}: no folder holds the images that it lists, such as {', '.join(names[:3])}")
+        listed.update(below(place, name) for name in names)
+        places.add(split_form(place) if "{split}" in pattern else literal(place))
+        first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
+    if len(places) != 1:
+        raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
+    return _CocoGroup(
+        pattern, below(places.pop(), "{file_name}"), frozenset(listed), first, files.splits_of(pattern, paths)
+    )
+
+
+def image_place(files: Files, names: Sequence[str], path: str) -> str | None:
+    """Return the folder in which nine in ten of the images with these names are; None if there is none.
+
+    Of several it is that of `path`, or the one with the same words for splits, or the nearest to the root.
+    """
+    few = [name.replace("\\", "/") for name in names[:FEW]]
+    above = {folder[: m.start()] for folder in files.images for m in re.finditer("/", folder)}
+    own, words = path.rpartition("/")[0], split_words(path)
+    ranked = sorted(
+        {"", own, *files.images, *above}, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)
+    )
+    for place in ranked if few else ():
+        missing = 0
+        for name in few:
+            missing += not files.has(below(place, name))
+            if 10 * missing > len(few):
+                break
+        else:
+            return place
+    return None
+
+
+def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposal:
+    """Return the source of COCO's files with the fields that their annotations have."""
+    first, splits, checks = group.first, group.splits if "{split}" in group.pattern else FRACTIONS, []
+    folders = {split_form(path.rpartition("/")[0]) for path in group.listed}
+    if "{split}" not in group.pattern and len(folders) == 1 and "{split}" in (folder := folders.pop()):
+        splits = f"{folder}/**"  # type: ignore[assignment]
+    if "segments_info" in first:
+        segments = f"{group.pattern.removesuffix('.json')}/{{file_name}}"
+        return Proposal("coco", CocoPanoptic(group.pattern, group.images, segments, splits=splits), declared)
+    fields: tuple[str, ...] = ("text",)
+    if "caption" not in first:
+        placed = "bbox" in first or bool(first.get("segmentation"))
+        checks = [] if placed else ["the annotations have no boxes: box_labels are the classes of an image"]
+        has = {
+            "boxes": placed,
+            "box_labels": True,
+            "instances": first.get("segmentation"),
+            "points": first.get("keypoints"),
+        }
+        fields = tuple(name for name, there in has.items() if there)
+    return Proposal("coco", Coco(group.pattern, group.images, fields=fields, splits=splits), declared, tuple(checks))
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
 
 
-def voc(tree: Inventory) -> Answers:
-    """Yield the sources of XML files for single images."""
-    for images, files in annotation_patterns(tree, ".xml"):
-        are_voc = [b"<annotation" in data and b"<annotations" not in data for data in _contents(tree, files, ".xml")]
-        if not any(are_voc) or sum(are_voc) < 0.5 * len(are_voc):
-            continue
-        source = Voc(images, files, splits=None if "{split}" in images else FRACTIONS)
-        doubts: tuple[str, ...] = ()
-        prefix = files.rpartition("/")[0].rpartition("/")[0]
-        places = [below(prefix, place) for place in ("ImageSets/Main", "ImageSets", "Main")]
-        sets = next((place for place in places if ".txt" in tree.others.get(place, {})), places[0])
-        splits = _listed_splits(tree, sets) if "{" not in sets else ()
-        if splits:
-            source = replace(source, sets=f"{sets}/{{split}}.txt", splits=splits)
-        if "annotations" not in files.lower():
-            doubts = ("pixels are taken to be counted from 1, as VOC counts them (first_pixel=)",)
-        elif splits or prefix:
-            source = replace(source, fields=("boxes", "box_labels", "difficult"))
-        yield LayoutGuess("voc", source, f"Pascal VOC: {images} with {files}", doubts)
+def voc(files: Files) -> Iterator[Proposal]:
+    """Yield the source of XML files for single images, or of the masks of VOC whose splits are lists."""
+    heads = {path: files.head(path) for path in files.others(".xml")}
+    notes = [path for path, head in heads.items() if b"<annotation" in head and b"<image " not in head]
+    patterns = beside(files, notes)
+    prefix = (patterns[1] if patterns else "").rpartition("/")[0].rpartition("/")[0]
+    for folder in files.names if not notes else ():
+        if folder.endswith("ImageSets/Segmentation"):
+            prefix = folder.removesuffix("ImageSets/Segmentation").rstrip("/")
+            patterns = below(prefix, "JPEGImages/*"), below(prefix, "Annotations/*.xml")
+    if patterns is None:
+        return
+    image, note = patterns
+    splits = None if "{split}" in image else FRACTIONS
+    source = Voc(image, note, splits=splits, first_pixel=1)
+    checks = () if "Annotations" in note.split("/") else ("pixels are taken to be counted from 1 (first_pixel=)",)
+    if "Annotations" in note.split("/") and notes:
+        source = replace(source, fields=("boxes", "box_labels", "difficult"))
+    elif not notes:
+        source = replace(source, fields=("mask",), masks=below(prefix, "SegmentationClass/*.png"))
+    places = [below(prefix, f"ImageSets/{one}") for one in ("Main", "Segmentation")] + [below(prefix, "ImageSets")]
+    lists = next((place for place in places if place in files.names and "{" not in place), None)
+    if lists is not None:
+        names = [os.path.splitext(name)[0] for name in files.names[lists] if name.endswith(".txt")]
+        own = [name for name in names if split_form(name) == "{split}" and name != "trainval"] or names
+        source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
+    sides = [below(prefix, f"{folder}/**/*") for folder in ("SegmentationClass", "SegmentationObject")]
+    declared = (note, *sides, below(prefix, "ImageSets/**/*.txt"), below(prefix, "labelmap.txt"))
+    yield Proposal("voc", source, declared, checks)
 
 
-def labelme(tree: Inventory) -> Answers:
-    """Yield the sources of LabelMe's JSON files."""
-    for images, files in annotation_patterns(tree, ".json"):
-        count = fitting = 0
-        for data in _contents(tree, files, ".json"):
-            count += 1
-            with suppress(ValueError, RecursionError):
-                content = json.loads(data)
-                fitting += isinstance(content, dict) and isinstance(content.get("shapes"), Sequence)
-        if fitting and fitting >= 0.9 * count:
-            splits = None if "{split}" in images else FRACTIONS
-            source = LabelMe(images, files, fields=("boxes", "box_labels", "instances"), splits=splits)
-            yield LayoutGuess("labelme", source, f"LabelMe: {images} with {files}")
-
-
-def _contents(
-    tree: Inventory, pattern: str, suffix: str, most: int = -1, without: re.Pattern[str] | None = None
-) -> Iterator[bytes]:
-    """Yield the beginnings of the first files of a pattern; nothing for one that cannot be read."""
-    compiled = compile_pattern(pattern, "detect")
-    for path in [path for path in tree.files(suffix) if compiled.match_path(path)][:NAMES_KEPT]:
-        if without is None or not without.fullmatch(path.rpartition("/")[2]):
-            content = b""
-            with suppress(OSError), open_raw(tree.root / path) as file:
-                content = file.read(most)
-            yield content
+def labelme(files: Files) -> Iterator[Proposal]:
+    """Yield the source of LabelMe's JSON files."""
+    notes = files.others(".json")
+    if notes and all(b'"shapes"' in files.head(path) for path in notes[:FEW]):
+        image, note = beside(files, notes) or ("", "")
+        fields = ("boxes", "box_labels", "instances")
+        if image:
+            yield Proposal(
+                "labelme", LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS), (note,)
+            )

@@ -1,0 +1,212 @@
+"""Lists the files of a folder that may hold samples or annotations, and what the names of folders and files say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from tfprep.sources.patterns import compile_pattern, folders_in, image_suffix, literal
+from tfprep.sources.raw import open_raw
+
+FEW = 64
+"""Number of names, lines or rows that decide what a file holds."""
+_HEAD_BYTES = 1 << 16
+_NO_DATA = frozenset((
+    *(".md", ".rst", ".pdf", ".doc", ".docx", ".rtf", ".odt", ".html", ".htm", ".bib", ".tex", ".ppt", ".pptx"),
+    *(".py", ".pyc", ".ipynb", ".m", ".sh", ".bat", ".cpp", ".c", ".h", ".java", ".js", ".css", ".toml", ".cfg", ".ini"),
+    *(".db", ".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp", ".cache"),
+))  # fmt: skip
+"""The suffixes of text for people, of programs, and of files that file managers and trainers write."""
+_NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
+_SPLIT = re.compile(
+    r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
+    r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?-i:[A-Z][a-z]))",
+    re.IGNORECASE,
+)
+"""The name of a split as a word: also in `train2017`, `traindata`, `trainLabels` and `seg_train`, not in `trainee`."""
+_TEST = re.compile(r"test(?:ing)?|eval(?:uation)?|holdout", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The data files below a folder: all but hidden files, those with a suffix of `_NO_DATA`, and notes such as README.
+
+    Attributes:
+        root: The folder.
+        names: The sorted names of the files in each folder with any; "" is the root.
+        ignore: Patterns of files that are left out, as of `fnmatch`, for paths relative to the root.
+        ignored: The number of these files.
+    """
+
+    root: Path
+    names: Mapping[str, list[str]]
+    ignore: tuple[str, ...] = ()
+    ignored: int = 0
+
+    @staticmethod
+    def of(root: Path, ignore: Sequence[str] = ()) -> Files:
+        """List the files. Raises SourceError if a folder cannot be listed."""
+        names: dict[str, list[str]] = {}
+        ignored = 0
+        for folder, of_folder in folders_in(root):
+            data = [name for name in of_folder if may_hold_data(name)]
+            kept = [name for name in data if not any(fnmatchcase(below(folder, name), one) for one in ignore)]
+            names |= {folder: kept} if kept else {}
+            ignored += len(data) - len(kept)
+        return Files(root, names, tuple(ignore), ignored)
+
+    @cached_property
+    def images(self) -> dict[str, list[str]]:
+        """The names of the images in each folder with any."""
+        images = {folder: [name for name in names if image_suffix(name)] for folder, names in self.names.items()}
+        return {folder: names for folder, names in images.items() if names}
+
+    @cached_property
+    def suffixes(self) -> list[str]:
+        """The suffixes of images, as they are spelled."""
+        return sorted({os.path.splitext(name)[1] for names in self.images.values() for name in names})
+
+    def others(self, *suffixes: str) -> list[str]:
+        """Return the paths of the files with one of these suffixes, those nearer to the root first."""
+        folders = sorted(self.names, key=lambda one: (one.count("/") + bool(one), one))
+        return [below(one, name) for one in folders for name in self.names[one] if name.lower().endswith(suffixes)]
+
+    def head(self, path: str) -> bytes:
+        """Return the beginning and the end of a file; b"" if it cannot be read."""
+        try:
+            with open_raw(self.root / path) as file:
+                start = file.read(_HEAD_BYTES)
+                file.seek(max(len(start), os.fstat(file.fileno()).st_size - _HEAD_BYTES))
+                return start + file.read(_HEAD_BYTES)
+        except OSError:
+            return b""
+
+    def lines(self, path: str) -> list[str]:
+        """Return the first lines of a text file that are not empty; [] if it cannot be read."""
+        data = self.head(path)
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def has(self, path: str) -> bool:
+        """Return True if there is an image with this path."""
+        return image_suffix(path) and os.path.isfile(os.path.join(self.root, path))
+
+    def holds(self, path: str) -> bool:
+        """Return True if a file is among these."""
+        folder, _, name = path.rpartition("/")
+        return name in self.names.get(folder, ())
+
+    def splits_of(self, pattern: str, paths: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the splits of the files of a pattern; None if no other file fits the pattern."""
+        compiled = compile_pattern(pattern, "init")
+        there = [path for path in self.others(compiled.suffix or "") if compiled.match_path(path) is not None]
+        if set(there) <= set(paths) or "split" not in compiled.holes:
+            return None
+        return tuple(sorted({holes["split"] for path in paths if (holes := compiled.match_path(path))}))
+
+
+def may_hold_data(name: str) -> bool:
+    """Return True if a file may hold samples or annotations, by its name."""
+    return os.path.splitext(name)[1].lower() not in _NO_DATA and not _NOTES.fullmatch(name)
+
+
+def below(folder: str, name: str) -> str:
+    """Return the path of a file in a folder, relative to the root."""
+    return f"{folder}/{name}" if folder else name
+
+
+def split_words(path: str) -> list[str]:
+    """Return the words of a path that name splits, in lower case."""
+    return [word.lower() for word in _SPLIT.findall(path)]
+
+
+def is_test(path: str) -> bool:
+    """Return True if a path has words that name splits, and all of them name a test split."""
+    return all(map(_TEST.fullmatch, words)) if (words := split_words(path)) else False
+
+
+def split_form(path: str) -> str:
+    """Return a pattern for a path, with `{split}` for the word in each name of it that names a split: `seg_{split}/x`."""
+    return "/".join(_SPLIT.sub("{split}", name, count=1) for name in literal(path).split("/"))
+
+
+def by_form(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the paths by their `split_form`."""
+    grouped: dict[str, list[str]] = {}
+    for path in paths:
+        grouped.setdefault(split_form(path), []).append(path)
+    return grouped
+
+
+def columns_of(folders: Sequence[str]) -> list[tuple[str, list[str]]] | None:
+    """Return the form of each level of folders, and its name in each folder; None if they are not of one depth.
+
+    The form is the name if all are the same, a pattern with `{split}` if they differ in the split only, else "".
+    """
+    parts = [folder.split("/") if folder else [] for folder in folders]
+    if len({len(one) for one in parts}) != 1:
+        return None
+    columns = [list(names) for names in zip(*parts, strict=True)]
+    return [(forms.pop() if len(forms := set(map(split_form, names))) == 1 else "", names) for names in columns]
+
+
+def joint(pairs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return patterns of folders of images, and of folders of what belongs to them; None if no pattern fits all pairs.
+
+    Levels in which the images' folders differ, other than by the split, become placeholders `{part1}`, `{part2}`, ...
+    """
+    images, others = columns_of([image for image, _ in pairs]), columns_of([other for _, other in pairs])
+    if images is None or others is None:
+        return None
+    forms = [form or f"{{part{place}}}" for place, (form, _) in enumerate(images, 1)]
+    spelled = []
+    for form, names in others:
+        for own, (_, of_image) in zip(forms, images, strict=True):
+            tails = {name.removeprefix(one) for name, one in zip(names, of_image, strict=True)}
+            begins = all(map(str.startswith, names, of_image))
+            if begins and len(tails) == 1 and ("{" in own or tails == {""}):  # trainannot and valannot of train and val
+                spelled.append(own + literal(tails.pop()))
+                break
+        else:
+            if not form:
+                return None
+            spelled.append(form)
+    return "/".join(forms), "/".join(spelled)
+
+
+def one_suffix(names: Iterable[str]) -> str:
+    """Return the suffix of names that have the same one, else ""."""
+    suffixes = {os.path.splitext(name)[1].lower() for name in names}
+    return suffixes.pop() if len(suffixes) == 1 else ""
+
+
+def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
+    """Return the patterns of images, and of files of annotations that have their names; None if they do not fit together.
+
+    They are in one folder, or in folders that differ as little as possible.
+    """
+    stems = {image: {os.path.splitext(name)[0] for name in names} for image, names in files.images.items()}
+    by_folder: dict[str, set[str]] = {}
+    for note in notes:
+        folder, _, name = note.rpartition("/")
+        by_folder.setdefault(folder, set()).add(os.path.splitext(name)[0])
+    pairs = []
+    for folder, own in by_folder.items():
+        distances = {image: apart(image, folder) for image, names in stems.items() if 2 * len(own & names) >= len(own)}
+        nearest = [image for image, distance in distances.items() if distance == min(distances.values())]
+        if len(nearest) != 1:
+            return None
+        pairs.append((nearest[0], folder))
+    patterns = joint(pairs) if pairs else None
+    suffix = os.path.splitext(notes[0])[1] if notes else ""
+    return patterns and (below(patterns[0], "*"), below(patterns[1], f"*{suffix}"))
+
+
+def apart(folder: str, other: str) -> int:
+    """Return the number of names that are in one of two paths only."""
+    return len(set(folder.split("/")) ^ set(other.split("/"))) if folder != other else 0
