@@ -204,7 +204,7 @@ def test_init_of_a_folder_with_only_a_test_split_says_so_and_builds(run, photos,
     shutil.copytree(photos, tmp_path / "raw" / "test")
     status, out, _ = run("init", "raw")
     assert status == 0
-    assert "unsure: all samples are in the split 'test'; none is left for another" in out
+    assert "check: all samples are in the split 'test'; none is left for another" in out
     assert run("build", "recipe.py", "--out", "out", "--workers", 0)[0] == 0
     assert list(tfprep.open("out").splits) == ["test"]
 
@@ -229,7 +229,7 @@ def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
     (tmp_path / "recipe-preview.png").write_bytes(b"of another folder")
     status, out, _ = run("init", "raw")
     assert status == 0
-    assert "unsure: no picture of samples could be drawn: " in out
+    assert "check: no picture of samples could be drawn: " in out
     assert not (tmp_path / "recipe-preview.png").exists()
 
 

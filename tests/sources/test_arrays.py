@@ -80,9 +80,9 @@ def save(root, files):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a.npy": RGB, "b.npy": RGB}, "nothing says which array holds the images: a.npy uint8"),
-        ({"a.npy": RGB[0]}, "this is one image, or N of one height"),
-        ({"a.npy": np.array([{"a": 1}] * 3, object)}, "nothing says which array holds the images"),
+        ({"a.npy": RGB, "b.npy": RGB}, "nothing says which array holds images .*: a.npy uint8"),
+        ({"a.npy": RGB[0]}, "nothing says which array holds images"),
+        ({"a.npy": np.array([{"a": 1}] * 3, object)}, "nothing says which array holds images"),
         ({"a.npy": RGB.astype(np.int64)}, r"of uint8, uint16, float32, float64 in C order; got int64 \[6, 8, 10, 3\]"),
         ({"a.npy": np.asfortranarray(RGB)}, "in Fortran order"),
         ({"x.npy": RGB, "y.npy": np.arange(6) + 0.5}, "classes are whole numbers or names; got float64 with fractions"),

@@ -89,7 +89,7 @@ def yolo(files: Files) -> Iterator[Proposal]:
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.others(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
     declared = (label, *map(literal, (*same, *image_lists, *notes, *files.others(".data"))))
-    doubts = ()
+    doubts: tuple[str, ...] = ()
     if splits and len(image_lists) > 1:
         doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
     yield Proposal("yolo", source, declared, doubts=doubts)

@@ -55,7 +55,7 @@ def _of_members(
 ) -> tuple[Archives | None, tuple[str, ...], tuple[str, ...]]:
     """Return the source of archives whose first one has members of these names, checks and doubts; None without images."""
     endings = Counter(split_name(name)[1].lower() for name in names)
-    images = [ending for ending in endings if f".{ending}" in IMAGE_SUFFIXES]
+    images = [ending for ending in endings if f".{re.sub('^image[.]', '', ending)}" in IMAGE_SUFFIXES]
     if not images:
         return None, (), ()
     label = next((ending for ending in endings if ending.rpartition(".")[2] == "cls"), None)

@@ -22,7 +22,9 @@ _NO_DATA = frozenset((
     *(".db", ".ds_store", ".log", ".lock", ".url", ".lnk", ".md5", ".sha256", ".torrent", ".bak", ".tmp", ".cache"),
 ))  # fmt: skip
 """The suffixes of text for people, of programs, and of files that file managers and trainers write."""
-_NOTES = re.compile(r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*", re.IGNORECASE)
+_NOTES = re.compile(
+    r"(?:readme|licen[cs]e|copying|changelog|requirements|citation|authors|notice)\b.*|tfprep\.json", re.IGNORECASE
+)
 _SPLIT = re.compile(
     r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
     r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?-i:[A-Z][a-z]))",
@@ -130,9 +132,10 @@ def is_test(path: str) -> bool:
     return all(map(_TEST.fullmatch, words)) if (words := split_words(path)) else False
 
 
-def split_form(path: str) -> str:
+def split_form(path: str, is_pattern: bool = False) -> str:
     """Return a pattern for a path, with `{split}` for the word in each name of it that names a split: `seg_{split}/x`."""
-    return "/".join(_SPLIT.sub("{split}", name, count=1) for name in literal(path).split("/"))
+    names = (path if is_pattern else literal(path)).split("/")
+    return "/".join(_SPLIT.sub("{split}", name, count=1) for name in names)
 
 
 def by_form(paths: Iterable[str]) -> dict[str, list[str]]:

@@ -58,7 +58,7 @@ def folders(files: Files) -> Iterator[Proposal]:
         doubts = [*_about_classes(columns, places[0]), *_about_pairs(files, inner, places[0])]
     elif inner:
         doubts = _about_names(files)
-    for place in places or ([None] if inner else []):
+    for place in places or ([-1] if inner else []):
         levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
         yield _proposal("/".join([*levels, image.rpartition("/")[2]]), splits, doubts)
     if doubts and places:
@@ -108,8 +108,8 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
         yield f"{', '.join(parts[:3])} are not called like classes, but like images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} are called like dates, patients or sequences, not like classes"
-    training = next((split for split in sorted(by_split) if "train" in split.lower()), None)
-    for split, of_split in by_split.items() if training is not None else ():
+    training = next((split for split in sorted(by_split) if "train" in split.lower()), "")
+    for split, of_split in by_split.items() if training else ():
         if strange := sorted(of_split - by_split[training]):
             yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
 

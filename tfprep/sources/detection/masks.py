@@ -71,10 +71,10 @@ def _with_splits(source: Paired, files: Files) -> Paired:
     """Return the source without the splits that have no masks at all."""
     image, mask = (compile_pattern(str(text), "init") for text in (source.image, source.mask))
     paths = [below(folder, name) for folder, names in files.images.items() for name in names[:FEW]]
-    with_masks = {holes.get("split") for path in paths if (holes := mask.match_path(path))}
+    with_masks = {holes.get("split", "") for path in paths if (holes := mask.match_path(path))}
     holes_of = (image.match_path(path) for path in paths if mask.match_path(path) is None)
-    splits = {holes.get("split") for holes in holes_of if holes}
-    return replace(source, splits=tuple(sorted(splits & with_masks))) if splits - with_masks else source  # type: ignore[type-var]
+    splits = {holes.get("split", "") for holes in holes_of if holes}
+    return replace(source, splits=tuple(sorted(splits & with_masks))) if splits - with_masks else source
 
 
 def _about_parts(source: Paired, files: Files) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
         if endings is not None and distance <= best:
             same = nearest[mask][1] if distance == best else []
             nearest[mask] = distance, [*same, (image, endings)]
-    grouped: dict[object, list[tuple[str, str]]] = {}
+    grouped: dict[tuple[object, ...], list[tuple[str, str, tuple[str, str]]]] = {}
     for mask, (_, images) in nearest.items():
         for image, endings in images:
             own, other = ([name for name in one.split("/") if name not in two.split("/")]
@@ -112,11 +112,12 @@ def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
             if len(own) == len(other) == 1 and own[0] and other[0].startswith(own[0]):  # train and trainannot
                 own, other = [], [other[0].removeprefix(own[0])]
             form = tuple(map(split_form, own)), tuple(map(split_form, other)), image.count("/"), endings
-            grouped.setdefault(form, []).append((image, mask))
-    for form, pairs in grouped.items():
-        if (patterns := joint(pairs)) is not None:
-            names = ([name for pair in pairs for name in files.images[pair[side]]] for side in (0, 1))
-            last = [f"*{literal(end)}{one_suffix(of_side)}" for end, of_side in zip(form[3], names, strict=True)]  # type: ignore[index]
+            grouped.setdefault(form, []).append((image, mask, endings))
+    for pairs in grouped.values():
+        if (patterns := joint([pair[:2] for pair in pairs])) is not None:
+            folders = [image for image, *_ in pairs], [mask for _, mask, _ in pairs]
+            names = ([name for folder in of_side for name in files.images[folder]] for of_side in folders)
+            last = [f"*{literal(end)}{one_suffix(of_side)}" for end, of_side in zip(pairs[0][2], names, strict=True)]
             yield below(patterns[0], last[0]), below(patterns[1], last[1])
 
 

@@ -145,7 +145,8 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
         *(set(head.columns) - set(one.columns) for one in named if one not in kept)
     )
     images = {
-        split_form(one.image) if "{split}" in pattern and "{split}" not in one.image else one.image for one in kept
+        split_form(one.image, True) if "{split}" in pattern and "{split}" not in one.image else one.image
+        for one in kept
     }
     images = {one.image for one in kept} if len({one.image for one in kept}) == 1 else images
     if len(images) != 1:
@@ -209,6 +210,14 @@ def _sources(
     texts = {c: ("text", c) for c in others if c.lower() in ("text", "caption")}
     if texts and not labels:
         yield Table(table, image, fields=texts, splits=splits), [], []  # type: ignore[arg-type]
+        return
+    masks = [
+        c for c in others if "mask" in c.lower() and image_place(files, [*map(str, head.few(c))], head.path) is not None
+    ]
+    if masks and not labels:
+        place = image_place(files, [*map(str, head.few(masks[0]))], head.path)
+        path = below(split_form(str(place)) if "{split}" in table else literal(str(place)), f"{{{masks[0]}}}")
+        yield Table(table, image, fields={"mask": ("mask", path)}, splits=splits), [], []
         return
     candidates: list[ColumnNames] = [*_without_twins(head, labels)]
     doubts: list[str] = []
