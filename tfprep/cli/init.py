@@ -19,7 +19,9 @@ _SAMPLES_BUILT, _SAMPLES_DRAWN = 6, 3
 @click.argument("folder", type=OLD_FOLDER)
 @option("--out", type=FILE, default="recipe.py", help="Recipe file to write.")
 @option("--as", "layout", type=click.Choice(LAYOUTS), help="Layout to take, if FOLDER fits several or is doubtful.")
-@option("--ignore", multiple=True, help="Leave out files whose path in FOLDER fits this pattern; * stands for any text.")
+@option(
+    "--ignore", multiple=True, help="Leave out files whose path in FOLDER fits this pattern; * stands for any text."
+)
 @option("--force", is_flag=True, help="Overwrite an existing recipe.")
 def init_command(folder: Path, out: Path, layout: Layout | None, ignore: tuple[str, ...], force: bool) -> None:
     """Inspect FOLDER and write a recipe for its images. The recipe builds without edits."""

@@ -48,7 +48,9 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
         try:
             return detect(folder, layout, ignore)
         except NotRecognized as error:
-            raise SourceError("\n\n".join([str(error), *(_reading(one, folder, ignore) for one in error.readings)])) from error
+            raise SourceError(
+                "\n\n".join([str(error), *(_reading(one, folder, ignore) for one in error.readings)])
+            ) from error
     try:
         data = open_dataset(folder)
     except DatasetError as error:

@@ -252,5 +252,7 @@ def labelme(files: Files) -> Iterator[Proposal]:
         fields = ("boxes", "box_labels", "instances")
         if image:
             yield Proposal(
-                "labelme", LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS), (note,)
+                "labelme",
+                LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS),
+                (note,),
             )

@@ -246,7 +246,11 @@ def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, l
     check = f"the masks are pictures of {len(colors)} colors, and the build rejects a mask with another color"
     known = camvid().palette
     if len(colors) > 2 and all(color in known for color in colors):
-        return replace(source, palette=known, classes=CAMVID_CLASSES, void=camvid().void), [], [check, "the classes are CamVid's"]
+        return (
+            replace(source, palette=known, classes=CAMVID_CLASSES, void=camvid().void),
+            [],
+            [check, "the classes are CamVid's"],
+        )
     palette = {color: number for number, color in enumerate(colors)}
     return (
         replace(source, palette=palette),
