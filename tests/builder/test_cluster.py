@@ -154,26 +154,21 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path).write()
 
 
-def test_nodes_that_would_make_other_bytes_or_see_other_folders_are_named_and_nothing_is_built(cluster, site):
+def test_a_node_that_would_make_other_bytes_or_sees_other_folders_ends_the_build_and_is_named(cluster, site):
     other = site.folder / "other"
     other.mkdir()
     (other / "sitecustomize.py").write_text("import cv2\ncv2.__version__ = '4.9.0'\n")
     site.out.mkdir()
-    old, blind = cluster.add_all(
-        {"environment": {"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"}},
-        {"before": f"mount -t tmpfs none {site.out}"},
-    )
-    message = Driver(cluster, site).error()
-    for address in (old, blind):
+    for node, message in (
+        ({"environment": {"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"}}, "opencv is 4.9.0 there and"),
+        ({"before": f"mount -t tmpfs none {site.out}"}, f"{site.out} is not the driver's folder there"),
+    ):
+        address = cluster.add(**node)
+        error = Driver(cluster, site).error()
         cluster.kill(address)
-    assert message.startswith(
-        "tfprep: nothing was built, because not all nodes of the Ray cluster are like this machine"
-    )
-    assert f"node {old}-" in message
-    assert "opencv is 4.9.0 there and" in message
-    assert f"node {blind}-" in message
-    assert f"{site.out} is not the driver's folder there" in message
-    assert list((site.out / ".tfprep/receipts").iterdir()) == []
+        assert error.startswith(f"tfprep: node {address}-")
+        assert message in error
+        assert list((site.out / ".tfprep/receipts").iterdir()) == []
 
 
 def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
@@ -192,7 +187,10 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     site.wait("hold")
     cluster.kill(first)
     late = cluster.add()
+    again.wait_for("warning")
     again.wait_for("node", 3)
+    site.wait(0.5)
+    again.wait_for("shard", 4)
     site.wait(0.05)
     summary = again.end()
     built = again.built()
@@ -223,10 +221,8 @@ def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluste
     assert {name: summary[name] for name in summary.keys() - differing} == {
         name: here[name] for name in here.keys() - differing
     }
-    crashes = driver.events("crash")
-    assert {crash["key"] for crash in crashes} == {"cat/007.png"}
-    assert {crash["node"] for crash in crashes} <= {node["node"] for node in summary["nodes"]}
-    assert len({crash["alone"] for crash in crashes}) == 2
+    assert [crash["key"] for crash in driver.events("crash")] == ["", "cat/007.png", "cat/007.png"]
+    assert [lost["key"] for lost in driver.events("lost")] == ["cat/007.png"]
     assert set(driver.built().values()) == {1}
 
 
@@ -252,6 +248,5 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     assert re.search(
         r"^node 10\.\S+: slow\.py is another recipe here than at the driver", errors["changed module in one program"]
     )
-    assert "no node of the Ray cluster took part for 1.5 s: 10.77.0." in errors["busy cluster"]
-    assert "(1) start when that many of their CPUs are free" in errors["busy cluster"]
+    assert "no node of the Ray cluster took part for 1.5 s: 0 of 2 CPUs" in errors["busy cluster"]
     assert any(warning.startswith("waiting 1.5 s for a node: ") for warning in results["busy cluster"]["warnings"])

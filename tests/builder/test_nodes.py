@@ -3,10 +3,8 @@ sent to it: no cluster is needed."""
 
 import fcntl
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,54 +20,53 @@ from tfprep.builder.receipts import ShardTask
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, StorageError
-from tfprep.pool import Died, Done, Event, Lost, Task
+from tfprep.pool import Died, Done, Lost, Task
 from tfprep.recipe.file import load_recipe
 from tfprep.sources import Listing
 
 ray = pytest.importorskip("ray")
 FACTS = {"NodeID": "01" * 28, "NodeManagerAddress": "10.0.0.7", "Alive": True, "Resources": {"CPU": 1.0}}
+NODE = "10.0.0.7-010101"
 
 
 class Cluster:
-    """A cluster of one node, whose calls are answered from `answers`; an exception ends it.
+    """A cluster of one node, whose tasks of Ray are answered from `answers`; an exception is raised.
 
     Attributes:
-      answers: By the name of the method, what its calls return one after the other.
-      given: The tasks that the node was given.
-      killed: The actors that were ended.
+      given: The contents of the tasks that the node was given; None is the question whether it builds the same.
+      cancelled: The calls that were ended.
     """
 
-    def __init__(self, *of_tasks: Any) -> None:
-        self.answers: dict[str, Iterator[Any]] = {"open": iter([None]), "run": iter(of_tasks)}
+    def __init__(self, *answers: Any) -> None:
+        self.answers = iter([(NODE, []), *answers])
         self.given: list[Any] = []
-        self.killed: list[Any] = []
+        self.cancelled: list[Any] = []
 
-    def actor(self, *arguments: Any) -> Any:
-        def call(name: str, *arguments: Any) -> Exception:
-            self.given += [arguments[0]] if name == "run" else []
-            return Exception(name)  # any object that is equal to itself alone
-
-        methods = {name: SimpleNamespace(remote=partial(call, name)) for name in self.answers}
-        return SimpleNamespace(**methods)
+    def call(self, opening: Any, content: Any) -> Any:
+        self.given.append(content)
+        return object()
 
     def answer(self, call: Any) -> Any:
-        answer = next(self.answers[call.args[0]])
+        answer = next(self.answers)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def stand_in(self, monkeypatch) -> None:
         """Take the place of a cluster to which this process is connected."""
-        actor_class = SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.actor))
-        for name, function in {
+        function = SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.call))
+        for name, value in {
             "is_initialized": lambda: True,
-            "nodes": lambda: [] if self.killed else [FACTS],
-            "remote": lambda node: actor_class,
-            "wait": lambda calls, **options: (calls[:1] if options.get("timeout") else calls, []),
+            "nodes": lambda: [FACTS],
+            "available_resources": lambda: {"CPU": 1.0},
+            "cluster_resources": lambda: {"CPU": 1.0},
+            "put": lambda value: value,
+            "remote": lambda build_shard: function,
+            "wait": lambda calls, **options: (calls[:1], []),
             "get": self.answer,
-            "kill": self.killed.append,
+            "cancel": lambda call, **options: self.cancelled.append(call),
         }.items():
-            monkeypatch.setattr(ray, name, function)
+            monkeypatch.setattr(ray, name, value)
 
 
 @pytest.fixture
@@ -79,31 +76,28 @@ def argument(tmp_path) -> BuildContext:
     return BuildContext(b"", "", layout, str(tmp_path), Listing({}, (), (), iter(())), {}, "train", "run")
 
 
-def test_the_tasks_that_a_lost_node_runs_are_given_to_others_and_no_others(monkeypatch, argument):
+def test_a_task_whose_node_is_lost_is_given_to_another(monkeypatch, argument):
     """A sample of the first task ends a process of the node, which goes on without it and is lost at the second task."""
     there = Task(0, None)
     lost = Lost(there, 5, "its process was killed by SIGKILL")
-    cluster = Cluster([lost, Done(there, {"number": 0})], ray.exceptions.ActorDiedError())
+    died = ray.exceptions.WorkerCrashedError()
+    cluster = Cluster((NODE, [lost, Done(there, {})]), died, (NODE, [Done(there, {})]), (NODE, [Done(there, {})]))
     cluster.stand_in(monkeypatch)
     nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
     nodes.start()
     nodes.open(argument)
     tasks = [nodes.submit({"number": number}) for number in range(3)]
-    seen: list[Event | NodeNews] = []
-    for event in nodes.events():
-        seen.append(event)
-        if isinstance(event, Died):
-            break
+    seen = list(nodes.events())
     nodes.close()
-    assert [content["number"] for content in cluster.given] == [0, 1]
+    assert [content and content["number"] for content in cluster.given] == [None, 0, 1, 1, 2]
     assert replace(lost, task=tasks[0]) in seen
-    assert Done(tasks[0], {"number": 0}, "10.0.0.7-010101") in seen
     assert [event.task for event in seen if isinstance(event, Died)] == [tasks[1]]
-    assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined", "lost"]
+    assert [event for event in seen if isinstance(event, Done)] == [Done(task, {}, NODE) for task in tasks]
+    assert [event.state for event in seen if isinstance(event, NodeNews)] == ["joined"]
 
 
 @pytest.mark.parametrize("error", [OSError("no space left"), StorageError("the store cannot be reached")])
-def test_actors_are_ended_and_no_error_is_hidden_although_the_mark_cannot_be_removed(monkeypatch, argument, error):
+def test_tasks_are_ended_and_no_error_is_hidden_although_the_mark_cannot_be_removed(monkeypatch, argument, error):
     def fail(path: object) -> None:
         raise error
 
@@ -116,7 +110,7 @@ def test_actors_are_ended_and_no_error_is_hidden_although_the_mark_cannot_be_rem
     with pytest.raises(OSError, match="no space left") if isinstance(error, OSError) else nullcontext():
         nodes.close()
     nodes.close()
-    assert len(cluster.killed) == 1
+    assert len(cluster.cancelled) == 1
 
 
 def test_values_of_the_environment_are_no_part_of_messages(monkeypatch):
@@ -142,14 +136,15 @@ def test_a_cluster_that_was_killed_is_named_at_once(monkeypatch, tmp_path):
 
 
 def test_a_shard_that_loses_its_node_again_and_again_ends_the_build(monkeypatch, argument):
+    cluster = Cluster(*[ray.exceptions.WorkerCrashedError()] * 4)
+    cluster.stand_in(monkeypatch)
     nodes = RayNodes("its_work:open_work", Ray(), workers=1, item_timeout_s=1)
-    node: Any = SimpleNamespace(
-        name="10.0.0.7", running=[Task(0, ShardTask("train", 7, 12, "fingerprint", "signature", "", []))]
-    )
-    for _ in range(3):
-        nodes._run_again(node)
-    with pytest.raises(BuildError, match=r"^shard 7 of 'train': its node 10.0.0.7 was lost, 4 times; "):
-        nodes._run_again(node)
+    nodes.start()
+    nodes.open(argument)
+    nodes.submit(ShardTask("train", 7, 12, "fingerprint", "signature", "", []))
+    with pytest.raises(BuildError, match=r"^shard 7 of 'train' lost its node 4 times"):
+        list(nodes.events())
+    nodes.close()
 
 
 # --- folders and code -------------------------------------------------------------------------------------------------

@@ -1,26 +1,26 @@
-"""One node of a cluster: an actor that runs tasks in local worker processes and returns their events to the driver.
+"""The side of a build on a Ray cluster that runs on its nodes: `build_shard`, a task of Ray, builds a shard in a worker process.
 
-The driver calls `open`, then `run` for each task. `open` compares the node's versions, its output folder, its lock and some raw
-files with those of the driver (`SharedFolderCheck`), and unpacks the user's code.
+Before its first shard, a process of Ray compares the node's versions, its output folder, its lock and some raw files with those
+of the driver (`SharedFolderCheck`), and unpacks the user's code.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext, Inputs
-from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
-from tfprep.pool import LATER, Event, Idle, Pool, Progress
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, RecordError, StorageError, TfprepError
+from tfprep.pool import Event, Idle, Pool, Progress
 from tfprep.recipe.code import is_users
 from tfprep.recipe.file import RECIPE_MODULE
 from tfprep.sources.raw import raw_root
@@ -30,66 +30,125 @@ from tfprep.storage.urls import read_content, remove_file, write_content
 _DATA_SUFFIXES = {".csv", ".json", ".toml", ".txt", ".yaml", ".yml"}
 _MOST_DATA_BYTES = 1 << 20
 """Files that a recipe may read beside itself, such as a list of classes, are sent up to this size."""
+_UNUSED_S = 60.0
+"""Time after which a process of Ray that gets no shard any more ends its worker process."""
 _BESIDE, _ELSEWHERE = "recipe/", "modules/"
 
 
-class Node:
-    """Runs tasks in `workers` processes of this machine, each as the only one of a `Pool`.
+@dataclass(frozen=True)
+class Opening:
+    """What a process of a node needs before its first shard.
 
-    The methods are called from `workers` threads. These live as long as the actor, which counts because a process ends with the
-    thread that started it.
+    Attributes:
+      entry, item_timeout_s: As in `Pool`.
+      argument: That of the work, as on the driver.
+      code: The user's code.
+      check: What a node has to see in the folders.
+      versions: Those of the driver's libraries.
     """
 
-    def __init__(self, name: str, entry: str, workers: int, item_timeout_s: float) -> None:
-        self._name = name
-        self._engines = [Pool(entry, LATER, 1, item_timeout_s=item_timeout_s) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[Pool] = queue.SimpleQueue()
-        self._folder = ExitStack()
+    entry: str
+    item_timeout_s: float
+    argument: BuildContext
+    code: UserCode
+    check: SharedFolderCheck
+    versions: Mapping[str, str]
 
-    def open(
-        self, argument: BuildContext, code: UserCode, check: SharedFolderCheck, versions: Mapping[str, str]
-    ) -> None:
-        """Compare versions and folders with the driver's, unpack the user's code and start the workers.
 
-        Raises:
-          BuildError: They differ.
-        """
-        own_versions = building_versions()
-        differing = [name for name in {**versions, **own_versions} if own_versions.get(name) != versions.get(name)]
-        if differing:
-            texts = [f"{name} is {own_versions.get(name)} there and {versions.get(name)} here" for name in differing]
-            raise BuildError(f"{', '.join(texts)}; other versions make other bytes")
-        check.compare(argument)
-        layout = argument.layout
-        own = self._folder.enter_context(scratch_folder(layout.scratch and layout.scratch.parent))
-        unpack(code, own / "code")
-        here = replace(
-            argument,
-            source=own / "code" / code.recipe if code.recipe else argument.source,
-            layout=replace(layout, scratch=layout.scratch and own),
-            # Another node may take over a shard while this one, which seemed dead, still writes to its files.
-            run=f"{argument.run}-{self._name}",
-            on_node=True,
-        )
-        for engine in self._engines:
-            engine.start()
-            engine.open(here)
-            self._idle.put(engine)
+@dataclass
+class _Opened:
+    """The state of a process of Ray: one worker process, which stays for the next shards of the same build, and its folder."""
 
-    def run(self, content: Any) -> list[Event]:
-        """Run a task and return its events, the last of which says that it is done. The driver knows what it contains.
+    of: Any = None
+    pool: Pool | None = None
+    folder: ExitStack = field(default_factory=ExitStack)
+    ending: threading.Timer | None = None
 
-        Raises:
-          TfprepError: That of the task (`Pool.events`).
-        """
-        engine = self._idle.get()
-        try:
-            task = engine.submit(content)
-            events: list[Event] = [event for event in engine.events() if not isinstance(event, Idle | Progress)]
-            task.content = None
-            return events
-        finally:
-            self._idle.put(engine)
+    def close_unused(self) -> None:
+        with _lock:
+            self.close()
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+        self.folder.close()
+        self.of, self.pool = None, None
+
+
+_opened, _lock = _Opened(), threading.Lock()
+
+
+def node_name(address: str, identifier: str) -> str:
+    """Return how messages name a node of Ray."""
+    return f"{address}-{identifier[:6]}"
+
+
+def build_shard(opening: Sequence[Any], content: Any) -> tuple[str, list[Event]]:
+    """Build a shard; None only opens this process for the build. A task of Ray.
+
+    Args:
+      opening: The reference of an `Opening`.
+      content: The shard's task.
+
+    Returns:
+      The name of this node, and the events of the task. The driver knows what it contains.
+
+    Raises:
+      TfprepError: That of the task, or this node would make other bytes or sees other folders; the message names it.
+    """
+    import ray
+
+    name = node_name(ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id())
+    try:
+        with _lock:
+            if _opened.ending is not None:
+                _opened.ending.cancel()
+            if _opened.of != opening[0]:
+                _opened.close()
+                _opened.pool = _open(ray.get(opening[0]), f"{name}-{os.getpid()}", _opened.folder)
+                _opened.of = opening[0]
+            assert _opened.pool is not None
+            events: list[Event] = []
+            if content is not None:
+                task = _opened.pool.submit(content)
+                events = [event for event in _opened.pool.events() if not isinstance(event, Idle | Progress)]
+                task.content = None
+            _opened.ending = threading.Timer(_UNUSED_S, _opened.close_unused)
+            _opened.ending.daemon = True
+            _opened.ending.start()
+    except TfprepError as error:
+        kind = BuildError if isinstance(error, RecordError) else type(error)
+        raise kind(f"node {name}: {error}") from error
+    return name, events
+
+
+def _open(opening: Opening, run: str, folder: ExitStack) -> Pool:
+    """Compare versions and folders with the driver's, unpack the user's code and start a worker process.
+
+    Raises:
+      BuildError: They differ.
+    """
+    own_versions, versions = building_versions(), opening.versions
+    differing = [name for name in {**versions, **own_versions} if own_versions.get(name) != versions.get(name)]
+    if differing:
+        texts = [f"{name} is {own_versions.get(name)} there and {versions.get(name)} here" for name in differing]
+        raise BuildError(f"{', '.join(texts)}; other versions make other bytes")
+    argument, code = opening.argument, opening.code
+    opening.check.compare(argument)
+    layout = argument.layout
+    own = folder.enter_context(scratch_folder(layout.scratch and layout.scratch.parent))
+    unpack(code, own / "code")
+    here = replace(
+        argument,
+        source=own / "code" / code.recipe if code.recipe else argument.source,
+        layout=replace(layout, scratch=layout.scratch and own),
+        # Another node may take over a shard while this one, which seemed dead, still writes to its files.
+        run=f"{argument.run}-{run}",
+        on_node=True,
+    )
+    pool = Pool(opening.entry, here, 1, item_timeout_s=opening.item_timeout_s)
+    pool.start()
+    return pool
 
 
 # --- the folders of a node -------------------------------------------------------------------------------------------

@@ -230,8 +230,8 @@ class BuildOptions:
     """Options of a build. Except for `limit`, `hash` and `reshard`, no option changes what is built.
 
     Attributes:
-      workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is the
-        number on each node, at most one for each of its CPUs.
+      workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is
+        the most shards that are built at a time; None takes one for each CPU.
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
       max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.

@@ -121,7 +121,7 @@ class ShardScheduler:
         text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejects} rejected, {seconds:.2f} s"
         facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
         if node:
-            facts["node"], text, before = node, f"{text}, by {node}", self.nodes[node]
+            facts["node"], text, before = node, f"{text}, by {node}", self.nodes.get(node, NodeProgress(node))
             self.nodes[node] = replace(
                 before, shards=before.shards + 1, samples=before.samples + samples, rejects=before.rejects + rejects
             )

@@ -217,7 +217,7 @@ def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
         if not isinstance(cluster, Ray):
             raise BuildError(f"engine is None or tfprep.engines.Ray(...), not {cluster!r}")
         if not workers:
-            raise BuildError("workers=0 builds in this process; on a cluster each node needs at least 1 worker")
+            raise BuildError("workers=0 builds in this process; a cluster needs at least 1 worker")
         from tfprep.builder.cluster import RayNodes
 
         return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)

@@ -50,7 +50,7 @@ _QUIET_S = 2.0
 @option("--accept-code", is_flag=True,
         help="Keep shards for which nothing but your own code has changed, as if the present code had built them.")  # fmt: skip
 @option("--engine", type=click.Choice(["local", "ray"]), default="local",
-        help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the number on each node.")  # fmt: skip
+        help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the most shards at a time.")  # fmt: skip
 @option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
 @option(
     "--part",
