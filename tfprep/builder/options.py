@@ -227,13 +227,15 @@ class PartSummary:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of a build. Except for `limit`, `hash` and `reshard`, no option changes what is built.
+    """Options of a build. Except for `limit`, `hash`, `reshard` and `on_warning`, no option changes what is built.
 
     Attributes:
       workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is
         the most shards that are built at a time; None takes one for each CPU.
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
+      on_warning: "keep" samples of which a decoder warns, such as a damaged JPEG that can be decoded; the report lists them.
+        "reject" treats them as bad. A change builds all shards again.
       max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.
       item_timeout_s: Seconds that one sample may take. Its process is then killed and the shard is built again; the sample is
         rejected if it takes too long again.
@@ -261,6 +263,7 @@ class BuildOptions:
     reshard: bool = False
     accept_code: bool = False
     scratch: str | os.PathLike[str] | None = None
+    on_warning: Literal["keep", "reject"] = "keep"
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 0), ("limit", 1)):
@@ -276,6 +279,8 @@ class BuildOptions:
             raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
         if self.on_bad not in ("skip", "fail"):
             raise BuildError(f"on_bad is 'skip' or 'fail', not {self.on_bad!r}")
+        if self.on_warning not in ("keep", "reject"):
+            raise BuildError(f"on_warning is 'keep' or 'reject', not {self.on_warning!r}")
         if not 0 <= self.max_bad <= 1:
             raise BuildError(f"max_bad is a share from 0 to 1, not {self.max_bad}")
 

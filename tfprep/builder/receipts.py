@@ -94,7 +94,8 @@ class Receipt:
       forms, moments, class_counts: By field.
       rejects: The samples that were left out.
       seconds: Time spent, by stage.
-      profiles: Number of images that are stored as they are although their color profile is not sRGB, by its name.
+      notes: Number of images by what is remarkable about them.
+      warned: The samples of which a decoder warned, with the warnings.
       code_accepted: True if other code built the shard than that of `fingerprint` (`BuildOptions.accept_code`).
     """
 
@@ -113,7 +114,8 @@ class Receipt:
     class_counts: Mapping[str, tuple[int, ...]]
     rejects: tuple[Reject, ...]
     seconds: Mapping[str, float]
-    profiles: Mapping[str, int]
+    notes: Mapping[str, int]
+    warned: tuple[Reject, ...] = ()
     code_accepted: bool = False
 
     @property

@@ -42,7 +42,10 @@ def write_report(
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
     stages = {stage: total for stage, total in stages.items() if total}
     accepted = sum(receipt.code_accepted for receipt in receipts)
-    facts = BuildFacts(seconds, built_samples, passed_over, stages, foreign_profiles(receipts), accepted)
+    warned = [(reject.key, reject.error) for receipt in receipts for reject in receipt.warned]
+    facts = BuildFacts(
+        seconds, built_samples, passed_over, stages, notes_on_images(receipts), accepted, warned=warned
+    )  # fmt: skip
     records = sum(split.samples * split.variants for split in manifest.splits.values())
     size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
     most = int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
@@ -59,12 +62,16 @@ def write_report(
     return ""
 
 
-def foreign_profiles(receipts: Sequence[Receipt]) -> dict[str, int]:
-    """Return the number of images that are stored as they are although their color profile is not sRGB, by its name."""
-    profiles: Counter[str] = Counter()
+def notes_on_images(receipts: Sequence[Receipt]) -> list[str]:
+    """Return what is remarkable about images, each with its number of images, such as "3 images were turned upright"."""
+    notes: Counter[str] = Counter()
     for receipt in receipts:
-        profiles.update(receipt.profiles)
-    return dict(profiles.most_common())
+        notes.update(receipt.notes)
+    lines = [f"{count:,} images {note}" for note, count in notes.most_common()]
+    if warned := sum(len(receipt.warned) for receipt in receipts):
+        rule = "report.html lists them, and --on-warning reject leaves them out"
+        lines.append(f"{warned:,} samples are of damaged files, of which a decoder warned; {rule}")
+    return lines
 
 
 def empty_parts(manifest: Manifest) -> list[str]:

@@ -167,7 +167,7 @@ class Build:
 
     def build_shards(self, counts: Mapping[str, int], places: Iterable[tuple[str, int]]) -> list[Receipt]:
         """Build these shards of a plan with so many shards by split."""
-        plan = make_plan(self.recipe, self.root, self.layout, counts=counts)
+        plan = make_plan(self.recipe, self.root, self.layout, counts=counts, on_warning=self.options.on_warning)
         shards = [place for place in plan.starts if place in set(places)]
         due = list(shard_states(plan, self.layout, shards))
         self._remember(plan)
@@ -254,16 +254,11 @@ class Build:
         built = self._built
         samples = sum(state.samples for state in built)
         if built or report or self.options.accept_code or size_of(self.layout.report) is None:
-            from tfprep.builder.report import empty_parts, foreign_profiles, write_report
+            from tfprep.builder.report import empty_parts, notes_on_images, write_report
 
             seconds = time.monotonic() - self.started
-            if profiles := foreign_profiles(receipts):
-                named = ", ".join(f"{name} {count}" for name, count in list(profiles.items())[:4])
-                self.log_event(
-                    "warning",
-                    f"{sum(profiles.values())} images have a color profile that is not sRGB ({named}) and are stored as they "
-                    "are; sources.Pixels(srgb=True) converts them",
-                )
+            for line in notes_on_images(receipts):
+                self.log_event("warning", line)
             for line in empty_parts(manifest):
                 self.log_event("empty", line)
             if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.listing.tally):
@@ -360,7 +355,7 @@ class Build:
             root=str(self.root.absolute()),
             listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
-            named=plan.recipe.file_paths(),
+            reject_warned=self.options.on_warning == "reject", named=plan.recipe.file_paths(),
             witnesses=[one[1:3] for one in plan.samples.samples(*largest)[:_WITNESSES]],
         )  # fmt: skip
 
@@ -403,7 +398,9 @@ def check_folders(root: Path, out: Path) -> None:
 
 def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, options: BuildOptions) -> Plan:
     try:
-        plan = make_plan(recipe, root, layout, limit=options.limit, reshard=options.reshard)
+        plan = make_plan(
+            recipe, root, layout, limit=options.limit, reshard=options.reshard, on_warning=options.on_warning
+        )
     except RecipeError as error:
         raise (locate(file, error) if file else error) from error
     if not options.replace:

@@ -37,6 +37,8 @@ _QUIET_S = 2.0
 @option("--limit", type=click.IntRange(1), help="Build only this many samples, for a first look.")
 @option("--on-bad", type=click.Choice(["skip", "fail"]), default="skip",
         help="Leave bad inputs out and list them in rejects.jsonl, or stop at the first one.")  # fmt: skip
+@option("--on-warning", type=click.Choice(["keep", "reject"]), default="keep",
+        help="Keep samples of which a decoder warns, and list them in the report, or treat them as bad.")  # fmt: skip
 @option("--max-bad", type=share, metavar="SHARE", show_default=False, default="100%",
         help="Publish nothing if more than this share of the inputs is rejected (for example 1%).")  # fmt: skip
 @option("--sample-timeout", type=POSITIVE, default=300.0,
@@ -69,7 +71,8 @@ _QUIET_S = 2.0
 @option("--quiet", is_flag=True, help="Print warnings and errors alone.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
-    on_bad: Literal["skip", "fail"], max_bad: float, sample_timeout: float, replace: bool, hash: bool,
+    on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
+    replace: bool, hash: bool,
     reshard: bool, accept_code: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
     as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -95,7 +98,7 @@ def build_command(
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
     options = BuildOptions(
-        workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, scratch
+        workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, scratch, on_warning
     )
 
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not as_json

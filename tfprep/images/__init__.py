@@ -2,13 +2,16 @@
 
 What is converted, and how:
 
-- The EXIF orientation is applied.
+- The EXIF orientation is applied (`as_stored` takes it back).
 - Images become uint8 [H, W, 3] RGB (`decode_image`): grayscale is repeated, a palette is looked up, CMYK is converted as Pillow
   does it, transparency is laid over a color. 16 bits a channel are refused.
 - Or they keep their own dtype and channels (`decode_pixels`).
 - A color profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16, and a TIFF whose 0 is
   white is not inverted.
+
+A JPEG whose decoder warns is decoded as far as it goes, and the warning is noted (`decoder_warnings`). Settings of Pillow that a
+package has changed count for nothing.
 
 What is refused, with a SampleError: bytes that are not a whole image, several frames, more pixels than `MAX_PIXELS` or more
 bytes of pixels than `MAX_BYTES`, a mask of several channels, formats that run programs or have no signature. A file of more than
@@ -20,18 +23,60 @@ times: as the library decodes it, as the result, and once more while it is turne
 strips.
 """
 
-from tfprep.images.decode import decode_image, decode_map, decode_mask, image_size, keeps_original, stored_size
+from tfprep.images.decode import (
+    decode_image,
+    decode_map,
+    decode_mask,
+    image_size,
+    keeps_original,
+    stored_size,
+)
 from tfprep.images.dicom import Numbers, header_text, is_dicom
-from tfprep.images.jpeg import certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
-from tfprep.images.numbers import decode_numbers, decode_pixels, pixels_size
+from tfprep.images.jpeg import as_stored, certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
+from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, pixels_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
-from tfprep.images.pillow import MAX_BYTES, MAX_FILE_BYTES, MAX_PIXELS, check_file_size, is_jpeg
+from tfprep.images.pillow import (
+    MAX_BYTES,
+    MAX_FILE_BYTES,
+    MAX_PIXELS,
+    check_file_size,
+    decoder_warnings,
+    is_jpeg,
+    pixel_limit,
+)
 from tfprep.images.png import check_png_size, decode_png, encode_png
 from tfprep.images.profile import foreign_profile
 
 __all__ = [
-    "HASH_BITS", "MAX_BYTES", "MAX_FILE_BYTES", "MAX_PIXELS", "Numbers", "certain_to_decode", "check_file_size", "check_png_size",
-    "decode_image", "decode_map", "decode_mask", "decode_numbers", "decode_pixels", "decode_png", "decode_stored_jpeg",
-    "encode_jpeg", "encode_png", "exif_orientation", "foreign_profile", "header_text", "image_size", "is_dicom",
-    "is_jpeg", "keeps_original", "perceptual_hash", "pixels_size", "stored_size",
+    "HASH_BITS",
+    "MAX_BYTES",
+    "MAX_FILE_BYTES",
+    "MAX_PIXELS",
+    "Numbers",
+    "as_stored",
+    "certain_to_decode",
+    "check_file_size",
+    "check_png_size",
+    "decode_image",
+    "decode_map",
+    "decode_mask",
+    "decode_numbers",
+    "decode_pixels",
+    "decode_png",
+    "decode_stored_jpeg",
+    "decoder_warnings",
+    "encode_jpeg",
+    "encode_png",
+    "exif_orientation",
+    "file_orientation",
+    "foreign_profile",
+    "header_text",
+    "image_size",
+    "is_dicom",
+    "is_jpeg",
+    "keeps_original",
+    "perceptual_hash",
+    "pixel_limit",
+    "pixels_size",
+    "stored_size",
 ]  # fmt: skip

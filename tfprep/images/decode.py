@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, upright
+from tfprep.images.jpeg import decode_jpeg, exif_orientation, jpeg_header, lacks_end, upright
 from tfprep.images.pillow import (
     PNG_START,
     WHITE,
@@ -111,7 +111,7 @@ def keeps_original(data: bytes) -> bool:
     8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
     if is_jpeg(data):
         header = jpeg_header(data)
-        return header is not None and header[2] in ("Gray", "YCbCr") and exif_orientation(data) == 1
+        return bool(header and header[2] in ("Gray", "YCbCr") and exif_orientation(data) == 1 and not lacks_end(data))
     if not data.startswith(PNG_START):
         return False
     with opened(data) as image:

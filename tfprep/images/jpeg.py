@@ -22,7 +22,16 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
-from tfprep.images.pillow import check_pixels, is_jpeg, known_orientation, opened, pillow_orientation, rgb_pixels
+from tfprep.images.pillow import (
+    JPEG_END,
+    check_pixels,
+    is_jpeg,
+    known_orientation,
+    opened,
+    pillow_orientation,
+    rgb_pixels,
+    warn,
+)
 from tfprep.optional import HAS_OPENCV, cv2
 
 _SCAN, _END = 0xDA, 0xD9
@@ -68,10 +77,28 @@ def decode_jpeg(data: bytes, size: Size, reduced: int) -> ImageArray:
     height, width = (-(-side // reduced) if reduced > 1 else 0 for side in size)
     try:
         pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=reduced)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError) as error:
+        if lacks_end(data):
+            warn("the end marker of the JPEG is missing")
+            return decode_jpeg(data + JPEG_END, size, reduced)
         with opened(data) as image:
             pixels = rgb_pixels(image)
+        warn(str(error))
     return upright(pixels, orientation)
+
+
+def lacks_end(data: bytes) -> bool:
+    """Return True if all pixels of a sequential JPEG of one scan are there, and only the marker of its end is not.
+
+    Of a progressive JPEG nobody knows how many scans were to follow.
+    """
+    if _without_scan_data(data + JPEG_END) is None:  # also where there is an end
+        return False
+    try:
+        simplejpeg.decode_jpeg(data + JPEG_END, "GRAY", min_height=1, min_width=1, min_factor=8)
+    except (ValueError, KeyError):
+        return False
+    return True
 
 
 def certain_to_decode(data: bytes) -> bool:
@@ -204,6 +231,11 @@ def upright(pixels: Array, orientation: int) -> Array:
         rotated: Array = cv2.rotate(pixels, _ROTATIONS[orientation])
         return rotated.reshape(turned.shape)
     return np.ascontiguousarray(turned)
+
+
+def as_stored(pixels: Array, orientation: int) -> Array:
+    """[H, W] or [H, W, C] that was turned upright as it is in the file: the inverse of `upright`."""
+    return upright(pixels, {6: 8, 8: 6}.get(orientation, orientation))
 
 
 def orientation_of(data: bytes) -> int | None:

@@ -28,11 +28,12 @@ from PIL import Image
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
 from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
-from tfprep.images.jpeg import upright
+from tfprep.images.jpeg import exif_orientation, upright
 from tfprep.images.pillow import (
     bits_per_channel,
     check_page,
     check_pixels,
+    is_jpeg,
     known_orientation,
     opened,
     pillow_orientation,
@@ -56,6 +57,23 @@ def pixels_size(data: bytes, page: int | None = None) -> Size:
     with opened(data, frames=page is not None) as image:
         _seek(image, page)
         return upright_size(image, data)
+
+
+def file_orientation(data: bytes, page: int | None = None) -> int:
+    """Return the EXIF orientation of an image file, 1 to 8, or the tag of the same number in a page of a TIFF; 1 without one."""
+    if is_dicom(data):
+        return 1
+    if is_jpeg(data):
+        return exif_orientation(data)
+    try:
+        with opened(data, frames=True) as image:
+            _seek(image, page)
+            return pillow_orientation(image, data)
+    except SampleError:
+        if not is_tiff(data):
+            raise
+    with _page(data, page or 0) as tiff:  # of more bands than Pillow knows
+        return _orientation(tiff)
 
 
 def decode_pixels(data: bytes, page: int | None = None, nodata: float | None = None) -> Array:

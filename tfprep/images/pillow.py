@@ -1,15 +1,22 @@
 """Images opened by Pillow: which formats, what their headers say, and the limits that a file must keep before it is read, and an
 image's header before any of its pixels is decoded.
+
+Pillow has settings that belong to the whole process, and a package may have changed them. `own_settings` sets those that decide
+what is decoded, for as long as tfprep decodes.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +43,96 @@ _STRIP_PIXELS = 1 << 20
 """Pixels that are converted at once, so that copies for the conversion need a few megabytes whatever the image's size."""
 
 
+_SETTINGS: tuple[tuple[str, str, Any], ...] = (
+    ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
+    ("PIL.Image", "MAX_IMAGE_PIXELS", None),  # `check_pixels` has a limit of its own
+    ("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
+    ("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 64 << 20),
+    ("PIL.GifImagePlugin", "LOADING_STRATEGY", 0),
+    ("PIL.TiffImagePlugin", "READ_LIBTIFF", False),
+)
+"""Module, name and value of the settings that decide what is decoded; the values are Pillow's own."""
+_settings_lock = threading.Lock()
+_replaced: dict[tuple[str, str], Any] = {}
+"""The settings of the process while tfprep decodes."""
+_decoding = [0]
+"""The number of threads that decode."""
+_filters: list[Any] = []
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Decode with the settings of Pillow that tfprep depends on, whatever a package has set, and then set those again."""
+    with _settings_lock:
+        _decoding[0] += 1
+        for module, name, value in _SETTINGS:
+            if (loaded := sys.modules.get(module)) is not None and getattr(loaded, name) != value:
+                _replaced[module, name] = getattr(loaded, name)
+                setattr(loaded, name, value)
+        if _decoding[0] == 1:  # `catch_warnings` is not for several threads
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            _filters.append(warnings.filters[0])
+    try:
+        yield
+    finally:
+        with _settings_lock:
+            _decoding[0] -= 1
+            if not _decoding[0]:
+                _restore()
+
+
+def _restore() -> None:
+    while _filters:
+        with suppress(ValueError):  # somebody has reset the filters
+            warnings.filters.remove(_filters.pop())  # type: ignore[attr-defined]
+    while _replaced:
+        (module, name), value = _replaced.popitem()
+        setattr(sys.modules[module], name, value)
+
+
+def _begin_again() -> None:
+    """In a forked process no thread decodes."""
+    global _settings_lock
+    _settings_lock, _decoding[0] = threading.Lock(), 0
+    _restore()
+
+
+os.register_at_fork(after_in_child=_begin_again)
+
+_warned: ContextVar[list[str] | None] = ContextVar("_warned", default=None)
+
+
+@contextmanager
+def decoder_warnings() -> Iterator[list[str]]:
+    """Yield a list to which the warnings of decoders are added, each once: files that are damaged and can be decoded."""
+    found: list[str] = []
+    token = _warned.set(found)
+    try:
+        yield found
+    finally:
+        _warned.reset(token)
+
+
+def warn(text: str) -> None:
+    """Add to the list of `decoder_warnings`."""
+    found = _warned.get()
+    if found is not None and text not in found:
+        found.append(text)
+
+
+@contextmanager
+def _python_warnings() -> Iterator[None]:
+    """Add the warnings of Pillow to the list of `decoder_warnings`, if there is one: builds decode in one thread."""
+    if _warned.get() is None:
+        yield
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for one in caught:
+        warn(str(one.message))
+
+
 def is_jpeg(data: bytes) -> bool:
     """Tells if the bytes begin as a JPEG does."""
     return data[:3] == JPEG_START
@@ -47,26 +144,22 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
     if not data:
         raise SampleError("the file is empty (0 bytes)")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
-                in_file = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
-                in_memory = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
-                check_pixels(image.height, image.width, max(in_file, in_memory))
-                count = 1 if frames or is_jpeg(data) else getattr(image, "n_frames", 1)
-                if count > 1:
-                    rule = f"{image.format} holds {count} frames, expected one image"
-                    raise SampleError(f"{rule}; choose one with sources.Pixels(page=0)")
-                # Pillow shows a PNG without its last chunk, which TensorFlow refuses, and the coarse part of a JPEG 2000.
-                ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
-                if not ends.get(image.format or "", True):
-                    raise SampleError(f"not a whole image: the end of the {image.format} is missing")
-                yield image
+        with own_settings(), _python_warnings(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
+            in_file = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
+            in_memory = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
+            check_pixels(image.height, image.width, max(in_file, in_memory))
+            count = 1 if frames or is_jpeg(data) else getattr(image, "n_frames", 1)
+            if count > 1:
+                rule = f"{image.format} holds {count} frames, expected one image"
+                raise SampleError(f"{rule}; choose one with sources.Pixels(page=0)")
+            # Pillow shows a PNG without its last chunk, which TensorFlow refuses, and the coarse part of a JPEG 2000.
+            ends = {"PNG": PNG_END in data[-65536:], "JPEG2000": data.endswith(JPEG_END)}
+            if not ends.get(image.format or "", True):
+                raise SampleError(f"not a whole image: the end of the {image.format} is missing")
+            yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
-    except Image.DecompressionBombError as error:
-        raise SampleError(f"{error}") from error
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
         raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
 
@@ -190,15 +283,30 @@ def check_page(what: str, count: int, page: int | None) -> None:
         raise SampleError(f"there is no page {page}: the file has {count}")
 
 
+_limit: ContextVar[int] = ContextVar("_limit", default=MAX_PIXELS)
+
+
+@contextmanager
+def pixel_limit(most: int | None) -> Iterator[None]:
+    """Decode images of up to `most` pixels, and of three times as many bytes; None: of `MAX_PIXELS`."""
+    token = _limit.set(most or MAX_PIXELS)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
 def check_pixels(height: int, width: int, bytes_per_pixel: int = 3) -> None:
-    """Checks a size from a header. Raises SampleError where it exceeds `MAX_PIXELS` or `MAX_BYTES`, or is empty."""
-    if height * width > MAX_PIXELS:
+    """Checks a size from a header. Raises SampleError where it exceeds the limit of pixels or bytes, or is empty."""
+    most = _limit.get()
+    if height * width > most:
         raise SampleError(
-            f"{width} x {height} pixels are more than the limit of {MAX_PIXELS:,}; the file may be hostile"
+            f"{width} x {height} pixels are more than the limit of {most:,}; the file may be hostile. If it is not: "
+            f"sources.Pixels(max_pixels={height * width})"
         )
-    if height * width * bytes_per_pixel > MAX_BYTES:
+    if height * width * bytes_per_pixel > 3 * most:
         raise SampleError(
-            f"{width} x {height} pixels of {bytes_per_pixel} bytes are more than the limit of {MAX_BYTES:,} bytes; "
+            f"{width} x {height} pixels of {bytes_per_pixel} bytes are more than the limit of {3 * most:,} bytes; "
             "store fewer channels or bits, or a smaller image"
         )
     if height < 1 or width < 1:

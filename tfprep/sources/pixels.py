@@ -14,6 +14,11 @@ from tfprep.fields import Array, Kind, Size
 from tfprep.sources.source import FieldDecoder
 
 _HIGHEST = {"uint8": 255, "uint16": 65535}
+TURNED = (
+    "the EXIF orientation of '{name}' turns it. If the labels were drawn on the pixels as they are stored: "
+    "pixels={{'{name}': sources.Pixels(exif=\"ignore\", background=(255, 255, 255))}}"
+)
+"""The end of a message about labels that do not fit an image."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,10 @@ class Pixels:
         srgb: Convert the colors of images whose file holds another color profile (ICC) to sRGB, by Pillow's ImageCms. All
             images then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
+        exif: "apply" the orientation that the file gives, or "ignore" it: for labels that were drawn on the pixels as they are
+            stored. With `background` or `srgb` the images still become 8-bit RGB.
+        max_pixels: The most pixels of an image, in place of 178,956,970: a larger file may be an attack on memory. Decoding takes
+            about 9 bytes of memory for each pixel of RGB.
 
     Raises:
         RecipeError: An option is wrong, or two options contradict each other.
@@ -53,6 +62,8 @@ class Pixels:
     nodata: float | None = None
     background: tuple[int, int, int] | None = None
     srgb: bool = False
+    exif: Literal["apply", "ignore"] = "apply"
+    max_pixels: int | None = None
 
     def __post_init__(self) -> None:
         if self.to not in (None, "uint8", "uint16", "float32"):
@@ -71,26 +82,13 @@ class Pixels:
             and self.window[1] > 0
         ):
             raise RecipeError(f"Pixels: window is (center, width) with a width above 0, or 'file'; got {self.window!r}")
-        if self.channels is not None and not (
-            self.channels and all(isinstance(c, int) and c >= 0 for c in self.channels)
-        ):
-            raise RecipeError(f"Pixels: channels are numbers from 0, such as (0, 1, 2); got {self.channels!r}")
-        if self.page is not None and not (isinstance(self.page, int) and self.page >= 0):
-            raise RecipeError(f"Pixels: page is a number from 0; got {self.page!r}")
-
-        if self.makes_rgb:
-            others = [name for name, value in _given(self).items() if name not in ("background", "srgb")]
-            if others:
-                option = "srgb" if self.srgb else "background"
-                raise RecipeError(f"Pixels: {option} makes 8-bit RGB of all images; leave out {', '.join(others)}")
-            if self.background is not None and not (
-                isinstance(self.background, tuple)
-                and len(self.background) == 3
-                and all(part in range(256) for part in self.background)
-            ):
-                raise RecipeError(f"Pixels: background is three numbers from 0 to 255; got {self.background!r}")
-        if not isinstance(self.srgb, bool):
-            raise RecipeError(f"Pixels: srgb is True or False; got {self.srgb!r}")
+        for name, (rule, test) in _RULES.items():
+            if (value := getattr(self, name)) is not None and not test(value):
+                raise RecipeError(f"Pixels: {name} is {rule}; got {value!r}")
+        others = [name for name in _given(self) if name not in ("background", "srgb", "exif", "max_pixels")]
+        if self.makes_rgb and others:
+            option = "srgb" if self.srgb else "background"
+            raise RecipeError(f"Pixels: {option} makes 8-bit RGB of all images; leave out {', '.join(others)}")
 
     @property
     def makes_rgb(self) -> bool:
@@ -101,6 +99,22 @@ class Pixels:
         return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
 
 
+_RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "channels": (
+        "a tuple of numbers from 0, such as (0, 1, 2)",
+        lambda value: bool(value) and all(isinstance(one, int) and one >= 0 for one in value),
+    ),
+    "page": ("a number from 0", lambda value: isinstance(value, int) and value >= 0),
+    "background": (
+        "three numbers from 0 to 255",
+        lambda value: isinstance(value, tuple) and len(value) == 3 and all(one in range(256) for one in value),
+    ),
+    "srgb": ("True or False", lambda value: isinstance(value, bool)),
+    "exif": ("'apply' or 'ignore'", lambda value: value in ("apply", "ignore")),
+    "max_pixels": ("a number of pixels from 1", lambda value: isinstance(value, int) and value > 0),
+}
+
+
 @dataclass(frozen=True)
 class PixelDecoder:
     """Makes a field of `Pixels`."""
@@ -109,10 +123,20 @@ class PixelDecoder:
     pixels: Pixels
 
     def size(self, raw: Mapping[str, Any]) -> Size | None:
-        return images.pixels_size(raw[self.field], self.pixels.page)
+        with images.pixel_limit(self.pixels.max_pixels):
+            height, width = images.pixels_size(raw[self.field], self.pixels.page)
+            return (width, height) if self._ignored_orientation(raw[self.field]) >= 5 else (height, width)
 
     def decode(self, raw: Mapping[str, Any], size: Size | None) -> Array:
-        options, data = self.pixels, raw[self.field]
+        data = raw[self.field]
+        with images.pixel_limit(self.pixels.max_pixels):
+            return images.as_stored(self._upright(data), self._ignored_orientation(data))
+
+    def _ignored_orientation(self, data: bytes) -> int:
+        return images.file_orientation(data, self.pixels.page) if self.pixels.exif == "ignore" else 1
+
+    def _upright(self, data: bytes) -> Array:
+        options = self.pixels
         if options.makes_rgb:
             return images.decode_image(data, background=options.background, srgb=options.srgb)
         numbers = images.decode_numbers(data, options.page, options.nodata, options.window == "file")
@@ -182,4 +206,4 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
 
 def _given(options: Pixels) -> dict[str, Any]:
     """The options that are not at their default."""
-    return {name: value for name, value in vars(options).items() if value is not None and value is not False}
+    return {name: value for name, value in vars(options).items() if value not in (None, False, "apply")}

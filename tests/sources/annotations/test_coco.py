@@ -5,10 +5,11 @@ import json
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.sources.building import built, picture, write_picture
 from tfprep import augment, codecs, derive, sources
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.recipe import Recipe
 
 masks = pytest.importorskip("pycocotools.mask")
@@ -346,3 +347,34 @@ def test_the_fingerprint_covers_how_objects_become_fields():
     assert fingerprint() == fingerprint(crowds="skip")  # which objects there are shows in the samples
     assert fingerprint() != fingerprint(void=200)
     assert fingerprint() != fingerprint(outside="cut")
+
+
+def turned(path, orientation, size=SIZE):
+    """A photo whose pixels are stored in another way than they are seen, and the pixels as stored."""
+    stored = picture(3, *size)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(stored).save(path, exif=exif.tobytes())
+    return stored
+
+
+@pytest.mark.parametrize(("orientation", "size"), [(6, SIZE), (3, SIZE), (8, (40, 40))])
+def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
+    """A quarter turn is rejected, and all turned images are counted, with the option that ignores EXIF in both messages."""
+    one = {"id": 1, "file_name": "1.png", "height": size[0], "width": size[1]}
+    content = scene() | {"images": [one], "annotations": [annotation(1, 1, 7, (3, 5, 8, 9), polygon(3, 5, 8, 9))]}
+    root, _ = written(tmp_path, content)
+    stored = turned(root / "train/1.png", orientation, size)
+    if orientation == 6:
+        with pytest.raises(BuildError, match=r"pixels=\{'image': sources.Pixels\(exif=\"ignore\", background"):
+            built(sources.Coco(), root, tmp_path / "out")
+    else:
+        with pytest.warns(UserWarning, match=r"1 images were turned upright .*: sources.Pixels\(exif='ignore'\)"):
+            built(sources.Coco(), root, tmp_path / "out")
+        assert "1 images were turned upright by their EXIF orientation" in (tmp_path / "out/report.html").read_text()
+    pixels = {"image": sources.Pixels(exif="ignore", background=(255, 255, 255))}
+    fields, rejects = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
+    assert not rejects
+    np.testing.assert_array_equal(fields["train/1.png"]["image"], stored)
+    np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[3, 5, 11, 14]])
+    assert "EXIF" not in (tmp_path / "kept/report.html").read_text()

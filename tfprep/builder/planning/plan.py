@@ -117,11 +117,12 @@ class Plan:
 
 def make_plan(
     recipe: Recipe, root: Path, layout: Layout, *, limit: int | None = None, reshard: bool = False,
-    counts: Mapping[str, int] | None = None,
+    counts: Mapping[str, int] | None = None, on_warning: str = "keep",
 ) -> Plan:  # fmt: skip
     """List the source and lay out the shards; nothing is written.
 
-    `limit` and `reshard` are those of `BuildOptions`. `counts` are numbers of shards by split that come before the recipe's.
+    `limit`, `reshard` and `on_warning` are those of `BuildOptions`. `counts` are numbers of shards by split that come before the
+    recipe's.
 
     Raises:
       RecipeError: The recipe names a field or a split that the source does not have.
@@ -139,7 +140,8 @@ def make_plan(
     fresh_shards = _shards(recipe, samples, {})
     shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout, recipe.name))
     shards |= {split: count for split, count in (counts or {}).items() if split in shards}
-    described = {split: _described(recipe, listing, split, samples.names[0]) for split in samples.names}
+    warnings = {} if on_warning == "keep" else {"on_warning": on_warning}
+    described = {split: _described(recipe, listing, split, samples.names[0]) | warnings for split in samples.names}
     fingerprints = {}
     for split in samples.names:
         rest = {name: item for name, item in described[split].items() if name != "recipe"}

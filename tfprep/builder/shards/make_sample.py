@@ -23,7 +23,13 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.sample import SampleStage, Stages
 from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
-from tfprep.sources.pixels import PixelDecoder
+from tfprep.sources.pixels import TURNED, PixelDecoder, Pixels
+
+_NOT_SRGB = "which is not sRGB, and are stored as they are; sources.Pixels(srgb=True) converts them"
+_TURNED = (
+    "were turned upright by their EXIF orientation; labels that were drawn on the pixels as they are stored do not fit them: "
+    "sources.Pixels(exif='ignore')"
+)
 
 
 @dataclass(frozen=True)
@@ -39,13 +45,14 @@ class Stored:
 class SampleMaker:
     """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing.
 
-    `seconds` adds up the time spent, by stage.
+    `seconds` adds up the time spent, by stage. `warned` are the warnings of decoders about the sample that is being made.
     """
 
     recipe: Recipe
     kinds: Mapping[str, Kind]
     classes: Mapping[str, Sequence[str]]
     seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
+    warned: list[str] = dataclasses.field(default_factory=list, compare=False)
 
     def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
         """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
@@ -64,6 +71,7 @@ class SampleMaker:
         `raw` holds a file's bytes, or a value, by field. Each variant decides by itself at which scale its image is decoded, so
         that it does not depend on the number of variants; variants of one scale share one decode.
         """
+        self.warned.clear()
         size = self._upright_size(raw)
         decoded: dict[int, Sample] = {}
         for variant in variants:
@@ -103,10 +111,16 @@ class SampleMaker:
         decoders: Mapping[str, FieldDecoder] = getattr(self.recipe.source, "decoders", dict)()
         return decoders
 
-    def converts_color(self, name: str) -> bool:
-        """Tells if the colors of an image field are converted to sRGB by the profiles in its files."""
+    def notes(self, name: str, data: bytes) -> list[str]:
+        """Return what is remarkable about the file of an image, as the end of "3 images ..."."""
         decoder = self._decoders.get(name)
-        return isinstance(decoder, PixelDecoder) and decoder.pixels.srgb
+        pixels = decoder.pixels if isinstance(decoder, PixelDecoder) else Pixels()
+        notes = []
+        if not pixels.srgb and (profile := images.foreign_profile(data)):
+            notes.append(f"have the color profile {profile[0]}, {_NOT_SRGB}")
+        if pixels.exif == "apply" and images.file_orientation(data) > 1:
+            notes.append(_TURNED)
+        return notes
 
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
@@ -122,7 +136,11 @@ class SampleMaker:
                     sizes[name] = size
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
-            raise SampleError(f"images, masks and maps of one sample have one size; {listed}", stage="decode")
+            turned = next(
+                (n for n in sizes if isinstance(raw.get(n), bytes) and _TURNED in self.notes(n, raw[n])), None
+            )
+            hint = f"; {TURNED.format(name=turned)}" if turned else ""
+            raise SampleError(f"images, masks and maps of one sample have one size; {listed}{hint}", stage="decode")
         return next(iter(sizes.values()), None)
 
     @cached_property
@@ -135,7 +153,7 @@ class SampleMaker:
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
         for name in self.kinds:
-            with self._stage("decode", name):
+            with self._stage("decode", name), images.decoder_warnings() as warned:
                 value = raw.get(name)
                 if name in self._decoders:
                     sample[name] = self._decoders[name].decode(raw, size)
@@ -146,6 +164,7 @@ class SampleMaker:
                 if name in self.classes and self.kinds[name] in ("mask", "label"):
                     fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
                     _check_classes(name, sample[name], self.classes[name], fill, mask)
+            self.warned.extend(f"{name}: {text}" for text in warned if f"{name}: {text}" not in self.warned)
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:

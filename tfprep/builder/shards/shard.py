@@ -52,7 +52,7 @@ from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
 from tfprep.fields import RASTER_KINDS, FieldSpec
-from tfprep.images import foreign_profile, perceptual_hash
+from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe import Recipe
@@ -91,7 +91,8 @@ class SampleResult:
       specs: What each stored field is; empty if the sample was rejected before that was known.
       moments, counts: Sums over the pixels, and counts of classes, by field.
       reject: Why the sample was left out.
-      profile: Name of the color profile of its image if that is not sRGB, and not converted to it.
+      notes: What is remarkable about its image (`SampleMaker.notes`).
+      warning: The warnings of the decoder of its files.
     """
 
     key: str
@@ -102,7 +103,8 @@ class SampleResult:
     moments: Mapping[str, Moments] = field(default_factory=dict)
     counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     reject: Reject | None = None
-    profile: str = ""
+    notes: Sequence[str] = ()
+    warning: str = ""
 
 
 class RawSample(NamedTuple):
@@ -213,6 +215,7 @@ class BuildContext:
       run: A word that belongs to this run of the build. An attempt at a shard continues from what others of the run left.
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
+      reject_warned: True if a sample is rejected when the decoder of a file warns.
       named: The files that the recipe names (`Recipe.files`), which travel to the nodes of a cluster.
       witnesses: Files and values of some samples, which the nodes compare with the driver's.
       on_node: Whether this is a node of a cluster.
@@ -228,6 +231,7 @@ class BuildContext:
     run: str
     stop_at_reject: bool = False
     hash: bool = True
+    reject_warned: bool = False
     named: Mapping[str, Path] = field(default_factory=dict)
     witnesses: Sequence[tuple[Sequence[str], Sequence[Any]]] = ()
     on_node: bool = False
@@ -389,7 +393,8 @@ class _Shard:
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[int]] = {}
         self._rejects: list[Reject] = []
-        self._profiles: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+        self._warned: list[Reject] = []
 
     def make(self, position: int) -> SampleResult:
         """Read the sample and make all its variants, or note why it is rejected."""
@@ -431,8 +436,9 @@ class _Shard:
             self._counts.setdefault(name, Counter()).update(counts)
         if result.reject is not None:
             self._rejects.append(result.reject)
-        if result.profile:
-            self._profiles[result.profile] += 1
+        self._notes.update(result.notes)
+        if result.warning:
+            self._warned.append(Reject(result.key, self._task.split, "decode", "", result.warning, ""))
 
     def _made(self, position: int, key: str, raw: RawSample) -> SampleResult:
         """Return what the sample adds; the pixels of one variant at a time are in memory.
@@ -444,8 +450,11 @@ class _Shard:
         specs: list[Mapping[str, FieldSpec]] = []
         moments: dict[str, Moments] = {}
         counts: dict[str, Counter[int]] = {}
-        image = self._context.inputs.image
-        for stored in self._context.maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
+        image, maker = self._context.inputs.image, self._context.maker
+        for stored in maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
+            if maker.warned and self._context.reject_warned:
+                rule = "the decoder warned, and --on-warning reject leaves such samples out"
+                raise SampleError(f"{rule}: {'; '.join(maker.warned)}", stage="decode")
             if not rows:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
@@ -459,11 +468,11 @@ class _Shard:
             rows.append([key, 0, 0, 0, *self._facts(stored), raw.digest.hex(), *numbers, digest, image_hash])
             payloads.append(payload)
             specs.append(stored.specs)
-        profile = None
-        if image is not None and not self._context.maker.converts_color(image):
-            profile = foreign_profile(raw.parts[image])
-        name = profile[0] if profile else ""
-        return SampleResult(key, raw.digest, rows, payloads, of_variants(specs), moments, counts, profile=name)
+        notes = [] if image is None else maker.notes(image, raw.parts[image])
+        return SampleResult(
+            key, raw.digest, rows, payloads, of_variants(specs), moments, counts,
+            notes=notes, warning="; ".join(maker.warned),
+        )  # fmt: skip
 
     def _facts(self, stored: Stored) -> list[Any]:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
@@ -507,7 +516,8 @@ class _Shard:
             digest=self._digest.hexdigest(),
             files=tuple(file.info() for file in self._files), forms=self._forms, expected=task.expected,
             moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
-            seconds=dict(self._context.maker.seconds), profiles=dict(self._profiles),
+            seconds=dict(self._context.maker.seconds), notes=dict(self._notes),
+            warned=tuple(self._warned),
         )  # fmt: skip
 
     def contents(self) -> Contents:

@@ -45,7 +45,8 @@ class BuildFacts:
         built_samples: Samples in the shards that it built.
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
-        profiles: Number of images whose color profile is not sRGB, by its name, stored as they are.
+        notes: Sentences about images, such as those whose color profile is not sRGB.
+        warned: Key and warning of each sample of which a decoder warned.
         code_accepted: Number of shards that other code built than that of the recipe (`--accept-code`).
     """
 
@@ -53,8 +54,9 @@ class BuildFacts:
     built_samples: int
     passed_over: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
-    profiles: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     code_accepted: int = 0
+    warned: Sequence[tuple[str, str]] = ()
 
 
 def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: BuildFacts | None = None) -> str:

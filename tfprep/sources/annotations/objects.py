@@ -43,7 +43,9 @@ import numpy as np
 
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, BoxFormat, Kind, Size, convert_boxes
+from tfprep.images import file_orientation
 from tfprep.optional import require_package
+from tfprep.sources.pixels import TURNED
 from tfprep.sources.source import Entry, FieldDecoder
 
 Objects: TypeAlias = Mapping[str, Any]
@@ -87,8 +89,9 @@ class ObjectField:
             raise SampleError("annotations need an image, whose size is not known")
         declared = part.get("size")
         if declared is not None and tuple(declared) != tuple(size):
-            turned = tuple(declared) == tuple(size)[::-1]
-            hint = "; the image is turned by its EXIF orientation, the annotations are not" if turned else ""
+            swapped = tuple(declared) == tuple(size)[::-1]
+            turned = swapped and isinstance(raw.get("image"), bytes) and file_orientation(raw["image"]) > 1
+            hint = f"; {TURNED.format(name='image')}" if turned else ""
             raise SampleError(
                 f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
             )
