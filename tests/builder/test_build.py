@@ -113,7 +113,10 @@ def test_originals_keep_the_bytes_and_have_the_hash_of_their_pixels_and_some_are
     turned = full.data / "train/cat/000.jpg"
     Image.fromarray(np.zeros((24, 28, 3), np.uint8)).save(turned, exif=exif)
     Image.fromarray(np.zeros((28, 24), np.uint8)).save(full.mask("train/cat/000"))
-    full.build()
+    with pytest.warns(
+        UserWarning, match="1 images were turned upright by their EXIF orientation; labels that were drawn"
+    ):
+        full.build()
     data, pixels = open_dataset(full.out), []
     content = (full.out / data.file("train", 0, 0).name).read_bytes()
     for row in data.index("train").to_pylist():

@@ -143,9 +143,13 @@ def test_a_kept_original_is_not_decoded(decodes):
 
 def test_a_damaged_original_is_not_stored():
     for data in (JPEG, encoded(RNG.integers(0, 256, (30, 30, 3), np.uint8))):
-        for cut in (1, 2, 3, 10, 500):
+        for cut in (3, 10, 500):
             with pytest.raises(SampleError, match="not a whole"):
                 stored({"image": data[:-cut]}, **ORIGINAL)
+        for cut in (1, 2):  # All pixels are there, but other readers want the end marker.
+            (made,) = stored({"image": data[:-cut]}, **ORIGINAL)
+            kept = np.asarray(Image.open(io.BytesIO(made.features["image"])))
+            assert np.array_equal(kept, np.asarray(Image.open(io.BytesIO(data))))
 
 
 # --- geometry and color ------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "negative": (xml([("cat", 20, 4, 3, 21, 0)]), "object 1: its box [19, 3, 3, 21] covers no pixel"),
         "far": (xml([("cat", 3, 4, 90, 21, 0)]), "reaches outside the image of 56 x 40"),
         "other": (xml([right], (50, 60)), "the annotations are for an image of 60 x 50, this one is 56 x 40"),
-        "turned": (xml([right], (56, 40)), "turned by its EXIF orientation"),
+        "turned": (xml([right], (56, 40)), "the annotations are for an image of 40 x 56, this one is 56 x 40"),
         "sizeless": (xml([right], None), ""),
         "good": (xml([right]), ""),
     }

@@ -118,7 +118,8 @@ class SampleMaker:
         notes = []
         if not pixels.srgb and (profile := images.foreign_profile(data)):
             notes.append(f"have the color profile {profile[0]}, {_NOT_SRGB}")
-        if pixels.exif == "apply" and images.file_orientation(data) > 1:
+        placed = {"mask", "map", "boxes", "points"} & set(self.kinds.values())
+        if placed and pixels.exif == "apply" and images.file_orientation(data) > 1:
             notes.append(_TURNED)
         return notes
 
