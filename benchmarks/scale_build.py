@@ -127,7 +127,7 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
         if name == "shard" and not begun:  # All nodes have joined.
             begun.append((time.process_time(), _peak_mb(), time.perf_counter()))
 
-    engine = RayNodes("benchmarks.scale_build:open_waiting", Ray(ADDRESS), workers=1, item_timeout_s=300)
+    engine = RayNodes("benchmarks.scale_build:open_waiting", Ray(ADDRESS), workers=None, item_timeout_s=300)
     plan: Any = WaitingPlan(tasks)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         try:

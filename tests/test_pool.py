@@ -18,7 +18,6 @@ from tfprep.pool import (
     LATER,
     Died,
     Done,
-    Idle,
     InlinePool,
     Lost,
     Output,
@@ -189,15 +188,6 @@ def test_progress_is_reported_during_a_task(entry):
     assert isinstance(events[-1], Done)
 
 
-def test_urgent_tasks_come_first(entry):
-    pool = Pool(entry, LATER, 1)
-    for number in range(3):
-        pool.submit({"number": number})
-    pool.submit({"number": 9}, urgent=True)
-    order = [event.result["number"] for event in ran(pool, []) if isinstance(event, Done)]
-    assert order == [9, 0, 1, 2]
-
-
 @pytest.mark.parametrize("make", [InlinePool, lambda *arguments: Pool(*arguments, 1)])
 def test_an_exception_of_a_task_ends_the_run(entry, make):
     code = "raise RecipeError('line 7')"
@@ -214,7 +204,7 @@ def test_closing_leaves_no_process_however_busy(entry):
     pool = Pool(entry, {}, 2)
     for _ in range(4):
         pool.submit({"items": 100, "sleep": 0.3})
-    assert isinstance(next(event for event in pool.events() if not isinstance(event, Idle)), Progress)
+    assert isinstance(next(event for event in pool.events() if event), Progress)
     processes = [psutil.Process(state.process) for state in pool.workers()]
     assert all(state.task is not None for state in pool.workers())
     pool.close()
@@ -324,7 +314,7 @@ def test_threads_submit_tasks_and_are_called_back(entry):
     assert {number: result["number"] for number, result in found.items() if number != 7} == {
         number: number for number in range(200) if number != 7
     }
-    assert isinstance(found[7], ZeroDivisionError)
+    assert "ZeroDivisionError" in str(found[7])
     assert len({result["pid"] for number, result in found.items() if number != 7}) == 2
     pool.close()
     with pytest.raises(BuildError, match="were ended"):

@@ -187,11 +187,6 @@ class Task:
     tries: Counter[int] = field(default_factory=Counter)
     between: int = 0
 
-    def message(self) -> bytes:
-        if not self.careful:
-            return _message(self.number, self.content)
-        return _message(self.number, (self.first, self.lost, self.content), _AGAIN)
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -208,15 +203,6 @@ class Done:
     task: Task
     result: Any
     node: str = ""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A task, or the start of a process (None), raised this exception; `text` has its traceback. `Pool.events` raises it."""
-
-    task: Task | None
-    error: BaseException
-    text: str
 
 
 @dataclass(frozen=True)
@@ -247,12 +233,8 @@ class Output:
     text: str
 
 
-@dataclass(frozen=True)
-class Idle:
-    """Nothing happened for a moment."""
-
-
-Event: TypeAlias = Progress | Done | Failed | Died | Lost | Output | Idle
+Event: TypeAlias = Progress | Done | Died | Lost | Output | None
+"""What happened to a task; None if nothing did for a moment, so that the caller can look after other things."""
 
 
 @dataclass(frozen=True)
@@ -300,10 +282,10 @@ class InlinePool:
     def open(self, argument: Any) -> None:
         self._work = _load_entry(self._entry)(argument)
 
-    def submit(self, content: Any, *, urgent: bool = False, note: Any = None) -> Task:
+    def submit(self, content: Any, note: Any = None) -> Task:
         task = Task(self._count, content, note)
         self._count += 1
-        (self._waiting.appendleft if urgent else self._waiting.append)(task)
+        self._waiting.append(task)
         return task
 
     def events(self) -> Iterator[Event]:
@@ -385,12 +367,11 @@ class Pool:
                 process.send(self._argument)
             self._hand_out()
 
-    def submit(self, content: Any, *, urgent: bool = False, note: Any = None) -> Task:
+    def submit(self, content: Any, note: Any = None) -> Task:
         """Give a task to a process that has room, or queue it.
 
         Args:
           content: What the work gets.
-          urgent: It comes before all others in the queue.
           note: Anything of the caller, who finds it in the task again. It is not sent.
 
         Raises:
@@ -406,30 +387,25 @@ class Pool:
             task = Task(self._numbers, content, note)
             self._numbers += 1
             self._tasks[task.number] = task
-            (self._waiting.appendleft if urgent else self._waiting.append)(task)
+            self._waiting.append(task)
             self._hand_out()
         return task
 
     def events(self) -> Iterator[Event]:
         """Yield what happens until no task is left; more tasks may be submitted meanwhile.
 
-        A task that raises ends the run.
-
         Raises:
-          TfprepError: The exception of a task, of the argument, or of a worker's start.
+          TfprepError: The exception of a task, which ends the run, or of the start of a process.
           BuildError: The same for other exceptions, with the traceback as text; or processes end again and again.
         """
         self.start()
         while self._tasks:
             with self._lock:
                 self._hand_out()
-            for event in self._step():
-                if isinstance(event, Failed):
-                    raise _of_a_build(event.error, event.text)
-                yield event
+            yield from self._step()
 
     def on_done(self, callback: Callable[[Task, Any], None]) -> None:
-        """Start the processes in a thread that calls `callback(task, result)` for each task; an exception is its result.
+        """Start the processes in a thread that calls `callback(task, result)` for each task; an error is its result as well.
 
         When processes cannot go on, all tasks that are left get the reason as a BuildError.
         """
@@ -509,7 +485,7 @@ class Pool:
         for key, _ in ready:
             yield from self._take(key.data)
         if not ready:
-            yield Idle()
+            yield None
         if self._item_timeout_s is None:
             return
         for process in list(self._processes):
@@ -533,8 +509,8 @@ class Pool:
             elif kind == _OUTPUT:
                 item, text = pickle.loads(body)
                 yield Output(task, item, text)
-            elif kind == _FAILED and task is None:
-                yield Failed(None, *pickle.loads(body))
+            elif kind == _FAILED and (task is None or self._callback is None):
+                raise pickle.loads(body)
             elif task is not None and kind == _ITEM:
                 self._deaths_in_a_row = 0 if task.item is not None else self._deaths_in_a_row
                 (item,) = _NUMBER.unpack(body)
@@ -545,10 +521,7 @@ class Pool:
                 with self._lock:
                     del process.tasks[number], self._tasks[number]
                     self._hand_out()
-                if kind == _FAILED:
-                    yield Failed(task, *pickle.loads(body))
-                else:
-                    yield Done(task, body if kind == _CONTENT else pickle.loads(body))
+                yield Done(task, body if kind == _CONTENT else pickle.loads(body))
 
     def _replace(self, process: _Process, reason: str, most_tries: int = _MOST_TRIES) -> Iterator[Event]:
         """Replace a process that has ended, and run its tasks again."""
@@ -609,14 +582,11 @@ class Pool:
                 for event in self._step():
                     if isinstance(event, Done):
                         self._callback(event.task, event.result)
-                    elif isinstance(event, Failed):
-                        if event.task is None:
-                            raise event.error
-                        self._callback(event.task, event.error)
                     elif isinstance(event, Output):
                         _show(event.text)
         except BaseException as caught:
-            self.failure, error = f"the worker processes cannot go on ({errors.summary_of(caught)})", caught
+            *_, reason = str(caught).strip().splitlines() or [type(caught).__name__]  # of a traceback the last line
+            self.failure, error = f"the worker processes cannot go on ({reason})", caught
         finally:
             self._stopping, self.ready = True, False
             self._end_all()
@@ -640,13 +610,6 @@ def _show(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # it is closed, its reader is gone, or its disk is full
         if sys.stderr is not None:
             sys.stderr.write(text)
-
-
-def _of_a_build(error: BaseException, text: str) -> BaseException:
-    """Return the exception that ends a build: one of tfprep's as it is, another one as text, which may be of any package."""
-    if isinstance(error, errors.TfprepError):
-        return error
-    return errors.BuildError(str(error) if isinstance(error, OSError) else text)
 
 
 class _Process:
@@ -687,7 +650,8 @@ class _Process:
     def give(self, task: Task) -> None:
         self.tasks[task.number] = task
         task.worker, task.since = self.name, time.monotonic()
-        self.send(task.message())
+        again = task.first, task.lost, task.content
+        self.send(_message(task.number, again, _AGAIN) if task.careful else _message(task.number, task.content))
 
     def send(self, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):  # It died: `receive` will see the end of its output.
@@ -862,9 +826,11 @@ def _run(kind: int, number: int, body: bytes, work: Work, channel: _Channel) -> 
     channel.send(number, result, sent)
 
 
-def _failure(error: BaseException) -> tuple[BaseException, str]:
-    """Return what is sent of an exception: itself, and its traceback as text."""
-    return sendable_error(error, errors.BuildError), "".join(traceback.format_exception(error))
+def _failure(error: BaseException) -> BaseException:
+    """Return what is sent of an exception: itself if it is one of tfprep's, else a BuildError of its text or traceback."""
+    if isinstance(error, errors.TfprepError):
+        return sendable_error(error, errors.BuildError)
+    return errors.BuildError(str(error) if isinstance(error, OSError) else "".join(traceback.format_exception(error)))
 
 
 def _redirect_output(file: int) -> None:

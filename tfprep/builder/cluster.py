@@ -27,7 +27,7 @@ from tfprep.builder.shards.shard import BuildContext
 from tfprep.engines import Ray
 from tfprep.errors import BuildError, RecordError, TfprepError
 from tfprep.optional import require_package
-from tfprep.pool import Died, Done, Event, Idle, Task, WorkerState
+from tfprep.pool import Died, Done, Event, Task, WorkerState
 from tfprep.storage.address import without_secrets
 
 _POLL_S = 0.25
@@ -81,10 +81,10 @@ class RayNodes:
         self._call(None)
         self._look()
 
-    def submit(self, content: Any, *, urgent: bool = False, note: Any = None) -> Task:
+    def submit(self, content: Any, note: Any = None) -> Task:
         task = Task(self._count, content, note)
         self._count += 1
-        (self._waiting.appendleft if urgent else self._waiting.append)(task)
+        self._waiting.append(task)
         return task
 
     def events(self) -> Iterator[Event | NodeNews]:
@@ -94,7 +94,7 @@ class RayNodes:
                 self._call(self._waiting.popleft())
             self._look()
             if not self._receive():
-                yield Idle()
+                yield None
             while self._news:
                 yield self._news.popleft()
 

@@ -20,7 +20,7 @@ from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext, Inputs
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, RecordError, StorageError, TfprepError
-from tfprep.pool import Event, Idle, Pool, Progress
+from tfprep.pool import Event, Pool, Progress
 from tfprep.recipe.code import is_users
 from tfprep.recipe.file import RECIPE_MODULE
 from tfprep.sources.raw import raw_root
@@ -111,7 +111,7 @@ def build_shard(opening: Sequence[Any], content: Any) -> tuple[str, list[Event]]
             events: list[Event] = []
             if content is not None:
                 task = _opened.pool.submit(content)
-                events = [event for event in _opened.pool.events() if not isinstance(event, Idle | Progress)]
+                events = [event for event in _opened.pool.events() if event and not isinstance(event, Progress)]
                 task.content = None
             _opened.ending = threading.Timer(_UNUSED_S, _opened.close_unused)
             _opened.ending.daemon = True

@@ -97,7 +97,7 @@ class Stages:
         if self._has_custom:
             sample = self._customized(sample, draws)
         elif transform := transform or self.transform(draws, size):
-            with self._stage("geometry"):
+            with SampleStage(self.seconds, "geometry"):
                 sample = warp_sample(sample, self.kinds, transform, size=size, reduced=reduced, **self._rules)
         return self._colored(self._derived(_read_only(sample), draws), draws)
 
@@ -111,7 +111,7 @@ class Stages:
             return self._unaugmented[size]
         whole = identity(size)
         for step, op in self._geometry_steps:
-            with self._stage("geometry", step):
+            with SampleStage(self.seconds, "geometry", step):
                 whole = whole.then(op(whole.size, draws(step)))
         # A bend may hold maps of all pixels.
         if unaugmented and not whole.bends and len(self._unaugmented) < _MOST_SIZES:
@@ -143,7 +143,7 @@ class Stages:
 
     def _customized(self, sample: Sample, draws: Draws) -> Sample:
         """Geometry with whole-sample functions in it: one resampling between two of them."""
-        with self._stage("geometry"):
+        with SampleStage(self.seconds, "geometry"):
             steps = ((op, draws(step)) for step, op in self._geometry_steps)
             # A function may write into its sample; the next variant begins with the same decoded one.
             own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in sample.items()}
@@ -154,7 +154,7 @@ class Stages:
     def _derived(self, sample: Sample, draws: Draws) -> Sample:
         fields = dict(sample)
         for name, derived in self.derive.items():
-            with self._stage("derive", name):
+            with SampleStage(self.seconds, "derive", name):
                 generator: Any = draws(f"derive/{name}")
                 value = derived(MappingProxyType(fields), generator)
                 _check_value(value, derived_kind(derived), raster_size(sample, self.kinds))
@@ -174,7 +174,7 @@ class Stages:
         changed = {}
         for name, image in sample.items():
             if self.kinds.get(name) == "image":
-                with self._stage("color", name):
+                with SampleStage(self.seconds, "color", name):
                     changed[name] = apply_colors(image, self._drawn_colors(image, draws))
         return {**sample, **changed}
 
@@ -190,9 +190,6 @@ class Stages:
             if (generator := draws(step)) is not None:
                 _check_color_op(op, image)
                 yield op if is_tone(op) else partial(_called_color, step, op), generator
-
-    def _stage(self, stage: str, field: str = "") -> SampleStage:
-        return SampleStage(self.seconds, stage, field)
 
 
 def _called_color(step: str, op: ColorOp, image: ImageArray, draws: np.random.Generator, /) -> ImageArray:
@@ -297,45 +294,33 @@ def _is_array(value: Any) -> bool:
 # --- time and errors of a stage ---------------------------------------------------------------------------------------
 
 
-class TimedStage:
-    """A context that adds its duration to `seconds[stage]`."""
-
-    def __init__(self, seconds: dict[str, float], stage: str) -> None:
-        self._seconds, self.stage = seconds, stage
-        self._started = 0.0
-
-    def __enter__(self) -> None:
-        self._started = perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._seconds[self.stage] = self._seconds.get(self.stage, 0.0) + perf_counter() - self._started
-
-
-class SampleStage(TimedStage):
-    """`TimedStage`, and what is raised inside becomes a SampleError that names the stage and the field.
+class SampleStage:
+    """A context that adds its duration to `seconds[stage]`; what it raises becomes a SampleError of the stage and the field.
 
     That is any exception of a user's function, such as SystemExit and GeneratorExit; KeyboardInterrupt only where Ctrl-C is
     ignored, as in worker processes. A failed import ends the build as a BuildError: it is no fault of the sample, and another
     machine of the build may have what is missing here.
     """
 
+    __slots__ = ("field", "seconds", "stage", "started")
+
     def __init__(self, seconds: dict[str, float], stage: str, field: str = "") -> None:
-        super().__init__(seconds, stage)
-        self._field = field
+        self.seconds, self.stage, self.field, self.started = seconds, stage, field, perf_counter()
+
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + perf_counter() - self.started
         if error is None or isinstance(error, BuildError):  # a stage inside this one has named itself
             return
         if isinstance(error, SampleError):
-            raise error.located(stage=self.stage, field=self._field) from error
+            raise error.located(stage=self.stage, field=self.field) from error
         if isinstance(error, ImportError):
-            where = f"{self.stage} of '{self._field}'" if self._field else self.stage
+            where = f"{self.stage} of '{self.field}'" if self.field else self.stage
             raise BuildError(f"{where}: {summary_of(error)}") from error
         from_keyboard = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         if not from_keyboard:
-            raise SampleError(summary_of(error), stage=self.stage, field=self._field) from error
+            raise SampleError(summary_of(error), stage=self.stage, field=self.field) from error

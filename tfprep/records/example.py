@@ -13,6 +13,7 @@ the payload each feature's own bytes lie, so that a reader can go straight there
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,7 +55,7 @@ def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, Featu
     chunks: list[bytes] = []
     ends: dict[str, tuple[int, int]] = {}
     position = 0
-    for name in sorted(features, key=lambda name: name.encode()):
+    for name in sorted(features, key=str.encode):
         head, content, tail = _entry(name, features[name])
         chunks += (head, content, tail)
         ends[name] = (position + len(head), len(content))
@@ -195,10 +196,9 @@ def _varints(content: Array) -> Array:
 # --- messages of protocol buffers ---------------------------------------------------------------------------------------
 
 
+@lru_cache(4096)  # tags and most lengths
 def varint(value: int) -> bytes:
     """Encode a number in base 128, least significant group first; a negative number as its 64-bit two's complement."""
-    if 0 <= value < 0x80:
-        return bytes((value,))
     value &= 0xFFFF_FFFF_FFFF_FFFF
     groups = bytearray()
     while value >= 0x80:

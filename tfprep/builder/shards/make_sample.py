@@ -86,7 +86,7 @@ class SampleMaker:
             sample = self._stages.make(decoded[reduced], draws, size=size, transform=transform, reduced=reduced)
             stacks = {}
             for name, fields in self.recipe.stack.items():
-                with self._stage("stack", name):
+                with SampleStage(self.seconds, "stack", name):
                     stacks[name] = _stacked([sample[field] for field in fields])
             yield {**sample, **stacks}
 
@@ -127,7 +127,7 @@ class SampleMaker:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
         sizes: dict[str, Size] = {}
         for name in (name for name, kind in self.kinds.items() if kind in RASTER_KINDS):
-            with self._stage("decode", name):
+            with SampleStage(self.seconds, "decode", name):
                 if name in self._decoders:
                     size = self._decoders[name].size(raw)
                 else:
@@ -154,7 +154,7 @@ class SampleMaker:
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
         for name in self.kinds:
-            with self._stage("decode", name), images.decoder_warnings() as warned:
+            with SampleStage(self.seconds, "decode", name), images.decoder_warnings() as warned:
                 value = raw.get(name)
                 if name in self._decoders:
                     sample[name] = self._decoders[name].decode(raw, size)
@@ -178,7 +178,7 @@ class SampleMaker:
         specs: dict[str, FieldSpec] = {}
         kinds = {**self.kinds, **self.recipe.derived_kinds()}
         for name, codec in self.recipe.store.items():
-            with self._stage("encode", name):
+            with SampleStage(self.seconds, "encode", name):
                 value = sample[name]
                 # The file's bytes where they can be stored as they are; they can where nobody looked at the pixels.
                 if isinstance(codec, Original) and name not in self._decoders and not isinstance(value, bytes):
@@ -187,9 +187,6 @@ class SampleMaker:
                 features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
                 specs[name] = codec.spec(kinds[name], value)
         return Stored(features, specs, sample)
-
-    def _stage(self, stage: str, field: str = "") -> SampleStage:
-        return SampleStage(self.seconds, stage, field)
 
 
 def _draws(seed: int, key: str, variant: int, step: str) -> np.random.Generator | None:

@@ -57,7 +57,6 @@ from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
-from tfprep.recipe.sample import TimedStage
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources import Entry, Listing, read_files
@@ -403,8 +402,9 @@ class _Shard:
         try:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
-            with self._timed("read"):
-                raw = self._context.inputs.read(files, values, self.read)
+            started = perf_counter()
+            raw = self._context.inputs.read(files, values, self.read)
+            self._spent("read", started)
             result = SampleResult(key, raw.digest)
             result = self._made(position, key, raw)
             check_expected(result.specs, self._task.expected)
@@ -415,12 +415,13 @@ class _Shard:
 
     def add(self, result: SampleResult) -> None:
         """Write the records of the sample that comes next, and add up what it adds to the shard."""
-        with self._timed("write"):
-            for row, file, payload in zip(result.rows, self._files, result.payloads, strict=False):
-                frame, crc = file.write(payload)
-                row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
-                for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
-                    row[place] += frame.offset + HEADER_BYTES
+        started = perf_counter()
+        for row, file, payload in zip(result.rows, self._files, result.payloads, strict=False):
+            frame, crc = file.write(payload)
+            row[OFFSET : PAYLOAD_CRC + 1] = frame.offset, frame.size, crc
+            for place in range(DIGEST + 1, len(row) - OF_IMAGE, 2):
+                row[place] += frame.offset + HEADER_BYTES
+        self._spent("write", started)
         self._digest.update(_digest_entry(result.key, result.digest))
         for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
@@ -462,10 +463,13 @@ class _Shard:
             if not rows:
                 digest = raw.image_digest.hex() or None
                 if image is not None and self._context.hash:
-                    with self._timed("hash"):
-                        image_hash = perceptual_hash(stored.values[image])
-            numbers = [number for name in self._context.recipe.store for number in spans[name]]
-            rows.append([key, 0, 0, 0, *self._facts(stored), raw.digest.hex(), *numbers, digest, image_hash])
+                    started = perf_counter()
+                    image_hash = perceptual_hash(stored.values[image])
+                    self._spent("hash", started)
+            row = [key, 0, 0, 0, *self._facts(stored), raw.digest.hex()]
+            for name in self._context.recipe.store:
+                row += spans[name]
+            rows.append([*row, digest, image_hash])
             payloads.append(payload)
             specs.append(stored.specs)
         notes = [] if image is None else maker.notes(image, raw.parts[image])
@@ -507,6 +511,10 @@ class _Shard:
             reason = f"{reason[:_MOST_REASON]}... ({len(reason)} characters)"
         return Reject(key, self._task.split, error.stage, error.field, reason, path)
 
+    def _spent(self, stage: str, started: float) -> None:
+        seconds = self._context.maker.seconds
+        seconds[stage] = seconds.get(stage, 0.0) + perf_counter() - started
+
     def receipt(self) -> Receipt:
         task, classes = self._task, self._context.maker.classes
         counts = {name: tuple(of_name[n] for n in range(len(classes[name]))) for name, of_name in self._counts.items()}
@@ -522,9 +530,6 @@ class _Shard:
 
     def contents(self) -> Contents:
         return Contents(tuple(self._context.recipe.store), self._rows, stats_of(self._task))
-
-    def _timed(self, stage: str) -> TimedStage:
-        return TimedStage(self._context.maker.seconds, stage)
 
 
 def sampled_originals(shards: int) -> int:

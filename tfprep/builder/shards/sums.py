@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import add
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,7 +58,8 @@ def of_variants(variants: Iterable[Mapping[str, FieldSpec]]) -> dict[str, FieldS
             if form_of(whole.setdefault(name, spec)) != form_of(spec):
                 reason = f"its variants differ: {form_of(whole[name])} and {form_of(spec)}"
                 raise SampleError(reason, stage="encode", field=name)
-            whole[name] = merge(whole[name], spec) or spec
+            if whole[name] != spec:
+                whole[name] = merge(whole[name], spec) or spec
     return whole
 
 
@@ -78,7 +80,8 @@ def counted(forms: FieldForms, specs: Mapping[str, FieldSpec], *, written: bool)
     for name, spec in specs.items():
         of_field = after.setdefault(name, {})
         before = of_field.get(form_of(spec), FieldForm(0, None))
-        of_field[form_of(spec)] = FieldForm(before.samples + 1, merge(before.spec, spec) if written else before.spec)
+        whole = before.spec if before.spec == spec or not written else merge(before.spec, spec)
+        of_field[form_of(spec)] = FieldForm(before.samples + 1, whole)
     return after
 
 
@@ -117,9 +120,8 @@ class Moments:
     def plus(self, other: Moments) -> Moments:
         if not self.pixels or not other.pixels:
             return self if self.pixels else other
-        sums = tuple(a + b for a, b in zip(self.sums, other.sums, strict=True))
-        squares = tuple(a + b for a, b in zip(self.squares, other.squares, strict=True))
-        return Moments(self.pixels + other.pixels, sums, squares)
+        sums, squares = map(add, self.sums, other.sums), map(add, self.squares, other.squares)
+        return Moments(self.pixels + other.pixels, tuple(sums), tuple(squares))
 
 
 def image_moments(image: Array) -> Moments:
