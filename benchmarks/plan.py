@@ -64,7 +64,7 @@ SIDE = 16
 LOAD = """
 import sys, time
 from pathlib import Path
-import tfprep.load.accessors
+import tfprep.load.loader
 start = time.perf_counter()
 loader = tfprep.open(sys.argv[1]).numpy_loader("train", 256, seed=1, cache=False)
 batch = next(iter(loader))

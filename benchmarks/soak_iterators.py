@@ -22,9 +22,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def soak(kind: str, data: Path, count: int) -> dict[str, Any]:
     dataset = tfprep.open(data)
     loader = dataset.numpy_loader("train", **OPTIONS) if kind == "numpy" else dataset.loader("train", **OPTIONS)
     loader = loader.repeat()  # every iterator reads on until it is dropped
-    iterable = loader.skip(0) if kind == "tf.data" else loader
+    iterable = {"tf.data": loader, "eager": getattr(loader, "eager", lambda: loader)(), "numpy": loader}[kind]
     start, first = time.monotonic(), max(1, count // 10)
     use(iterable, first)
     before = leftovers(loader)
@@ -109,10 +108,9 @@ def use(iterable: Any, count: int) -> None:
 
 
 def leftovers(loader: Any) -> dict[str, float]:
-    """Threads, descriptors and resident MB (10**6 bytes) once nothing is left to collect and all readers have ended."""
+    """Threads, descriptors and resident MB (10**6 bytes) once nothing is left to collect and no batch is being filled."""
     gc.collect()
-    settled(lambda: not list(reading_threads()))
-    _ = loader.stats  # A loader frees the batches of readers that have ended when it looks at its readers.
+    settled(lambda: loader.stats["batches_in_flight"] == 0)
     gc.collect()
     process = psutil.Process()
     return {
@@ -120,10 +118,6 @@ def leftovers(loader: Any) -> dict[str, float]:
         "descriptors": process.num_fds(),
         "resident_mb": round(process.memory_info().rss / 1e6, 1),
     }
-
-
-def reading_threads() -> Iterator[threading.Thread]:
-    return (thread for thread in threading.enumerate() if thread.name.startswith("tfprep-read-"))
 
 
 def settled(condition: Callable[[], bool], timeout_s: float = STALLED_S) -> None:

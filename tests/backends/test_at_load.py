@@ -71,7 +71,7 @@ def test_every_loader_delivers_the_same_pixels_and_continues(photos_of_three_siz
     taken = [arrays(batch) for _ in range(2) for batch in islice(stopped, 6)][:8]
     np.testing.assert_equal(taken, whole[:8])
     continued = made(data, kind, **options)
-    continued.load_state_dict(stopped.state_at(8))
+    continued.load_state_dict(stopped.state_dict(step=8))
     np.testing.assert_equal([arrays(batch) for batch in continued], whole[8:12])
     validation = [[arrays(b) for b in made(data, one, "val", **options)] for one in ("numpy_loader", kind)]
     np.testing.assert_equal(validation[1], validation[0])

@@ -55,18 +55,25 @@ def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset, kind, label
 def test_so_many_batches_are_taken_ahead(data, ahead):
     from tfprep.load.jax_loader import TransferredAhead
 
-    taken = []
+    taken, delivered = [], []
 
-    def batches():
-        for number in range(6):
-            taken.append(number)
-            yield number
+    class Six:
+        def take(self):
+            if len(taken) == 6:
+                raise StopIteration
+            taken.append(len(taken))
+            return len(taken), taken[-1]
 
-    queue = TransferredAhead(batches(), ahead, lambda on_the_way: None)
+    class Note:
+        def delivered(self, batches, step):
+            delivered.append(step)
+
+    queue = TransferredAhead(Six(), Note(), ahead)
     assert (next(queue), len(taken)) == (0, 1 + ahead)
     assert (next(queue), len(taken)) == (1, 2 + ahead)
     assert (next(queue), len(taken)) == (2, 3 + ahead)
     assert list(queue) == [3, 4, 5]
+    assert delivered == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 6, 8, 12])
@@ -82,7 +89,8 @@ def test_state_dict_counts_batches_that_were_delivered(data, taken):
     resumed.load_state_dict(loader.state_dict())
     assert resumed.state_dict()["step"] == taken
     assert [batch["key"].tolist() for batch in resumed] == expected[taken : taken + 6 - taken % 6]
-    assert loader.at_epoch(1).state_dict()["step"] == 6
+    loader.set_epoch(1)
+    assert loader.state_dict()["step"] == 6
     stream = iter(loader.repeat())
     assert [next(stream)["key"].tolist() for _ in range(5)] == expected[6:11]
     assert loader.state_dict()["step"] == 11

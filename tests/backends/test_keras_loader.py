@@ -67,9 +67,8 @@ def test_a_run_continues_at_its_step(data, make_model):
     whole.fit(data.keras_loader("train", 8, **OPTIONS), epochs=5, verbose=0)
     model, loader = make_model(), data.keras_loader("train", 8, **OPTIONS)
     model.fit(loader.repeat(), steps_per_epoch=5, epochs=3, verbose=0)
-    state = loader.state_at(15)
-    fresh = data.keras_loader("train", 8, **OPTIONS)
-    continued = data.keras_loader("train", 8, start_step=fresh.step_of(state), **OPTIONS)
+    state = loader.state_dict(step=15)
+    continued = data.keras_loader("train", 8, start_step=state, **OPTIONS)
     model.fit(continued.repeat(), steps_per_epoch=5, epochs=3, verbose=0)
     _same_weights(model, whole)
 

@@ -130,7 +130,7 @@ def test_functions_that_return_no_model(jpeg_data, models, capfd, name, targets,
 
 
 def test_the_loader_is_closed_if_the_model_fails(jpeg_data, monkeypatch):
-    from tfprep.load.tensorflow.loader import Loader
+    from tfprep.load.loader import Loader
 
     closed = []
     close = Loader.close

@@ -169,7 +169,7 @@ def test_a_pickled_loader_continues_like_the_first(data):
     loader = data.numpy_loader("train", 8, seed=5, start_step=3, **NAMES)
     copy = pickle.loads(pickle.dumps(loader))
     check_same(next(iter(loader)), next(iter(copy)))
-    assert copy.state_at(3) == loader.state_at(3)
+    assert copy.state_dict(step=3) == loader.state_dict(step=3)
 
 
 GROUPS = {

@@ -61,33 +61,62 @@ def test_each_pass_is_the_next_epoch(train, expected):
         assert keys(train) == epoch(expected, number)
 
 
-def test_each_iterator_that_is_read_is_the_next_epoch(train, expected):
+def test_a_pass_uses_its_epoch_with_its_ninth_or_its_last_batch(data):
+    """In batches of 4, an epoch has 12 steps. The passes that begin before that share the epoch."""
+    expected = keys(itertools.islice(data.numpy_loader("train", 4, seed=3, fields=["key"]).repeat(), 60))
+    train = data.numpy_loader("train", 4, seed=3, fields=["key"])
     iter(train)  # never read
-    for number, count in enumerate((1, 3, STEPS - 1, STEPS)):
-        assert taken(train, count) == epoch(expected, number)[:count]
-    one, other = zip(*zip(train, train, strict=True), strict=True)
-    assert [keys(one), keys(other)] == [epoch(expected, 4), epoch(expected, 5)]
+    for count in (1, 3, 8):
+        assert taken(train, count) == expected[:count]
+        assert train.next_step == 0
+    assert taken(train, 9) == expected[:9]
+    assert taken(train, 12) == expected[12:24]
+    one, other = zip(*zip(train, train, strict=True), strict=True)  # they begin together
+    assert keys(one) == keys(other) == expected[24:36]
     one, other = iter(train), iter(train)  # read one after the other
-    assert [keys(one), keys(other)] == [epoch(expected, 6), epoch(expected, 7)]
+    assert [keys(one), keys(other)] == [expected[36:48], expected[48:60]]
+
+
+def test_the_last_batch_of_a_short_epoch_uses_it(data, expected):
+    train = data.numpy_loader("train", 8, seed=3, fields=["key"])
+    assert taken(train, STEPS - 1) == epoch(expected, 0)[:-1]
+    assert taken(train, STEPS) == epoch(expected, 0)
+    assert taken(train, 1) == epoch(expected, 1)[:1]
 
 
 def test_an_epoch_by_its_number(make, train, expected):
     for number in (5, 0, 2):
-        assert keys(train.at_epoch(number)) == epoch(expected, number)
+        train.set_epoch(number)
+        assert keys(train) == epoch(expected, number)
     assert keys(train) == epoch(expected, 3)
-    assert train.at_epoch(7).next_step == 7 * STEPS
+    train.set_epoch(7)
+    assert train.next_step == 7 * STEPS
     for number in (-1, 1.5, True, "2", 2**40):
         with pytest.raises(LoaderError, match="epochs are numbered from 0 to 4,294,967,295"):
-            train.at_epoch(number)
-    with pytest.raises(LoaderError, match=r"at_epoch\(\) is for training"):
-        make(training=False).at_epoch(1)
+            train.set_epoch(number)
+    with pytest.raises(LoaderError, match=r"set_epoch\(\) is for training"):
+        make(training=False).set_epoch(1)
+
+
+def test_a_pass_that_began_before_an_epoch_was_set_does_not_move_it(train, expected):
+    before = iter(train)
+    next(before)
+    train.set_epoch(0)
+    list(before)
+    assert keys(train) == epoch(expected, 0)
+
+
+def test_a_stream_that_is_left(data, expected):
+    stream = data.numpy_loader("train", 8, seed=3, fields=["key"]).repeat()
+    assert taken(stream, STEPS + 2) == expected[: STEPS + 2]
+    assert stream.next_step == STEPS  # only two batches of the second epoch are read: no more than a look
+    assert taken(stream, STEPS + 3) == expected[STEPS : 2 * STEPS + 3]
+    assert stream.next_step == 3 * STEPS  # more than a look: the rest of the third one is left
 
 
 def test_the_stream_of_epochs(make, expected):
     stream = make().repeat()
     assert taken(stream, STEPS + 2) == expected[: STEPS + 2]
-    assert stream.next_step == 2 * STEPS  # the rest of the second one is left
-    assert taken(stream, 2) == epoch(expected, 2)[:2]
     twice = make().repeat(2)
     assert len(twice) == 2 * STEPS
     assert keys(twice) == expected[: 2 * STEPS]
@@ -100,14 +129,35 @@ def test_the_stream_of_epochs(make, expected):
 
 
 @pytest.mark.parametrize("start", [0, STEPS, 4, STEPS - 1])
-def test_passes_from_a_start_step_on(make, expected, start):
-    """A pass from within an epoch ends where the epoch ends."""
+def test_passes_from_a_start_step_on(data, make, expected, start):
+    """A pass from within an epoch ends where the epoch ends; with tf.data, which was promised a length, each has that length."""
     train = make(start_step=start)
     assert len(train) == STEPS
-    end = STEPS * (start // STEPS + 1)
+    end = start + STEPS if isinstance(train, tf.data.Dataset) else STEPS * (start // STEPS + 1)
     assert [keys(train), keys(train)] == [expected[start:end], expected[end : end + STEPS]]
     assert train.next_step == end + STEPS
     assert keys(make(start_step=start).repeat(2)) == expected[start : end + STEPS]
+    eager = data.loader("train", 8, seed=3, fields=["key"], start_step=start).eager()
+    assert keys(eager) == expected[start : STEPS * (start // STEPS + 1)]
+
+
+def test_a_batch_by_its_step(make, expected):
+    train = make()
+    for step in (17, 0, 5, 6):
+        assert keys([train[step]]) == expected[step : step + 1]
+    assert keys(train) == epoch(expected, 0)  # which changed nothing
+    epochs = train.epochs(2)
+    assert len(epochs) == 2 * STEPS
+    assert keys(epochs) == expected[: 2 * STEPS] != keys([*epochs][:STEPS] * 2)
+    for wrong, error in ((-1, IndexError), (2 * STEPS, IndexError), ("1", TypeError)):
+        with pytest.raises(error):
+            epochs[wrong]
+    with pytest.raises(IndexError):
+        train[-1]
+    val = make(training=False)
+    assert keys([val[step] for step in range(len(val))]) == keys(val)
+    with pytest.raises(IndexError, match="numbered from 0 to 6; there is no 7"):
+        val[7]
 
 
 def test_evaluation_reads_the_same_in_each_pass(make):
@@ -146,6 +196,7 @@ def test_one_reader_serves_all_passes(data, reading_threads):
     threads = reading_threads()
     list(train)
     assert reading_threads() == threads
+    assert len(threads) == 2
     train.close()
     assert not reading_threads()
 

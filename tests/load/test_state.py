@@ -3,7 +3,7 @@
 import json
 import threading
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,7 +15,9 @@ import tfprep
 from tests.load.batches import batches, keys
 from tfprep import augment
 from tfprep.errors import LoaderError
-from tfprep.load import Buckets, CutMix, RandomCrop, RandomFlip
+from tfprep.load import Buckets, CutMix, RandomCrop, RandomFlip, RandomResizedCrop
+from tfprep.load.options import LoaderOptions
+from tfprep.load.state import NOT_DELIVERED
 
 RASTERS = {"inputs": "image", "targets": "label"}
 
@@ -44,14 +46,21 @@ def resized(side, size, rng):
 CUSTOM = r"geometry is \['[\w<>.]+ [0-9a-f]{16}'\]"
 
 
+def resumed_at(loader, state):
+    """The step with which a loader begins that was given this state."""
+    loader.load_state_dict(state)
+    return loader.next_step
+
+
 def through_a_file(state):
     return json.loads(json.dumps(state))
 
 
 def test_a_state_is_read_back_and_small(data):
     loader = data.numpy_loader("train", 8, seed=4)
-    state = loader.state_at(1234)
-    assert loader.step_of(through_a_file(state)) == 1234
+    state = loader.state_dict(step=1234)
+    assert resumed_at(loader, through_a_file(state)) == 1234
+    assert data.numpy_loader("train", 8, seed=4, start_step=state).next_step == 1234
     assert len(json.dumps(state)) < 700
 
 
@@ -62,13 +71,13 @@ def test_a_state_is_read_back_and_small(data):
         ("batch_size", {}, {"batch_size": 4}),
         ("dataset", {}, {"split": "val"}),
         ("order", {}, {"order": "block"}),
-        ("order", {"order": "block"}, {"order": "block", "block": 32}),
-        ("order", {}, {"bucket": Buckets([(16, 32), (24, 24)])}),
-        ("order", {"bucket": Buckets([(16, 32), (24, 24)])}, {"bucket": Buckets([(16, 32), (24, 25)])}),
+        ("block", {"order": "block"}, {"order": "block", "block": 32}),
+        ("bucket", {}, {"bucket": Buckets([(16, 32), (24, 24)])}),
+        ("bucket", {"bucket": Buckets([(16, 32), (24, 24)])}, {"bucket": Buckets([(16, 32), (24, 25)])}),
         ("variants", {}, {"variants": "random"}),
-        ("selection", {}, {"where": "label == 1"}),
-        ("selection", {}, {"balance": "label"}),
-        ("selection", {"weights": {0: 1, 1: 1, 2: 1}}, {"weights": {0: 1, 1: 2, 2: 1}}),
+        ("where", {}, {"where": "label == 1"}),
+        ("balance", {}, {"balance": "label"}),
+        ("weights", {"weights": {0: 1, 1: 1, 2: 1}}, {"weights": {0: 1, 1: 2, 2: 1}}),
         ("remainder", {}, {"remainder": "keep"}),
         ("geometry", {}, {"geometry": [augment.Resize(12, 16)]}),
         ("geometry", {"geometry": [augment.Resize(12, 16)]}, {"geometry": [augment.Resize(16, 12)]}),
@@ -84,8 +93,8 @@ def test_a_state_is_read_back_and_small(data):
             {**RASTERS, "at_load": [RandomCrop(20, 20), RandomFlip()]},
             {**RASTERS, "at_load": [RandomFlip(), RandomCrop(20, 20)]},
         ),
-        ("values", RASTERS, {**RASTERS, "dtype": "float32"}),
-        ("values", {**RASTERS, "dtype": "float32"}, {**RASTERS, "dtype": "float32", "normalize": True}),
+        ("dtype", RASTERS, {**RASTERS, "dtype": "float32"}),
+        ("normalize", {**RASTERS, "dtype": "float32"}, {**RASTERS, "dtype": "float32", "normalize": True}),
         ("inputs", {"inputs": ["clicks", "mask"]}, {"inputs": ["mask", "clicks"]}),
         ("inputs", {"inputs": {"a": "clicks"}}, {"inputs": {"a": "mask"}}),
         ("targets", {"inputs": "image", "targets": "mask"}, {"inputs": "image", "targets": "depth"}),
@@ -94,21 +103,21 @@ def test_a_state_is_read_back_and_small(data):
 def test_a_state_of_another_run_is_refused(data, name, first, other):
     def loader(options):
         options = {"split": "train", "batch_size": 8, "seed": 4, **options}
-        if "geometry" in options:
+        if "inputs" not in options:
             options["fields"] = ["image", "mask"]
         return data.numpy_loader(options.pop("split"), **options)
 
-    state = through_a_file(loader(first).state_at(7))
-    assert loader(first).step_of(state) == 7
+    state = through_a_file(loader(first).state_dict(step=7))
+    assert resumed_at(loader(first), state) == 7
     with pytest.raises(LoaderError, match=rf"its {name}.*, here it is .*\. Make the loader as it was then"):
-        loader(other).step_of(state)
+        resumed_at(loader(other), state)
 
 
 def test_an_op_that_cannot_be_compared_is_named(data):
     options = {"fields": ["image"], "geometry": [CustomDataclass(threading.Lock())]}
     loader = data.numpy_loader("train", 8, **options)
     with pytest.raises(LoaderError, match=r"a state cannot say what CustomDataclass does: .* described .*__getstate__"):
-        loader.state_at(7)
+        loader.state_dict(step=7)
     assert "geometry=[CustomDataclass(option=<unlocked" in repr(data.random_access("train", **options))
 
 
@@ -126,9 +135,10 @@ def test_what_an_op_keeps_of_its_calls_is_no_other_run(data):
     op, options = CountingGeometry(), {"fields": ["image"], "workers": "threads"}
     with closing(data.numpy_loader("train", 8, geometry=[op], **options)) as loader:
         next(iter(loader))
-        state = through_a_file(loader.state_at(1))
+        state = through_a_file(loader.state_dict(step=1))
     assert op.calls
-    assert data.numpy_loader("train", 8, geometry=[CountingGeometry()], **options).step_of(state) == 1
+    again = data.numpy_loader("train", 8, geometry=[CountingGeometry()], **options)
+    assert resumed_at(again, state) == 1
 
 
 @pytest.mark.parametrize(
@@ -138,46 +148,65 @@ def test_what_an_op_keeps_of_its_calls_is_no_other_run(data):
         {"threads": 1, "prefetch": 2, "cache": False, "memory_budget": "100MB", "timeout_s": 9.0},
         {"verify": "never", "on_bad": "skip"},
         {"start_step": 3},
-        {"fields": ["key"]},
         {"at_load": ()},
         {"at_load": [], "geometry": ()},
     ],
 )
 def test_options_that_change_no_values_are_not_part_of_it(data, options):
-    state = through_a_file(data.numpy_loader("train", 8, seed=4).state_at(7))
-    assert data.numpy_loader("train", 8, seed=4, **options).step_of(state) == 7
+    state = through_a_file(data.numpy_loader("train", 8, seed=4).state_dict(step=7))
+    assert resumed_at(data.numpy_loader("train", 8, seed=4, **options), state) == 7
 
 
 def test_equal_options_in_another_form_are_accepted(data):
-    state = data.numpy_loader("train", 8, inputs="image", at_load=[CutMix(classes=None)], targets="label").state_at(7)
+    state = data.numpy_loader("train", 8, inputs="image", at_load=[CutMix(classes=None)], targets="label").state_dict(
+        step=7
+    )
     again = data.numpy_loader("train", 8, inputs=("image",), at_load=(CutMix(alpha=1.0),), targets=["label"])
-    assert again.step_of(through_a_file(state)) == 7
+    assert resumed_at(again, through_a_file(state)) == 7
 
 
-def test_another_version(data):
+def test_an_option_that_is_added_later_is_part_of_the_identity(data):
+    """A state of a version with another option is refused in both directions, unless the option has its default."""
     loader = data.numpy_loader("train", 8)
-    with pytest.raises(LoaderError, match="version 9"):
-        loader.step_of({**loader.state_at(1), "version": 9})
+    state = loader.state_dict(step=1)
+    state["identity"]["later"] = 3
+    with pytest.raises(LoaderError, match="its later is 3, here it is None"):
+        loader.load_state_dict(state)
+    named = {option.name for option in fields(LoaderOptions)}
+    assert named >= NOT_DELIVERED
+    options = {"dtype": "float32", "seed": 1, "balance": "label", "inputs": "image"}
+    assert options.keys() <= data.numpy_loader("train", 8, **options).state_dict()["identity"].keys()
+
+
+@pytest.mark.parametrize("rule", [{"fill": {"mask": 11}}, {"border": "reflect"}])
+def test_rules_of_the_manifest_are_part_of_the_identity(data, rule):
+    """They decide how samples follow ops at load: recipes that differ in them make the same shards."""
+    options = {"fields": ["image", "mask"], "at_load": [RandomResizedCrop(12, 12)], "batch_size": 4}
+    recipe = {**(data.manifest.recipe or {}), **rule}
+    other = replace(data, manifest=replace(data.manifest, recipe=recipe))
+    state = data.numpy_loader("train", **options).state_dict(step=1)
+    with pytest.raises(LoaderError, match="its rules is"):
+        other.numpy_loader("train", **options).load_state_dict(state)
 
 
 @pytest.mark.parametrize("state", ["run/0007.loader.json", None, [], {}, {"step": "7"}, {"step": -1}, {"step": True}])
 def test_no_state(data, state):
-    with pytest.raises(LoaderError, match="the JSON object that state_at returned"):
-        data.numpy_loader("train", 8).step_of(state)
+    with pytest.raises(LoaderError, match="the JSON object that state_dict returned"):
+        data.numpy_loader("train", 8).load_state_dict(state)
 
 
-@pytest.mark.parametrize("step", [-1, 1.5, "3", True, None])
+@pytest.mark.parametrize("step", [-1, 1.5, "3", True])
 def test_no_step(data, step):
     with pytest.raises(LoaderError, match="a step is a whole number from 0"):
-        data.numpy_loader("train", 8).state_at(step)
+        data.numpy_loader("train", 8).state_dict(step=step)
 
 
 def test_another_dataset_of_the_same_name(make_dataset):
     one, other = (
         tfprep.open(make_dataset(n, samples={"train": c}, fields=("label",)).path) for n, c in (("a", 6), ("b", 7))
     )
-    with pytest.raises(LoaderError, match=r"its fingerprint is .* built anew"):
-        other.numpy_loader("train", 2).step_of(one.numpy_loader("train", 2).state_at(3))
+    with pytest.raises(LoaderError, match=r"its fingerprint is .* built again"):
+        other.numpy_loader("train", 2).load_state_dict(one.numpy_loader("train", 2).state_dict(step=3))
 
 
 PACKAGES = {"numpy_loader": "numpy", "loader": "tensorflow", "batch_sampler": "numpy"}
@@ -188,7 +217,12 @@ def make(data, request):
     """The function of a loader of keys, or of the batch sampler."""
     pytest.importorskip(PACKAGES[request.param])
     fields = {} if request.param == "batch_sampler" else {"fields": ["key"]}
-    return lambda *args, **options: getattr(data, request.param)(*args, **fields, **options)
+
+    def make(*args, **options):
+        loader = getattr(data, request.param)(*args, **fields, **options)
+        return loader.eager() if request.param == "loader" else loader
+
+    return make
 
 
 def shown(batches, split="train"):
@@ -217,7 +251,8 @@ def test_state_dict_follows_the_batches_that_were_delivered(data, make, taken):
     assert [len(one) for one in passes] == [6 - taken % 6, 6]
     assert [*seen, *passes[0], *passes[1]] == expected[: taken + 12 - taken % 6]
     for epoch in (1, 5):
-        assert resumed.at_epoch(epoch).state_dict()["step"] == 6 * epoch
+        resumed.set_epoch(epoch)
+        assert resumed.state_dict()["step"] == 6 * epoch
 
 
 @pytest.mark.parametrize("order", ["sequential", "global"])
@@ -232,7 +267,7 @@ def test_state_dict_of_an_evaluation(make, taken, order):
     assert (seen + rest == whole) if taken < 3 else (rest == whole)
     assert shown(resumed, "val") == whole
     with pytest.raises(LoaderError, match="is for training; with training=False"):
-        loader.at_epoch(1)
+        loader.set_epoch(1)
 
 
 def test_a_state_of_another_run_is_not_loaded(data, make):
@@ -246,3 +281,4 @@ def test_state_dict_of_a_loader_that_is_read_in_advance(data):
     next(iter(loader.prefetch(2)))
     with pytest.raises(LoaderError, match="take batches in advance"):
         loader.state_dict()
+    assert loader.state_dict(step=3)["step"] == 3

@@ -143,7 +143,7 @@ def test_a_mix_follows_the_strictest_of_its_datasets(plain):
 
 
 def test_a_run_does_not_resume_with_the_values_of_another_model(site):
-    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_at(3)))
+    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_dict(step=3)))
     add_fields(site.out, site.define(weight="3.0"), replace=True)
     data = tfprep.open(site.out)
     with pytest.raises(LoaderError, match=r"its added is .* computed anew meanwhile, by another model"):

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
-    from tfprep.load.accessors import NumpyLoader
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
+    from tfprep.load.loader import NumpyLoader
     from tfprep.load.random_access import AccessKeywords, BatchSampler, RandomAccess
-    from tfprep.load.tensorflow.loader import Loader
+    from tfprep.load.tensorflow.loader import TensorFlowLoader
     from tfprep.load.torch_loader import TorchLoader
 
 Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
@@ -49,7 +49,7 @@ class Subset:
     sources: tuple[SplitRows, ...]
     class_names: Sequence[str]
 
-    def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
+    def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
         require_package("tensorflow", "loader()", "numpy_loader() works without it")
         from tfprep.load.tensorflow.loader import make_loader
@@ -58,7 +58,7 @@ class Subset:
 
     def numpy_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
-        from tfprep.load.accessors import NumpyLoader
+        from tfprep.load.loader import NumpyLoader
 
         return NumpyLoader(self.pipeline(_on_the_host("numpy_loader()", batch_size, options)))
 
@@ -128,7 +128,7 @@ class SplitLoaders(ABC):
     def subset(self, split: str = "train") -> Subset:
         """The samples of a split."""
 
-    def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> Loader:
+    def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches of this split. Imports TensorFlow.
 
             train = data.loader("train", batch_size=32, seed=0, inputs="image", targets="label")

@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import NumpyLoader, with_text
+from tfprep.load.loader import Loader, Pass, Progress, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
 
 AHEAD = 2
 """Batches on the devices beyond the one in use: one that arrives, and one that has arrived. Each takes device memory."""
 
 
-class JaxLoader(NumpyLoader):
+class JaxLoader(Loader):
     """An iterable of elements whose arrays lie on JAX's devices. Made by `Data.jax_loader`.
 
     The order, the passes, the length and the state are those of `numpy_loader`. With several processes of `jax.distributed`,
@@ -41,7 +42,6 @@ class JaxLoader(NumpyLoader):
             )
         super().__init__(pipeline.on_host(jax_hosts()))
         self._sharding, self._ahead = sharding, ahead
-        self._on_the_way = _OnTheWay()  # shared with what repeat() returns
         for output in self.pipeline.outputs.outputs:
             if None in output.shape:
                 raise LoaderError(
@@ -52,32 +52,16 @@ class JaxLoader(NumpyLoader):
             self._check_sharding()
 
     def __iter__(self) -> Iterator[Any]:
-        pack = self.pipeline.outputs.pack
-        batches = self.pipeline.batches(
-            lambda batch: pack(
-                {name: self._put(in_types_of_jax(value, name)) for name, value in with_text(batch).items()}
-            ),
-            epochs=self._epochs,
+        """A pass (see `Loader`): its batches are delivered, and counted, when `ahead` more are on their way to the devices."""
+        return TransferredAhead(
+            Pass(self.pipeline, self.progress, self._element, self._epochs), self.progress, self._ahead
         )
 
-        def note(transferred: int) -> None:
-            self._on_the_way.position, self._on_the_way.batches = self.pipeline.passes.position, transferred
-
-        return TransferredAhead(batches, self._ahead, note)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state before the batch that comes next (see `NumpyLoader.state_dict`): batches on the way do not count."""
-        position = self.pipeline.passes.position
-        way = self._on_the_way
-        return self.state_at(position - (way.batches if position == way.position else 0))
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._on_the_way.position = -1
-
-    def at_epoch(self, number: int) -> Self:
-        self._on_the_way.position = -1
-        return super().at_epoch(number)
+    def _element(self, batch: Batch) -> Any:
+        values = with_text(batch.values)
+        return self.pipeline.outputs.pack(
+            {name: self._put(in_types_of_jax(value, name)) for name, value in values.items()}
+        )
 
     def _put(self, value: Any) -> Any:
         import jax
@@ -103,31 +87,24 @@ class JaxLoader(NumpyLoader):
                 ) from error
 
 
-class _OnTheWay:
-    """The batches that were taken and not delivered when a pass stood at this position."""
-
-    position, batches = -1, 0
-
-
 class TransferredAhead(Iterator[Any]):
     """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
 
-    def __init__(self, batches: Iterator[Any], ahead: int, note: Callable[[int], None]) -> None:
-        """`note` is called with each delivery, with the number of batches that are on the way."""
-        self._batches, self._ahead, self._note = batches, ahead, note
-        self._queue: deque[Any] = deque()
+    def __init__(self, batches: Pass, progress: Progress, ahead: int) -> None:
+        self._batches, self._progress, self._ahead = batches, progress, ahead
+        self._queue: deque[tuple[int, Any]] = deque()
 
     def __next__(self) -> Any:
         while len(self._queue) <= self._ahead:
             try:
-                self._queue.append(next(self._batches))
-                self._note(len(self._queue))
+                self._queue.append(self._batches.take())
             except StopIteration:
                 if not self._queue:
                     raise
                 break
-        element = self._queue.popleft()
-        self._note(len(self._queue))
+        step, element = self._queue[0]
+        self._progress.delivered(self._batches, step)
+        self._queue.popleft()
         return element
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import NumpyLoader
 from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
-from tfprep.load.passes import LOOK
+from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.waits import WaitClock, note_loader
 
@@ -84,7 +83,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 raise LoaderError(
                     f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {way_out}"
                 )
-        return self.pipeline.passes.steps(self._epochs)
+        return None if self._epochs is None else len(self)
 
     batch_size = has_partial_batch = partial_batch_size = None
     """Keras asks for them only where it makes the batches itself."""
@@ -113,7 +112,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         """The `tf.data.Dataset` of `Data.loader`."""
         from tfprep.load.tensorflow.loader import make_loader
 
-        return make_loader(self.pipeline, self._epochs)
+        return make_loader(self.pipeline, self.progress, self._epochs)
 
 
 class _Pass(Iterator[Any]):
@@ -129,7 +128,8 @@ class _Pass(Iterator[Any]):
         if clock is not None:
             clock.asking()
         if self._batches is None:
-            self._batches = self._loader.elements(LOOK)
+            loader = self._loader
+            self._batches = Pass(loader.pipeline, loader.progress, loader._element, loader._epochs, for_framework=True)
         try:
             element = next(self._batches)
         except StopIteration:

@@ -69,10 +69,11 @@ class LoaderOptions:
         block: Samples of a block, with order="block".
         window: Blocks that are mixed with one another, with order="block".
         variants: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise.
-        remainder: "drop", "keep" or "wrap", where `batch_size` does not divide the samples; None for "drop" in training,
-            where each epoch leaves out other samples (with order="sequential" always the last ones), and "keep" otherwise, and
-            where there is no full batch.
-        start_step: The first step: the loader delivers what an uninterrupted run delivers from this step on.
+        remainder: "drop" or "keep" the last, smaller batch, where `batch_size` does not divide the samples; None for "drop" in
+            training, where each epoch leaves out other samples (with order="sequential" always the last ones), and "keep"
+            otherwise, and where there is no full batch.
+        start_step: The first step, or a state that `state_dict` returned: the loader delivers what an uninterrupted run delivers
+            from this step on.
         hosts: (index, count) or a `tf.distribute.InputContext`: this host's part of every batch.
         where: An expression over the index that selects samples (see `tfprep.load.order.where`).
         balance: A column of the index such as "label": each of its values equally often in every epoch.
@@ -113,7 +114,7 @@ class LoaderOptions:
     window: int = 16
     variants: VariantChoice | None = None
     remainder: Remainder | None = None
-    start_step: int = 0
+    start_step: int | Mapping[str, Any] = 0
     hosts: Any = None
     where: Where | None = None
     balance: str | None = None
@@ -139,7 +140,8 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         _whole(self, "batch_size", 1, MOST_BATCH)
-        _whole(self, "start_step", 0, MOST_STEPS)
+        if not isinstance(self.start_step, Mapping):
+            _whole(self, "start_step", 0, MOST_STEPS)
         _whole(self, "threads", 0, MOST_THREADS)
         _whole(self, "block", 1, MOST_SAMPLES)
         _whole(self, "window", 1, MOST_SAMPLES)
@@ -161,9 +163,6 @@ class LoaderOptions:
             value = getattr(self, name)
             if not any(value is one or (isinstance(value, str) and value == one) for one in get_args(choice)):
                 raise LoaderError(f"{name} is {', '.join(map(repr, get_args(choice)))}, not {value!r}")
-        if self.training is False and self.remainder == "wrap":
-            rule = "remainder='wrap' goes on with the next epoch; with training=False there is none"
-            raise LoaderError(f"{rule}: use 'keep' or 'drop'")
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
@@ -207,7 +206,7 @@ class OrderKeywords(TypedDict, total=False):
     window: int
     variants: VariantChoice | None
     remainder: Remainder | None
-    start_step: int
+    start_step: int | Mapping[str, Any]
     hosts: Any
     where: Where | None
     balance: str | None
@@ -306,10 +305,9 @@ def _whole(options: LoaderOptions, name: str, least: int | None = None, most: in
 def _check_bucket(options: LoaderOptions) -> None:
     if not isinstance(options.bucket, Buckets):
         raise LoaderError(f"bucket is Buckets([(512, 768), (640, 640)]), not {options.bucket!r}")
-    if options.order == "block" or options.remainder == "wrap":
-        name = "order='block'" if options.order == "block" else "remainder='wrap'"
+    if options.order == "block":
         raise LoaderError(
-            f"{name} fills batches with what comes next, bucket with samples of one size; leave one of them out"
+            "order='block' fills batches with what comes next, bucket with samples of one size; leave one of them out"
         )
     for name in ("balance", "weights"):
         if getattr(options, name) is not None:

@@ -5,44 +5,57 @@
 
 from __future__ import annotations
 
-import functools
+import operator
 import os
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
-from tfprep.limits import available_memory
+from tfprep.limits import available_memory, usable_cpus
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.schedule import Numbers
+from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.outputs import has_array
-from tfprep.load.passes import PassBatches, Passes, Steps
 from tfprep.load.plan import LoaderPlan, plan_loader
+from tfprep.load.prefetch import PREFETCH_FROM_MEMORY, Prefetcher, Threads
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
-from tfprep.load.reader.batch import Batch, BatchMemory, DecodedCache
-from tfprep.load.reader.buffers import SharedMemory
-from tfprep.load.reader.reader import NOTHING, Counts, Reader, added
+from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.table import TableSplit
+from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
+from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
 from tfprep.storage.local import FileIdentity
 
-T = TypeVar("T")
+REQUESTS = 16
+"""Records that a single batch fetches from a store at a time."""
+_OF_THREADS = {
+    "records": "records", "records_cached": "cached", "bytes_read": "bytes", "read_s": "read_s", "decode_s": "decode_s",
+    "idle_s": "idle_s",
+}  # fmt: skip
+"""Counters of a loader that its threads keep, and their names there."""
 
 
 class Pipeline:
-    """The parts of a loader, made from its plan. `batches` may be called many times; every call is a pass (see `Passes`)."""
+    """The parts of a loader, made from its plan. The passes of a loader share it.
+
+    Attributes:
+        counts: Counters of what consumers received, and of the time that they waited.
+        made_in: The process that made it: in a fork of that, its threads and worker processes are not there.
+    """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
-        self._process = os.getpid()
+        self.made_in = self._process = os.getpid()
         self._shared: SharedMemory | None = None
         plan = plan_loader(sources, options, class_names)
         if plan.workers.processes:
@@ -56,31 +69,39 @@ class Pipeline:
         self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
         self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
-        identities: list[FileIdentity | None] = []
+        self._identities: list[FileIdentity | None] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
         for part in _table_splits(plan):
-            identities += part.dataset.check_files(part.split, part.variants, sizes=sizes)
+            self._identities += part.dataset.check_files(part.split, part.variants, sizes=sizes)
         self.local: LocalShards | None = None
         if options.local is not None:
             imported = any(source.dataset.manifest.imported is not None for source in sources)
             self.local = local_shards(options.local, options.local_limit, plan.files, _infos(plan), imported=imported)
-        self.passes = Passes(self.schedule, self.options.start_step)
-        self.bad = BadRecords(self.options.on_bad)
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
         # The page cache cannot hold all files, so that most reads go to the disk.
-        cold = sum(info.bytes for info in _infos(plan)) > available_memory()
-        paths, damaged = (self.local.paths, self.local.damaged) if self.local else (None, None)
-        self.assembler = BatchAssembler(plan, identities, self.bad, self.cache, cold=cold, paths=paths, damaged=damaged)
-        self._pool: WorkerPool | None = None
+        self._cold = sum(info.bytes for info in _infos(plan)) > available_memory()
+        self._open_files()
+        self.pool: WorkerPool | None = None
         if self._shared is not None:
-            self._pool = _make_pool(plan, self._shared, self.assembler)
-        self._lock = threading.Lock()
-        self._readers: list[Reader] = []
-        self._ended = NOTHING
-        self.error: BaseException | None = None
-        """The error that ended a pass, until `take_error`."""
+            self.pool = _make_pool(plan, self._shared, self.assembler)
+        self.local_threads = options.threads or usable_cpus()
+        self.threads = Threads()
+        self.slots = BatchSlots(plan.batch_outputs, plan.batch_rows, plan.memory.in_turn, self._shared)
+        self.counts: dict[str, Any] = {
+            "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
+        }  # fmt: skip
+        self._ended = dict.fromkeys(_OF_THREADS, 0)  # counters of threads that have ended
+        self._prefetchers: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+    def _open_files(self) -> None:
+        self.bad = BadRecords(self.options.on_bad)
+        paths, damaged = (self.local.paths, self.local.damaged) if self.local else (None, None)
+        self.assembler = BatchAssembler(
+            self.plan, self._identities, self.bad, self.cache, cold=self._cold, paths=paths, damaged=damaged
+        )
+        self._of_thread = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process opens files and starts threads of its own."""
@@ -108,90 +129,101 @@ class Pipeline:
         drops = self.schedule.remainder == "drop"
         return self.schedule.size - self.steps_per_epoch * self.options.batch_size if drops else 0
 
-    # --- reading ----------------------------------------------------------------------------------------------------
+    # --- a batch in the calling thread ----------------------------------------------------------------------------------
 
-    def batches(
-        self,
-        convert: Callable[[Batch], T],
-        *,
-        epochs: int | None = 1,
-        steps: Steps | None = None,
-        look: int = 0,
-        whole: bool = False,
-    ) -> PassBatches[T]:
-        """A pass over batches.
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, read in this thread; IndexError for a step that the run does not have."""
+        number, last = operator.index(step), self.schedule.steps
+        if number < 0 or (last is not None and number >= last):
+            end = "" if last is None else f" to {last - 1:,}"
+            raise IndexError(f"the steps of a run are numbered from 0{end}; there is no {step}")
+        (indices,) = self.schedule.batch_indices([number])
+        batch = self.read(indices, number)
+        self.assembler.finish(batch)
+        return batch
 
-        Args:
-            convert: Makes an element of a batch.
-            epochs: The pass is over the next epochs, so many, or None for a pass without an end.
-            steps: The pass is over these steps instead.
-            look: The number of batches that may be taken without using an epoch.
-            whole: Whether the first epoch is as long as any other, wherever it begins.
+    def read(self, indices: BatchIndices, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
+        """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
+        if os.getpid() != self._process:  # forked: locks may be held by threads that are not here
+            self._process, self.cache = os.getpid(), None
+            self._open_files()
+        rows = len(indices.row)
+        located = self.assembler.located(indices, np.arange(rows))
+        form = int(located["form"][0]) if rows else self.schedule.form(step)
+        if values is None:
+            values = {output.name: empty_array(output.of_form(form), rows) for output in self.plan.batch_outputs}
+        batch = Batch(step, indices, located, values)
+        if not self.is_remote or rows < 2:
+            self.assembler.fill(batch, 0, rows, self._state())
+            return batch
+        with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
+            list(pool.map(lambda row: self.assembler.fill(batch, row, row + 1, self._state()), range(rows)))
+        return batch
 
-        Raises:
-            LoaderError: This is a forked process: threads, locks and open files of the other one are not here, or not usable.
-        """
-        if os.getpid() != self._process:
-            raise LoaderError(
-                "this loader belongs to the process that forked this one: make a loader here, or start this process with the "
-                "method 'spawn', which sends a loader as its options"
-            )
-        return PassBatches(self, convert, epochs, steps, look, whole)
+    def _state(self) -> ThreadState:
+        if not hasattr(self._of_thread, "state"):
+            self._of_thread.state = ThreadState(threading.current_thread().name)
+        state: ThreadState = self._of_thread.state
+        return state
 
-    def open_reader(self, start: int) -> Reader:
-        """A new reader of the batches from a step on."""
-        memory = BatchMemory(self.plan.batch_outputs, self.plan.batch_rows, self.memory.in_turn, self._shared)
-        pool = None if self._pool is None or self._pool.failure else self._pool
-        ahead = None
+    # --- what prefetchers use -------------------------------------------------------------------------------------------
+
+    def note(self, prefetcher: Prefetcher) -> None:
+        """Know a prefetcher, for its counters and to close it."""
+        self._prefetchers.add(prefetcher)
+
+    def start_threads(self) -> None:
+        """Start the reading threads, unless they run: after `close` new ones."""
         if self.local is not None:
             self.local.start(self.first_needed, self.assembler.reader.files.arrived)
-        if self.is_remote and self.memory.fetch_bytes:
-            ahead = ReadAhead(self.assembler, self.schedule, self.memory.fetch_bytes, start=start)
-        reader = Reader(self.plan, self.assembler, memory, start=start, pool=pool, ahead=ahead)
-        with self._lock:
-            self._fold_ended()
-            self._readers.append(reader)
-        return reader
+        if self.pool is not None:
+            self.pool.start()
+        self.threads.grow(self.local_threads)
+
+    def fetch_ahead(self, first: int) -> ReadAhead | None:
+        """Fetches what the steps from `first` on need from URLs; None where nothing is there."""
+        if not self.is_remote or not self.memory.fetch_bytes:
+            return None
+        return ReadAhead(self.assembler, self.schedule, self.memory.fetch_bytes, start=first)
 
     @property
-    def readers(self) -> list[Reader]:
-        """The readers that are at work."""
-        with self._lock:
-            self._fold_ended()
-            return list(self._readers)
+    def prefetch(self) -> int:
+        """The number of batches that may be filled beyond the one delivered last."""
+        from_memory = self.assembler.all_cached and not (self.pool is not None and self.pool.ready)
+        return min(self.memory.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self.memory.prefetch
 
-    @property
-    def counts(self) -> Counts:
-        """Counters over all readers, those at work and those that have ended."""
-        with self._lock:
-            self._fold_ended()
-            return functools.reduce(added, [reader.counters for reader in self._readers], self._ended)
-
-    def _fold_ended(self) -> None:
-        """Replace readers that have ended by their counts. Runs under the lock."""
-        for reader in [reader for reader in self._readers if reader.ended]:
-            self._ended = added(self._ended, reader.counters)
-            self._readers.remove(reader)
-
-    def take_error(self) -> BaseException | None:
-        """The error that ended an iteration, once: for a framework that passes errors on as text alone."""
-        error, self.error = self.error, None
-        return error
+    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
+        """Fill rows of a batch, in a reading thread: there, or in the worker process that is linked with it."""
+        link = None
+        if self.pool is not None and self.pool.ready and not self.pool.failure:
+            link = self.pool.links[state.number % len(self.pool.links)]
+            if len(self.threads.threads) < len(self.pool.links):
+                self.threads.grow(len(self.pool.links))
+        state.is_linked = link is not None
+        self.assembler.fill(batch, start, stop, state, link)
 
     def close(self) -> None:
         """Stop all threads and give the memory back."""
-        for reader in list(self._readers):
-            reader.close()
-        if self._pool is not None:
-            self._pool.close()
+        for prefetcher in list(self._prefetchers):
+            prefetcher.close()
+        threads, self.threads = self.threads, Threads()
+        threads.stop()
+        if self.pool is not None and os.getpid() == self.made_in:
+            self.pool.close()
+        if os.getpid() == self.made_in:
+            threads.join()
+        for name, own in _OF_THREADS.items():
+            self._ended[name] += sum(getattr(state, own) for state in threads.states)
+        self.slots.close()
         self.assembler.close()
+        if self.cache is not None and self._shared is not None and os.getpid() == self.made_in:
+            self.cache.free(self._shared)
         if self.local is not None:
             self.local.close()
-        self.passes.close()
         self.cache = None
 
     def __del__(self) -> None:
-        pool = getattr(self, "_pool", None)
+        pool = getattr(self, "pool", None)
         if pool is not None:
             pool.stop()
         local = getattr(self, "local", None)
@@ -199,6 +231,62 @@ class Pipeline:
             local.stop()
 
     # --- what its report says ---------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """See `Loader.stats`."""
+        prefetchers, fetched = list(self._prefetchers), self.assembler.fetched
+        counts = {
+            name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self.threads.states)
+            for name, ended in self._ended.items()
+        }
+        return {
+            **self.counts,
+            **{name: value for name, value in counts.items() if name != "records"},
+            "records_read": counts["records"] - counts["records_cached"],
+            "batches_ready": sum(prefetcher.ready for prefetcher in prefetchers),
+            "batches_in_flight": sum(prefetcher.in_flight for prefetcher in prefetchers),
+            "prefetch": self.prefetch,
+            "threads": len(self.threads.threads),
+            "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
+            "requests": fetched.requests,
+            "bytes_fetched": fetched.bytes,
+            "bad_records": self.bad.count,
+            "rows_lost": self.bad.rows_lost,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """See `Loader.report`."""
+        memory, options, local, rows = self.memory, self.options, self.local, self.cache
+        cache: dict[str, Any] = {"kind": "none"}
+        if rows is not None:
+            cache = {"kind": "decoded", "capacity": rows.capacity, "of": self.table.records}
+            cache |= {"records": rows.records, "bytes": rows.nbytes}
+        return {
+            "samples": self.schedule.sampler.size,
+            "training": self.training,
+            "steps_per_epoch": self.steps_per_epoch,
+            "left_out_per_epoch": self.left_out,
+            "order": self.schedule.order.name,
+            "variants": self.variants.choice,
+            "memory": {
+                "budget_bytes": memory.budget,
+                "batch_bytes": memory.batch_bytes,
+                "prefetch": memory.prefetch,
+                "batches_bytes": memory.batches_bytes,
+                "workers_bytes": self.workers.nbytes,
+                "index_bytes": self.table.nbytes,
+            },
+            "cache": cache,
+            "fetching": {**self.fetching, "memory_bytes": memory.fetch_bytes} if self.is_remote else None,
+            "local": None if local is None else local.report(self.first_needed, self.shard_records),
+            "threads": self.local_threads,
+            "workers": self.workers_report(),
+            "verify": options.verify,
+            "on_bad": options.on_bad,
+            "bad_records": self.bad.report(),
+            "stats": self.stats,
+        }
 
     @property
     def shard_records(self) -> Numbers:
@@ -210,7 +298,7 @@ class Pipeline:
         """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
         budget = max(self.memory.fetch_bytes // 4, 1)
         samples = self.schedule.size / self.options.host.count
-        per_sample = requests_per_sample(self.assembler, self.schedule, self.options.start_step, budget)
+        per_sample = requests_per_sample(self.assembler, self.schedule, self.plan.start_step, budget)
         return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
             f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
@@ -219,7 +307,7 @@ class Pipeline:
     def first_needed(self) -> list[int]:
         """The numbers of the plan's shards, in the order in which the run needs them first."""
         schedule = self.schedule
-        start, _ = schedule.global_span(self.options.start_step)
+        start, _ = schedule.global_span(self.plan.start_step)
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
         indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
         files = self.table.file_of(self.table.record(indices.row, indices.variant))
@@ -228,17 +316,17 @@ class Pipeline:
 
     def workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""
-        failure = "" if self._pool is None else self._pool.failure
-        if not failure and self._pool is not None and self._pool.stopped:
+        failure = "" if self.pool is None else self.pool.failure
+        if not failure and self.pool is not None and self.pool.stopped:
             failure = "the loader was closed: threads read from then on"
         processes = 0 if failure else self.workers.processes
         return {
             "kind": "processes" if processes else "threads",
             "processes": processes,
             "threads_each": self.workers.threads,
-            "started": self._pool is not None and self._pool.ready,
+            "started": self.pool is not None and self.pool.ready,
             "because": failure or self.workers.because,
-            "deaths": [] if self._pool is None else list(self._pool.deaths),
+            "deaths": [] if self.pool is None else list(self.pool.deaths),
         }
 
 

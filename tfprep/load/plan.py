@@ -44,6 +44,7 @@ from tfprep.load.selection import (
     select,
     table_rows,
 )
+from tfprep.load.state import start_step as step_of_state
 from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
 from tfprep.storage.urls import is_remote
 
@@ -295,10 +296,6 @@ class LoaderPlan:
             since=self.at_load.since if self.at_load else (),
             buckets=buckets,
         )
-        if options.start_step // schedule.steps_per_epoch >= MOST_EPOCHS:
-            raise LoaderError(
-                f"start_step={options.start_step:,} lies behind {MOST_EPOCHS:,} epochs, which a run has at most"
-            )
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
         full = schedule.size >= options.batch_size or buckets is not None
         drop = options.remainder is None and self.training and full
@@ -308,8 +305,17 @@ class LoaderPlan:
     def batch_rows(self) -> int:
         """Samples that this host reads for its largest batch."""
         schedule = self.schedule
-        most = schedule.batch_size if schedule.remainder == "wrap" else min(schedule.size, schedule.batch_size)
-        return -(-most // schedule.hosts.count) + schedule.partners
+        return -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
+
+    @cached_property
+    def start_step(self) -> int:
+        """The first step of the run."""
+        option = self.options.start_step
+        if isinstance(option, Mapping):
+            return step_of_state(self, option)
+        if option // self.schedule.steps_per_epoch >= MOST_EPOCHS:
+            raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
+        return option
 
     # --- how it is read ------------------------------------------------------------------------------------------------------
 
@@ -436,7 +442,12 @@ def plan_loader(
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
     with suppress(LoaderError):  # which is one of states alone
         _ = plan.geometry_texts  # before an op runs: what it keeps from then on is no option
-    _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
+    _ = (
+        plan.schedule,
+        plan.memory,
+        plan.tables,
+        plan.start_step,
+    )  # all else comes before these: what cannot be is an error now
     return plan
 
 

@@ -8,11 +8,8 @@ and so on, as the records lie on disk.
 from __future__ import annotations
 
 import operator
-import os
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
@@ -20,14 +17,13 @@ import numpy as np
 
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import with_text
+from tfprep.load.loader import with_text
 from tfprep.load.options import LoaderOptions, OnBad, Verify
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import plan_loader
-from tfprep.load.reader.batch import Batch, BatchMemory, empty_array
-from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.selection import SplitRows, table_rows
+from tfprep.load.slots import BatchSlots
 from tfprep.load.state import fingerprint, start_step, state_at
 
 VariantOrAll: TypeAlias = int | Literal["all"]
@@ -43,8 +39,6 @@ class AccessKeywords(TypedDict, total=False):
     verify: Verify
 
 
-REQUESTS = 16
-"""Records that are fetched from a store at a time."""
 SINGLE_KEPT = 128
 """Samples read one by one whose memory is kept for the next ones once it is let go: two batches, of which one is in use while the
 other is read. The system would otherwise find and clear new pages each time."""
@@ -63,12 +57,10 @@ class RandomAccess:
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
         """`options.variants` is a number or "all"."""
-        self._process = os.getpid()
         self._pipeline = Pipeline(sources, options, class_names)
         self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
-        self._threads = threading.local()
-        self._single = BatchMemory(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
+        self._single = BatchSlots(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
 
     @classmethod
     def of(
@@ -143,9 +135,9 @@ class RandomAccess:
             IndexError: There is no such number.
             RecordError: A record cannot be read; the message names it.
         """
-        if os.getpid() != self._process:  # forked: threads and open files of the other process are not here
-            self.__init__(self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)  # type: ignore[misc]
-        return with_text(self._read(self._indices(numbers)))
+        indices = self._indices(numbers)
+        values = self._single.arrays(1) if len(indices.row) == 1 else None
+        return dict(with_text(self._pipeline.read(indices, values=values).values))
 
     @property
     def bad_records(self) -> list[dict[str, Any]]:
@@ -172,26 +164,6 @@ class RandomAccess:
             variant, position = np.divmod(place, self._samples)
         return BatchIndices(position if self._rows is None else self._rows[position], variant, place)
 
-    def _read(self, indices: BatchIndices) -> Batch:
-        rows = len(indices.row)
-        outputs = self._pipeline.plan.batch_outputs
-        values = self._single.arrays(1) if rows == 1 else {one.name: empty_array(one, rows) for one in outputs}
-        assembler = self._pipeline.assembler
-        fill = assembler.fill
-        batch = Batch(0, indices, assembler.located(indices, np.arange(rows)), values)
-        if not self._pipeline.is_remote or rows == 1:
-            fill(batch, 0, rows, self._state())
-            return batch
-        with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
-            list(pool.map(lambda row: fill(batch, row, row + 1, self._state()), range(rows)))
-        return batch
-
-    def _state(self) -> ThreadState:
-        if not hasattr(self._threads, "state"):
-            self._threads.state = ThreadState(threading.current_thread().name)
-        state: ThreadState = self._threads.state
-        return state
-
 
 # --- the order of a loader ------------------------------------------------------------------------------------------------
 
@@ -210,7 +182,7 @@ class BatchSampler:
     any number of workers. The numbers count within the same split, fold or mix: take `random_access` from that, too.
 
     A `DataLoader` with workers takes numbers ahead of training: there, `state_dict` is ahead of the batches that have arrived.
-    Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_at(step)`. Where a
+    Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_dict(step)`. Where a
     state lies between two epochs, it reads ahead from an iterator that it then drops for another: an iterator that was restored
     to the beginning of an epoch, and is left before its last batch, gives this epoch back. (An epoch of fewer batches than
     the workers read ahead cannot be told from one that was read: there, the run goes on with the epoch behind it.)
@@ -230,7 +202,7 @@ class BatchSampler:
             )
         self._rows = table_rows(plan.sources, plan.table)
         self._samples = plan.table.samples if self._rows is None else len(self._rows)
-        self._start = self._next = options.start_step
+        self._start = self._next = plan.start_step
         self._latest: _Pass | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -252,18 +224,17 @@ class BatchSampler:
         files = fingerprint(self._plan.sources)
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
-    def at_epoch(self, number: int) -> BatchSampler:
-        """Let the next iterator be this epoch of the run, from 0, and those behind it the epochs that follow."""
-        self._next, self._latest = self._schedule.first_step(number), None
-        return self
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator be this epoch of the run, from 0, and later ones the epochs that follow."""
+        self._next, self._latest = self._schedule.first_step(epoch), None
 
-    def state_at(self, step: int) -> dict[str, Any]:
-        """Return the state before a step of the run, a small JSON object; steps are counted over all epochs, from 0."""
-        return state_at(self._plan, step)
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state before a step of the run, a small JSON object: None for what the iterator that was read last gives next.
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state before the step that the iterator read last gives next, a small JSON object."""
-        return state_at(self._plan, self._next if self._latest is None else self._latest.step)
+        Steps are counted over all epochs, from 0.
+        """
+        now = self._next if self._latest is None else self._latest.step
+        return state_at(self._plan, now if step is None else step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iterator continue where this state was taken, and end where that epoch ends.
@@ -329,7 +300,7 @@ class _Pass(Iterator[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the next batch."""
-        return self._sampler.state_at(self.step)
+        return self._sampler.state_dict(self.step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where this state was taken (see `BatchSampler.load_state_dict`)."""

@@ -1,19 +1,20 @@
 """The state of a run: its next step, and what identifies the run, as a small JSON object.
 
 A run that resumes from a state delivers the same samples in the same steps, with the same values. So the state holds, and
-`start_step` compares, the dataset's files, the options that decide the order and the selection, and those that change values:
-`geometry`, `at_load`, `dtype` and `normalize`, `inputs` and `targets`. It leaves out `fields`, because a dict of other fields
-shows the same samples, and the options that change only how batches are made, such as hosts, threads and cache.
+`start_step` compares, the content of the dataset's shards, the rules of its manifest, and all options of the loader but those of
+`NOT_DELIVERED`. A new option is part of it without being named.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tfprep.errors import LoaderError
 from tfprep.load.options import MOST_STEPS, op_text
@@ -22,53 +23,71 @@ if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
     from tfprep.load.selection import SplitRows
 
-VERSION = 1
+NOT_DELIVERED = frozenset(
+    {
+        "start_step", "hosts", "threads", "workers", "prefetch", "prefetch_to_device", "cache", "memory_budget", "local",
+        "local_limit", "timeout_s", "verify", "on_bad",
+    }
+)  # fmt: skip
+"""The options that do not change what is delivered; every other one is part of a run's identity. A run that met a bad record may
+continue with on_bad="skip"."""
 _WHY = {
-    "fingerprint": "; the dataset was built anew, or its files differ",
-    "added": "; these fields were computed anew meanwhile, by another model or from other samples",
-    "selection": "; where, balance, weights, the fold or the mix differ",
+    "fingerprint": "; the dataset was built again, or its files differ",
+    "added": "; these fields were computed again meanwhile, by another model or from other samples",
+    "selection": "; the fold, the mix, or what where and balance find differ",
+    "rules": "; fill, border, min_visible, flip_indices, class names or statistics of the dataset differ",
 }
 
 
 def state_at(plan: LoaderPlan, step: int) -> dict[str, Any]:
-    """The state before this step. It does not hold the number of hosts, which may change."""
+    """The state before this step."""
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
         raise LoaderError(f"a step is a whole number from 0, not {step!r}")
-    return {"version": VERSION, "step": int(step), **identity(plan)}
+    return {"step": int(step), "identity": identity(plan)}
 
 
 def identity(plan: LoaderPlan) -> dict[str, Any]:
-    """Return what decides which samples a step holds, and their values; in the types that JSON returns."""
-    options, schedule = plan.options, plan.schedule
-    added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
-    sampler, weights = schedule.sampler, getattr(schedule.sampler, "weights", None)
+    """What decides which samples a step holds, and their values, in the types that JSON returns."""
+    schedule, manifest = plan.schedule, plan.sources[0].dataset.manifest
+    chosen = {option.name: getattr(plan.options, option.name) for option in fields(plan.options)}
+    decided: dict[str, Any] = {
+        "order": schedule.order.name,
+        "variants": plan.variants.choice,
+        "remainder": schedule.remainder,
+    }
+    if schedule.order.name != "block":
+        decided |= {"block": None, "window": None}
+    decided["geometry"] = plan.geometry_texts
+    options = {name: _plain(value) for name, value in (chosen | decided).items() if name not in NOT_DELIVERED}
+    for name in ("inputs", "targets"):  # a list of one name means the name
+        options[name] = _single_names(options[name])
+    options = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value not in ([], {})
+    }
+    sampler = schedule.sampler
     selection = [
         type(sampler).__name__,
         sampler.size,
         *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas")),
     ]
-    arrays = [array.tobytes() for array in (schedule.rows, weights) if array is not None]
+    arrays = [array.tobytes() for array in (schedule.rows, getattr(sampler, "weights", None)) if array is not None]
+    views = (plan.at_load.views or (plan.at_load,)) if plan.at_load else ()
+    rules = [
+        plan.geometry_rules,
+        *(view.rules for view in views),
+        {name: list(manifest.classes.get(name, ())) for name in (plan.at_load.labels if plan.at_load else ())},
+        str(manifest.statistics) if plan.options.normalize else "",
+    ]
+    added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
     return {
         "dataset": [source.name for source in plan.sources],
         "fingerprint": fingerprint(plan.sources),
-        "seed": options.seed,
-        "batch_size": options.batch_size,
-        "order": [
-            schedule.order.name,
-            *([schedule.order.block, schedule.order.window] if schedule.order.name == "block" else []),
-            *([[list(size) for size in options.bucket.sizes]] if options.bucket else []),
-        ],
-        "variants": plan.variants.choice,
-        "remainder": schedule.remainder,
-        "training": options.training,
+        **options,
+        "added": added,
         "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
-        "geometry": [*plan.geometry_texts],
-        "at_load": _ops_text(options.at_load, options.views),
-        "values": [options.dtype, "normalized" if options.normalize else "as stored"],
-        "inputs": _plain(options.inputs),
-        "targets": _plain(options.targets),
-        "sample_weight": options.sample_weight,
-        **({"added": added} if added else {}),
+        "rules": _digest(repr(rules)),
     }
 
 
@@ -80,38 +99,42 @@ def fingerprint(sources: Sequence[SplitRows]) -> str:
 def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
     """The state's next step; LoaderError where the state belongs to another run."""
     step = state.get("step") if isinstance(state, Mapping) else None
-    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-        raise LoaderError(f"a loader's state is the JSON object that state_at returned, not {str(state)[:80]!r}")
+    then = state.get("identity") if isinstance(state, Mapping) else None
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0 or not isinstance(then, Mapping):
+        raise LoaderError(f"a loader's state is the JSON object that state_dict returned, not {str(state)[:80]!r}")
     if step > MOST_STEPS:
         raise LoaderError(f"a loader's state of step {step:,}; steps end at {MOST_STEPS:,}")
-    if state.get("version") != VERSION:
-        raise LoaderError(f"a loader's state of version {state.get('version')!r}; this tfprep reads {VERSION}")
-    for name, value in identity(plan).items():
-        then = state.get(name, {} if name == "added" else None)
-        if name == "added" and isinstance(then, Mapping):  # a run of other fields has the same samples
-            then = {group: then.get(group, digest) for group, digest in value.items()}
-        if then != value:
+    now, digests = identity(plan), ("added", "selection", "rules")
+    for name in (
+        *(name for name in {**then, **now} if name not in digests),
+        *digests,
+    ):  # what an option says comes first
+        if name not in then or name not in now or then[name] != now[name]:
             raise LoaderError(
-                f"this state belongs to another run: its {name} is {then!r}, here it is {value!r}. Make the loader "
-                f"as it was then, or start without the state{_WHY.get(name, '')}"
+                f"this state belongs to another run: its {name} is {then.get(name)!r}, here it is {now.get(name)!r}. Make the "
+                f"loader as it was then, or start without the state{_WHY.get(name, '')}"
             )
     return step
 
 
-def _ops_text(ops: Any, views: Mapping[str, int] | None) -> list[Any]:
-    if views is not None:
-        return [[name, count, _ops_text(ops[name], None)] for name, count in views.items()]
-    return [op_text(op) for op in ops]
+def _plain(value: Any) -> Any:
+    """The value of an option in the types that JSON returns: ops by their options, arrays by their content."""
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
+    if isinstance(value, Iterable):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, pc.Expression) else op_text(value)
 
 
-def _plain(choice: Any) -> Any:
-    """`inputs` or `targets` as lists and dicts."""
-    if choice is None or isinstance(choice, str):
-        return choice
+def _single_names(choice: Any) -> Any:
     if isinstance(choice, Mapping):
-        return {name: _plain(part) for name, part in choice.items()}
-    names = list(choice)
-    return names[0] if len(names) == 1 else names
+        return {name: _single_names(part) for name, part in choice.items()}
+    return choice[0] if isinstance(choice, list) and len(choice) == 1 else choice
 
 
 def _files(source: Any) -> list[Any]:

@@ -10,11 +10,12 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tfprep.errors import LoaderError
-from tfprep.load.accessors import PipelineAccessors, with_text
+from tfprep.load.loader import Loader, with_text
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
 
 
-class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
+class TorchLoader(Loader, IterableDataset[Any]):  # type: ignore[misc] # PyTorch need not be installed
     """Yields whole batches of tensors: use it directly, or as `DataLoader(loader, batch_size=None)`.
 
     In training each iteration delivers one epoch, and the next iteration the next epoch. The loader reads with threads, or with
@@ -24,8 +25,7 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__()
-        self.pipeline = pipeline.on_host(torch_hosts())
+        super().__init__(pipeline.on_host(torch_hosts()))
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
@@ -34,8 +34,10 @@ class TorchLoader(PipelineAccessors, IterableDataset[Any]):  # type: ignore[misc
                 "num_workers=0. For workers of a DataLoader: DataLoader(data.random_access(split, variant='all'), "
                 "batch_sampler=data.batch_sampler(split, batch_size), num_workers=8)"
             )
-        pack = self.pipeline.outputs.pack
-        return self.pipeline.batches(lambda batch: tensors_of(pack(with_text(batch))), epochs=self._epochs)
+        return super().__iter__()
+
+    def _element(self, batch: Batch) -> Any:
+        return tensors_of(self.pipeline.outputs.pack(with_text(batch.values)))
 
 
 def tensors_of(element: Any) -> Any:

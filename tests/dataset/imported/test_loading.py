@@ -70,7 +70,7 @@ def check(batch, row, expected):
 
 
 def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected):
-    with contextlib.closing(data.numpy_loader("train", 8, fields=FIELDS, seed=3, remainder="wrap")) as loader:
+    with contextlib.closing(data.numpy_loader("train", 8, fields=FIELDS, seed=3, remainder="keep")) as loader:
         two_epochs = itertools.islice(loader.repeat(), 15)
         names = [check(batch, row, expected) for batch in two_epochs for row in range(8)]
     assert collections.Counter(names) == dict.fromkeys(expected, 2)
@@ -130,10 +130,11 @@ def test_a_run_does_not_resume_in_records_of_the_same_names(tmp_path):
         write(tmp_path / "a.tfrecord", [serialized({"n": n, "text": text}) for n in range(8)])
         index_tfrecords(str(tmp_path / "a.tfrecord"), "train")
         with contextlib.closing(tfprep.open(tmp_path).numpy_loader("train", 4, fields=["n"], seed=3)) as loader:
-            states.append(loader.state_at(3))
-            assert loader.step_of(states[-1]) == 3
+            states.append(loader.state_dict(step=3))
+            loader.load_state_dict(states[-1])
+            assert loader.next_step == 3
     with pytest.raises(LoaderError, match="another run"):
-        loader.step_of(states[0])
+        loader.load_state_dict(states[0])
 
 
 @pytest.mark.parametrize(

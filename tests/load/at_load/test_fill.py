@@ -144,14 +144,6 @@ ALL = [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()]
 EXACT = {"fields": ["image", "label", "key", "variant"], "seed": 9, "at_load": ALL, "batch_size": 10}
 
 
-@pytest.mark.parametrize("options", [{"threads": 3}, {"workers": "processes", "threads": 2}])
-def test_a_batch_may_hold_more_than_an_epoch(data, options):
-    """With remainder="wrap" the samples of a run follow each other whatever the batch size: 50 are an epoch."""
-    fields = {"fields": ["lossless", "key"], "remainder": "wrap", "at_load": [RandomFlip()]}
-    parts = batches(data, 6, batch_size=40, **fields)
-    check_same([joined(parts[:3]), joined(parts[3:])], batches(data, 2, batch_size=120, **fields, **options))
-
-
 def test_bad_records_take_substitutes_that_all_hosts_agree_on(make_dataset):
     made = make_dataset(samples={"train": 40}, fields=("lossless", "label"))
     overwrite(next(made.path.glob("*.tfrecord-00000*")), 40, b"\xff" * 300)

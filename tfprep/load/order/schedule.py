@@ -5,7 +5,6 @@ each host a consecutive part of every step, so that the parts of all hosts toget
 
 `remainder` decides what happens where an epoch does not end with a full batch:
 
-- "wrap": the batch continues with the next epoch. All batches are full, and every epoch still holds each sample once.
 - "keep": the epoch's last batch is smaller.
 - "drop": the epoch's last samples are left out; in a random order each epoch leaves out other ones.
 """
@@ -24,7 +23,7 @@ from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder, Words, mix, seed_key, subkey, words
 from tfprep.load.order.samplers import Sampler, Variants
 
-Remainder: TypeAlias = Literal["wrap", "keep", "drop"]
+Remainder: TypeAlias = Literal["keep", "drop"]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 MOST_EPOCHS = 1 << 32
@@ -72,7 +71,7 @@ class BatchSchedule:
     order: EpochOrder
     variants: Variants
     batch_size: int
-    remainder: Remainder = "wrap"
+    remainder: Remainder = "keep"
     hosts: Hosts = Hosts()
     epochs: int | None = None
     rows: Numbers | None = None
@@ -86,11 +85,9 @@ class BatchSchedule:
         if self.batch_size < 1:
             raise LoaderError(f"batch_size is at least 1, not {self.batch_size}")
         if self.remainder not in get_args(Remainder):
-            raise LoaderError(f"remainder is 'wrap', 'keep' or 'drop', not {self.remainder!r}")
+            raise LoaderError(f"remainder is 'keep' or 'drop', not {self.remainder!r}")
         if self.variants.choice == "all" and not isinstance(self.counts, int):
             raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
-        if self.since and self.remainder == "wrap":
-            raise LoaderError("sizes by epoch need remainder='drop' or 'keep': with 'wrap' a batch lies in two epochs")
         if self.size == 0:
             raise LoaderError("no sample is left to load; widen `where`, or choose another split")
         if self.steps_per_epoch == 0:
@@ -124,7 +121,7 @@ class BatchSchedule:
     @property
     def smaller(self) -> list[int]:
         """The sizes of batches that are smaller than the others, of all hosts together."""
-        if self.remainder == "drop" or (self.remainder == "wrap" and self.epochs is None):
+        if self.remainder == "drop":
             return []
         items = (self.size,) if self.buckets is None else self.buckets.sizes
         return sorted({number % self.batch_size for number in items} - {0})
@@ -132,26 +129,18 @@ class BatchSchedule:
     @property
     def steps(self) -> int | None:
         """Batches of the whole run; None where it has no end."""
-        if self.epochs is None:
-            return None
-        if self.remainder == "wrap":
-            return -(-self.size * self.epochs // self.batch_size)
-        return self.steps_per_epoch * self.epochs
+        return None if self.epochs is None else self.steps_per_epoch * self.epochs
 
     def first_step(self, epoch: int) -> int:
         """The first step of an epoch of training; LoaderError for what is no epoch, and in evaluation, which has none."""
         if self.epochs is not None:
-            raise LoaderError("at_epoch() is for training; with training=False every pass reads the same samples once")
+            raise LoaderError("set_epoch() is for training; with training=False every pass reads the same samples once")
         if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < MOST_EPOCHS:
             raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {epoch!r}")
         return int(epoch) * self.steps_per_epoch
 
     def global_span(self, step: int) -> tuple[int, int]:
         """The positions [start, stop) of the run that this step holds, on all hosts together."""
-        if self.remainder == "wrap":
-            start = step * self.batch_size
-            end = start + self.batch_size if self.epochs is None else self.size * self.epochs
-            return start, min(start + self.batch_size, end)
         epoch, inside = divmod(step, self.steps_per_epoch)
         start = epoch * self.cycle + inside * self.batch_size
         if self.buckets is not None:

@@ -1,4 +1,4 @@
-"""A batch while it is being filled, the memory that batches are made in, and decoded records that are kept in memory."""
+"""A batch while it is being filled, and decoded records that are kept in memory."""
 
 from __future__ import annotations
 
@@ -12,32 +12,25 @@ import numpy.typing as npt
 
 from tfprep.fields import Array
 from tfprep.load.order.schedule import BatchIndices
-from tfprep.load.outputs import Output, fixed_shape, has_array, row_bytes
-from tfprep.load.reader.buffers import Buffers, SharedMemory
+from tfprep.load.outputs import Output, fixed_shape, row_bytes
 from tfprep.load.reader.rows import Rows
-
-LEASED_BYTES = 1 << 16
-"""Arrays from this size on lie in recycled memory. Smaller ones are new each time: keeping the labels of every batch must not
-keep the pixels' memory busy."""
+from tfprep.load.slots import SharedMemory, kept_array
 
 
 @dataclass
 class Batch:
     """One step's arrays by output: [B, ...] where all samples have one shape, else a list of B arrays.
 
-    `located` says where its records lie. While it is filled, `pending` rows are missing; rows in `lost` will stay empty;
-    `attempts` counts the samples that were tried in place of a row's own. It may be delivered when it is `done`.
+    `located` says where its records are. Rows in `lost` stay empty; `attempts` counts the samples that were tried in place of a
+    row's own.
     """
 
     step: int
     indices: BatchIndices
     located: Rows
     values: dict[str, Any]
-    pending: int = 0
     lost: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
-    error: BaseException | None = None
-    done: bool = False
 
     @property
     def rows(self) -> int:
@@ -67,48 +60,6 @@ class Batch:
         self.lost = []
 
 
-class BatchMemory:
-    """Arrays for batches of at most `batch_rows` samples; `keep` batches' memory is kept for their next use."""
-
-    def __init__(
-        self, outputs: Sequence[Output], batch_rows: int, keep: int, shared: SharedMemory | None = None
-    ) -> None:
-        """`shared`: where arrays lie that worker processes fill."""
-        self._outputs = outputs
-        least = 1 if shared else LEASED_BYTES
-        sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
-        self._pools = {name: Buffers(size, keep, shared) for name, size in sizes.items() if size >= least}
-        self._small = [name for name in self._pools if sizes[name] < LEASED_BYTES]
-
-    def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
-        """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
-        arrays: dict[str, Any] = {}
-        for output in self._outputs:
-            one = output.of_form(form)
-            if one.name in self._pools and has_array(one):
-                arrays[one.name] = self._pools[one.name].lease((rows, *fixed_shape(one)), one.dtype)
-            else:
-                arrays[one.name] = empty_array(one, rows)
-        return arrays
-
-    def finish(self, batch: Batch) -> None:
-        """Move the small arrays of a full batch into memory of their own, which may be kept for long."""
-        for name in self._small:
-            if name in batch.values:  # a stored form is not
-                batch.values[name] = np.array(batch.values[name])
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-
-
-def empty_array(output: Output, rows: int) -> Array | list[Any]:
-    """An array of arbitrary content, or a list of nothing, for an output of `rows` rows."""
-    if None in output.shape:
-        return [None] * rows
-    return np.empty((rows, *fixed_shape(output)), object if output.dtype == "string" else output.dtype)
-
-
 # --- decoded records --------------------------------------------------------------------------------------------------------
 
 FREE, BEING_WRITTEN = -1, -2
@@ -132,13 +83,17 @@ class DecodedCache:
         self.rows: dict[str, Array] = {}
         for output in outputs:
             shape, text = (self.capacity, *fixed_shape(output)), output.dtype == "string"
-            # A lease is freed with the last array over it.
-            memory = None if text else Buffers(self.capacity * row_bytes(output), 0, shared)
-            self.rows[output.name] = memory.lease(shape, output.dtype) if memory else np.empty(shape, object)
+            self.rows[output.name] = np.empty(shape, object) if text else kept_array(shape, output.dtype, shared)
         self._returned: list[int] = []  # slots that were reserved and not filled
         self._lock = threading.Lock()
         self.records = 0
         """The number of records that it holds by now."""
+
+    def free(self, shared: SharedMemory) -> None:
+        """Give the memory that is shared with worker processes back; nobody uses the cache any more."""
+        for rows in self.rows.values():
+            if rows.dtype != object and rows.size:
+                shared.free(shared.offset(rows), rows.nbytes)
 
     @property
     def nbytes(self) -> int:

@@ -13,10 +13,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from tfprep.errors import BuildError, LoaderError
-from tfprep.load.reader.buffers import SharedMemory
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_process import COUNTS, Outcome, Setup, job_message
+from tfprep.load.slots import SharedMemory
 from tfprep.load.workers import SPARE_LINKS, check_sendable
 from tfprep.pool import Pool, Task
 

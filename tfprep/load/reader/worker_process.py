@@ -16,11 +16,11 @@ import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
-from tfprep.load.reader.buffers import MappedMemory
 from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Reading, Rows, UnreadRow, open_reader, row_columns
 from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.slots import MappedMemory
 from tfprep.pool import Mark, Work, sendable_error
 
 

@@ -1,68 +1,97 @@
 """TensorFlow's loader: a `tf.data.Dataset` of batches.
 
-Threads or worker processes fill batches, and TensorFlow takes over their memory without a copy.
+    one element, the number of a new pass -> flat_map: the steps of the pass -> map: the next batch -> prefetch
+
+`tf.numpy_function` takes over the memory of a batch without a copy for graphs, and so in `fit`; eager code pays a copy of each
+batch. `eager()` yields tensors over the batches' own memory, by DLPack.
+
+Public names of TensorFlow only. `Dataset._inputs`, which a subclass of `tf.data.Dataset` has to define, is TensorFlow's way to
+take over the options of the dataset within.
 """
 
 from __future__ import annotations
 
-import functools
-import json
+import atexit
+import ctypes
+import itertools
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import os
+import time
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfprep.errors import LoaderError, TfprepError
-from tfprep.load.accessors import PipelineAccessors
+from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution
+from tfprep.load.loader import LOOK, Loader, Pass, Progress
 from tfprep.load.outputs import Output
-from tfprep.load.passes import LOOK, Steps
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.prefetch import close_all
 from tfprep.load.reader.batch import Batch
-from tfprep.load.state import start_step, state_at
-from tfprep.load.tensorflow.handover import dataset_of, restore_allocator
-from tfprep.load.tensorflow.private import DatasetOver, silence_advice_to_shuffle, tensor_maker, with_source
 
 _LOG = logging.getLogger("tfprep.load")
 
 PREFETCH = 2
-"""Batches that TensorFlow prefetches; all others wait in the reader. One is in use while the next is handed over."""
+"""Batches that TensorFlow prefetches; all others wait in the loader's window. One is in use while the next is handed over."""
+KEPT_ASKS = 16
+"""A pass that was not asked for a batch while others were asked this often is given up: its iterator was probably dropped, which
+TensorFlow does not tell. If it is asked again, it goes on where it stood."""
+WAIT = "IteratorGetNext"
+"""Name of the wait for a batch in a profile: TensorBoard's input pipeline analyzer counts events of this name as input."""
+ALIGNED = 64
+"""Bytes: TensorFlow aborts the process where an array from DLPack is not aligned to these."""
 
 
-class Loader(PipelineAccessors, DatasetOver):
+class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorFlow is untyped
     """A `tf.data.Dataset` of batches, with counters, a report and a state that a run resumes from. Made by `Data.loader`.
 
-    In a loop in eager code, errors are those that tfprep raised. Inside `tf.function`, and behind another dataset such as
-    `.map`, TensorFlow wraps them in `tf.errors.OpError` with their text. A pickle contains the datasets and the options, so that
-    another process makes a loader of its own.
+    Each iterator is a pass: in training over the next epoch, `len(loader)` steps from the one that comes next on, otherwise
+    over all samples. TensorFlow wraps errors in `tf.errors.OpError`, with their text; `eager()` raises them as they are. A
+    pickle contains the datasets and the options, so that another process makes a loader of its own.
     """
 
-    def __init__(self, pipeline: Pipeline, dataset: tf.data.Dataset, epochs: int | None, *, eager: bool) -> None:
-        """`eager`: whether custom training loops take batches from the reader itself (see `EagerBatches`)."""
-        self.pipeline, self._epochs, self._eager = pipeline, epochs, eager
-        self._begins_inside = pipeline.training and pipeline.options.start_step % pipeline.steps_per_epoch > 0
-        silence_advice_to_shuffle()
-        super().__init__(dataset)
+    def __init__(self, pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> None:
+        """`progress`: that of a loader whose passes this one continues. LoaderError where there is no such device."""
+        Loader.__init__(self, pipeline)
+        self._epochs = epochs
+        if progress is not None:
+            self.progress = progress
+        self._passes = _Passes(self)
+        dataset = _dataset(self._passes)
+        if pipeline.options.prefetch_to_device is not None:
+            dataset = dataset.apply(tf.data.experimental.prefetch_to_device(pipeline.options.prefetch_to_device))
+        self._dataset = dataset
+        tf.data.Dataset.__init__(self, tf.data.experimental.to_variant(dataset))
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return [self._dataset]
+
+    @property
+    def element_spec(self) -> Any:
+        return self._dataset.element_spec
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_loader, (self.pipeline, self._epochs)
+        return make_loader, (self.pipeline, None, self._epochs)
 
     def __iter__(self) -> Any:
-        """An iterator over a pass: in training the next epoch, otherwise all samples."""
-        if not tf.executing_eagerly():
-            return super().__iter__()
-        if self._begins_inside:
-            dataset = _on_device(self.pipeline, _dataset(self.pipeline, self._epochs, whole=False))
-            iterator = DatasetOver.__iter__(Loader(self.pipeline, dataset, self._epochs, eager=self._eager))
-        else:
-            iterator = super().__iter__()
-        active = self._eager and is_possible(self.pipeline)
-        return with_source(iterator, EagerBatches(self.pipeline, self._epochs, active=active))
+        return tf.data.Dataset.__iter__(self)
 
-    __str__ = PipelineAccessors.__repr__
+    __str__ = Loader.__repr__
+
+    def __getitem__(self, step: int) -> Any:
+        """The element of a step as tensors (see `Loader`)."""
+        return self._passes.eager_element(self.batch(step))
+
+    def eager(self) -> EagerLoader:
+        """The same passes for loops in eager code: tensors over the batches' own memory, and errors as they were raised.
+
+        for images, labels in train.eager():
+            train_step(images, labels)
+        """
+        return EagerLoader(self)
 
     def repeat(self, count: Any = None, name: str | None = None) -> Any:
         """The epochs one after another in one iterator: `count` of them, or without an end.
@@ -81,34 +110,64 @@ class Loader(PipelineAccessors, DatasetOver):
             LoaderError: `count` is not a number from 1 or None.
         """
         if not self.pipeline.training:
-            return DatasetOver.repeat(self, count, name)
-        return make_loader(self.pipeline, self._epochs_of(count))
+            return tf.data.Dataset.repeat(self, count, name)
+        return TensorFlowLoader(self.pipeline, self.progress, self._epochs_of(count))
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state before a step (see `Loader.state_dict`).
+
+        Raises:
+            LoaderError: `step` is missing, and `fit` or tf.data reads the loader: they take batches in advance.
+        """
+        if step is None and self.progress.requested_ahead:
+            raise LoaderError(
+                "fit and tf.data take batches in advance, so that the loader does not know the step of the training: pass it, "
+                "state_dict(step=int(model.optimizer.iterations)), or take batches from eager()"
+            )
+        return Loader.state_dict(self, step)
 
 
-def make_loader(pipeline: Pipeline, epochs: int | None = 1) -> Loader:
-    """The pipeline as a dataset, on the path that its options ask for.
+class EagerLoader(Loader):
+    """The passes of a `TensorFlowLoader` as tensors, for loops in eager code. Made by `TensorFlowLoader.eager`."""
+
+    def __init__(self, loader: TensorFlowLoader) -> None:
+        self.pipeline, self.progress, self._epochs = loader.pipeline, loader.progress, loader._epochs
+        self._passes = loader._passes
+
+    def _element(self, batch: Batch) -> Any:
+        return self._passes.eager_element(batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return _EagerPass(self.pipeline, self.progress, self._element, self._epochs)
+
+
+class _EagerPass(Pass):
+    def __next__(self) -> Any:
+        with tf.profiler.experimental.Trace(WAIT):
+            return super().__next__()
+
+
+def make_loader(pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> TensorFlowLoader:
+    """The pipeline as a dataset. Nothing is read before its first iterator is used, except the index.
 
     Args:
         pipeline: The samples and the options.
+        progress: That of a loader whose passes this one continues; None for a new run.
         epochs: The epochs of one iterator in training; None for a stream without an end.
 
-    Returns:
-        The loader. Nothing is read before its first iterator is used, except the index.
-
     Raises:
-        LoaderError: TensorFlow has no device `prefetch_to_device`.
+        LoaderError: TensorFlow has no device `prefetch_to_device`, or the options do not fit tf.data.
     """
     if pipeline.options.hosts is not None:
         check_distribution("loader()", pipeline.options)
-    device = pipeline.options.prefetch_to_device
-    if device is not None:
-        _check_device(device)
-    return Loader(pipeline, _on_device(pipeline, _dataset(pipeline, epochs)), epochs, eager=device is None)
-
-
-def _on_device(pipeline: Pipeline, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    device = pipeline.options.prefetch_to_device
-    return dataset if device is None else dataset.apply(tf.data.experimental.prefetch_to_device(device))
+    if pipeline.options.prefetch_to_device is not None:
+        _check_device(pipeline.options.prefetch_to_device)
+    if not pipeline.training and pipeline.plan.start_step:
+        raise LoaderError(
+            "start_step is for training here: tf.data is promised all batches of an evaluation; use numpy_loader() or eager() "
+            "with load_state_dict to continue one"
+        )
+    return TensorFlowLoader(pipeline, progress, epochs)
 
 
 def _check_device(name: str) -> None:
@@ -132,139 +191,179 @@ def _check_device(name: str) -> None:
         )
 
 
-def _dataset(pipeline: Pipeline, epochs: int | None, steps: Steps | None = None, whole: bool = True) -> tf.data.Dataset:
-    """The batches of the next `epochs` epochs, or of these steps. What is not `whole` has no length that TensorFlow knows."""
-    dataset = _elements(
-        pipeline, functools.partial(pipeline.batches, epochs=epochs, steps=steps, look=LOOK, whole=whole)
-    )
-    if whole:
-        count = pipeline.passes.steps(epochs) if steps is None or steps.stop is None else steps.stop - steps.first
-        cardinality = tf.data.INFINITE_CARDINALITY if count is None else count
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+# --- passes that tf.data reads ------------------------------------------------------------------------------------------
+
+_loaders: weakref.WeakValueDictionary[int, _Passes] = weakref.WeakValueDictionary()
+"""TensorFlow keeps the functions of `tf.numpy_function` for as long as the global graph. They know a loader by its number
+only."""
+_numbers = itertools.count()
+
+
+class _Passes:
+    """The passes of a loader that iterators of TensorFlow read, by number."""
+
+    def __init__(self, loader: TensorFlowLoader) -> None:
+        self.pipeline, self.progress, self.epochs = loader.pipeline, loader.progress, loader._epochs
+        self.number, self._asks = next(_numbers), 0
+        self._passes: dict[int, Pass] = {}
+        self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
+        outputs = self.pipeline.outputs
+        self.names = tf.nest.flatten(outputs.pack({output.name: output.name for output in outputs.outputs}))
+        _loaders[self.number] = self
+        self._warned = False
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of a pass; None for no end."""
+        return None if self.epochs is None else self.epochs * self.progress.length
+
+    def begin(self) -> int:
+        """The number of a new pass."""
+        restore_allocator()
+        if self.pipeline.training and self.progress.length <= LOOK and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "an epoch has %d steps, as many as fit and tf.data may take in advance: the batch with which Keras builds a "
+                "model can use an epoch. train.repeat() with steps_per_epoch=%d uses none",
+                self.progress.length, self.progress.length,
+            )  # fmt: skip
+        number = next(_numbers)
+        self._passes[number] = Pass(self.pipeline, self.progress, self._arrays, self.epochs, for_framework=True)
+        return number
+
+    def arrays(self, number: int) -> Sequence[Any]:
+        """The arrays of the next batch of a pass."""
+        self._asks += 1
+        self._asked[number] = self._asks
+        for other, asked in list(self._asked.items()):
+            if self._asks - asked > KEPT_ASKS:
+                del self._asked[other]
+                self._passes[other].close()
+        arrays: Sequence[Any] = next(self._passes[number])
+        return arrays
+
+    def _arrays(self, batch: Batch) -> tuple[Any, ...]:
+        if not self.pipeline.outputs.ragged:
+            return tuple(batch.values[name] for name in self.names)
+        outputs = self.pipeline.outputs.outputs
+        return tuple(array for output in outputs for array in _flat_arrays(output, batch.values[output.name]))
+
+    def eager_element(self, batch: Batch) -> Any:
+        """The element of a batch as tensors."""
+        outputs = self.pipeline.outputs
+        if outputs.ragged:
+            return outputs.pack(_tensors(outputs.outputs, [tf.constant(array) for array in self._arrays(batch)]))
+        return outputs.pack({name: _tensor(array) for name, array in batch.values.items()})
+
+
+def _tensor(array: Any) -> Any:
+    """A tensor over an array's memory; a copy of one that is small, not aligned, or of a type that DLPack does not have."""
+    if array.dtype.kind in "uif" and array.nbytes and array.ctypes.data % ALIGNED == 0:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.constant(array)
+
+
+_asked_at = [0.0]
+"""When TensorFlow last got a batch, by `time.monotonic`; infinity while it waits for one."""
+
+
+def _passes_of(loader: Any) -> _Passes:
+    passes = _loaders.get(int(loader))
+    if passes is None:
+        raise LoaderError("the loader of this dataset is gone: keep it as long as an iterator of it is read")
+    return passes
+
+
+def _begin(loader: Any) -> Any:
+    return np.int64(_passes_of(loader).begin())
+
+
+def _arrays_of(loader: Any, number: Any) -> Any:
+    passes = _passes_of(loader)
+    _asked_at[0] = float("inf")
+    try:
+        return passes.arrays(int(number))
+    finally:
+        _asked_at[0] = time.monotonic()
+
+
+def _dataset(passes: _Passes) -> tf.data.Dataset:
+    """The batches of a pass. Arrays that differ in size are handed over as one long array and row lengths."""
+    pipeline, loader, steps = passes.pipeline, passes.number, passes.steps
+    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
+    start, stop = pipeline.schedule.span(0)
+    loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
+    rows = None if pipeline.schedule.smaller or loses_rows else stop - start
+    leaves = {output.name: _signature(output, rows) for output in outputs}
+    ragged = pipeline.outputs.ragged
+    order = [output.name for output in outputs] if ragged else passes.names
+    specs = [spec for name in order for spec in leaves[name]]
+
+    def begin(loader: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(_begin, [loader], tf.int64), ())
+
+    def batch_of(number: Any) -> Any:
+        arrays = tf.numpy_function(_arrays_of, [np.int64(loader), number], [spec.dtype for spec in specs])
+        tensors = [tf.ensure_shape(array, spec.shape) for array, spec in zip(arrays, specs, strict=True)]
+        return pack(_tensors(outputs, tensors) if ragged else dict(zip(order, tensors, strict=True)))
+
+    def batches_of(number: Any) -> tf.data.Dataset:
+        count = np.iinfo(np.int64).max if steps is None else steps
+        return tf.data.Dataset.range(count).map(lambda _: batch_of(number))
+
+    dataset = tf.data.Dataset.from_tensors(np.int64(loader)).map(begin).flat_map(batches_of)
+    cardinality = tf.data.INFINITE_CARDINALITY if steps is None else steps
     options = tf.data.Options()
     # There is nothing to tune, and dropping an iterator that is being tuned can block for seconds.
     options.autotune.enabled = False
     # `hosts=` divides batches; TensorFlow would divide them again.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.with_options(options)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return dataset.prefetch(PREFETCH).with_options(options)
 
 
-def _elements(pipeline: Pipeline, batches: Callable[..., Iterator[Any]]) -> tf.data.Dataset:
-    """The elements of the passes of `batches`. Arrays that differ in size are handed over as one long array and row lengths."""
-    outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
-    start, stop = pipeline.schedule.span(0)
-    loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
-    rows = None if pipeline.schedule.smaller or loses_rows else stop - start
-    specs = {output.name: _signature(output, rows) for output in outputs}
-    if not pipeline.outputs.ragged:
-        names = tf.nest.flatten(pack({name: name for name in specs}))
-        spec = pack({name: one for name, (one,) in specs.items()})
-        return dataset_of(lambda: batches(lambda batch: tuple(batch.values[name] for name in names)), spec).prefetch(
-            PREFETCH
-        )
+# --- the end of the interpreter ------------------------------------------------------------------------------------------
 
-    def arrays(batch: Batch) -> tuple[Any, ...]:
-        return tuple(array for output in outputs for array in _arrays(output, batch.values[output.name]))
-
-    spec = tuple(spec for of_output in specs.values() for spec in of_output)
-    dataset = dataset_of(lambda: batches(arrays), spec)
-    return dataset.map(lambda *tensors: pack(_tensors(outputs, list(tensors)))).prefetch(PREFETCH)
+LEAVE_S, QUIET_S = 5.0, 0.2
+"""At exit: how long to wait for TensorFlow's threads to leave Python, and how long none may have been seen before it counts as
+left."""
 
 
-# --- the eager iterator ----------------------------------------------------------------------------------------------------
+def _leave() -> None:
+    """End all waits of TensorFlow's threads. One that wants the GIL after the interpreter's end never gets it, and TensorFlow,
+    which ends its iterators then, waits for the thread for ever."""
+    if not _asked_at[0]:
+        return
+    close_all()
+    end = time.monotonic() + LEAVE_S
+    while time.monotonic() < end and time.monotonic() - _asked_at[0] < QUIET_S:
+        time.sleep(0.01)
 
-WAIT = "IteratorGetNext"
-"""Name of the wait for a batch in a profile: TensorBoard's input pipeline analyzer counts events of this name as input."""
+
+atexit.register(_leave)
 
 
-class EagerBatches:
-    """The elements of a pipeline in order, as tensors over the batches' memory. Threads may share it; no finaliser takes a lock.
+# --- glibc's allocator, whose thresholds TensorFlow changes for the whole process ---------------------------------------
 
-    Custom training loops take batches from it: this saves half a millisecond of processor time a batch, which tf.data takes, for
-    the threads that decode. Inside `tf.function`, and so in `fit`, batches come through tf.data. An iterator that is passed to a
-    function continues there with the next batch.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_USUAL_BYTES = 32 << 20
+"""The largest threshold that glibc reaches by itself on 64 bits (mallopt(3)); that of trimming is twice as large."""
+_MALLOC_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
-    After an error every further call raises the same error: an end of the data would hide that batches are missing. After
-    Ctrl-C the next call returns the batch that was waited for.
 
-    Args:
-        pipeline: What is read.
-        epochs: The epochs of the pass; None for one without an end.
-        active: Whether eager code takes batches from here. Otherwise TensorFlow's iterator is used as it is.
+def restore_allocator() -> None:
+    """Let glibc keep freed blocks as it does by itself, unless the environment sets its thresholds.
+
+    TensorFlow 2.21 sets one of them when it makes a dataset of a Python iterator, also in `from_generator`. glibc adjusts none of
+    them from then on and gives most freed blocks back to the system: `tf.data` on raw images in the same process had a fifth of
+    its rate.
     """
-
-    def __init__(self, pipeline: Pipeline, epochs: int | None, *, active: bool) -> None:
-        restore_allocator()  # making the dataset has set it
-        self.active = active
-        self._pipeline, self._epochs = pipeline, epochs
-        self._batches = pipeline.batches(self._element, epochs=epochs)
-        self._delivered = False
-        self._tensor = tensor_maker()
-        self._lock = threading.Lock()
-
-    def __next__(self) -> Any:
-        with self._lock, tf.profiler.experimental.Trace(WAIT):
-            try:
-                element = next(self._batches)
-            except KeyboardInterrupt:
-                self._pipeline.take_error()
-                raise
-            self._delivered = True
-            return element
-
-    def _element(self, batch: Batch) -> Any:
-        return self._pipeline.outputs.pack({name: self._tensor(array) for name, array in batch.values.items()})
-
-    def graph_iterator(self) -> Any | None:
-        """End the eager use.
-
-        Returns:
-            TensorFlow's iterator of the batches that follow; None if no batch was delivered yet, so that the first one does.
-        """
-        with self._lock:
-            self.active = False
-            steps, step = self._batches.steps, self._batches.step
-            self._batches.close()
-            if not self._delivered or steps is None or step is None:
-                return None
-            return iter(_dataset(self._pipeline, self._epochs, steps._replace(first=step)))
-
-    def own_error(self, error: Exception) -> BaseException:
-        """The error to raise instead of `error`, in which TensorFlow passes on the text of the reader's error.
-
-        Returns:
-            KeyboardInterrupt, tfprep's error or OSError; `error` if the reader raised none of these.
-        """
-        raised = self._pipeline.take_error()
-        return raised if isinstance(raised, TfprepError | OSError | KeyboardInterrupt) else error
-
-    def save(self) -> str:
-        """The loader's state as JSON, for `tf.train.Checkpoint`."""
-        if not self.active:
-            raise LoaderError(
-                "tf.train.Checkpoint cannot save an iterator that a tf.function or fit reads from: TensorFlow takes batches "
-                "from it in advance. Save train.state_at(step) with your own count of steps, or use "
-                "tfprep.load.callbacks.SaveLoaderState"
-            )
-        step = self._batches.step
-        return json.dumps(state_at(self._pipeline.plan, self._pipeline.passes.next_step if step is None else step))
-
-    def restore(self, state: str) -> None:
-        """Continue at the step of a state that `save` returned; LoaderError if it belongs to another run."""
-        if not self.active:
-            raise LoaderError(
-                "tf.train.Checkpoint cannot restore an iterator that a tf.function or fit reads from; restore it before its "
-                "first use there, or make a loader with start_step"
-            )
-        with self._lock:
-            steps = self._pipeline.passes.begin_at(start_step(self._pipeline.plan, json.loads(state)), self._epochs)
-            self._batches = self._pipeline.batches(self._element, steps=steps)
-            self._delivered = True
-
-
-def is_possible(pipeline: Pipeline) -> bool:
-    """Return whether all outputs are arrays of one shape, and TensorFlow runs ops when they are called."""
-    return not pipeline.outputs.ragged and bool(tf.config.experimental.get_synchronous_execution())
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if "glibc.malloc" not in tunables and not any(name in os.environ for name in _MALLOC_VARIABLES):
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):
+            libc.mallopt(_M_MMAP_THRESHOLD, _USUAL_BYTES)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2 * _USUAL_BYTES)
 
 
 # --- ragged tensors of arrays of different sizes ------------------------------------------------------------------------
@@ -283,7 +382,7 @@ def _ragged_rank(output: Output) -> int:
     return max(axis + 1 for axis, size in enumerate(output.shape) if size is None)
 
 
-def _arrays(output: Output, value: Any) -> list[Any]:
+def _flat_arrays(output: Output, value: Any) -> list[Any]:
     """The array, or arrays of different sizes as one long array and the row lengths of each of the ragged axes, int64."""
     if None not in output.shape:
         return [value]

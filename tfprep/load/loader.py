@@ -1,0 +1,413 @@
+"""What the loaders of all frameworks share: a batch is a function of its step, and iterating counts steps.
+
+An adapter for a framework is a subclass of `Loader` that says how an element is made of a batch's arrays (`_element`). It has
+three things to build on: `self.batch(step)`, the arrays of one step, made in the calling thread; `Pass`, the batches of an
+iteration, filled ahead; and `self.progress`, which says where the next iteration begins.
+
+Each iteration is a pass over the next epoch. A pass fixes its epoch at its first batch. The epoch is used at the pass's 9th
+batch, or at its last one if that comes earlier: Keras takes a batch to build a model, and TensorFlow some in advance, which use
+no epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from tfprep.errors import LoaderError
+from tfprep.load.cut_off import not_shown
+from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.pipeline import Pipeline
+from tfprep.load.prefetch import Prefetcher
+from tfprep.load.reader.batch import Batch
+from tfprep.load.state import start_step, state_at
+from tfprep.units import number as counted
+
+LOOK = 8
+"""Batches of a pass that use no epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one, and TensorFlow
+some four more in advance for the devices."""
+
+
+class Progress:
+    """The step with which the next pass begins. A pass that uses an epoch only moves it forward.
+
+    Attributes:
+        length: The steps of an epoch.
+        next_step: The first step of the next pass.
+        position: The step of the batch that comes next in the pass that began last.
+        requested_ahead: Whether tf.data reads that pass, which takes batches in advance.
+    """
+
+    def __init__(self, schedule: BatchSchedule, start: int) -> None:
+        self.length, self._repeats = schedule.steps_per_epoch, schedule.epochs is not None
+        self.next_step = self.position = start
+        self.requested_ahead = False
+        self.lock = threading.Lock()
+        self.spare: Prefetcher | None = None
+        """What fills the batches of the next pass already."""
+        self._latest: Pass | None = None
+        self._moves = 0
+
+    def move_to(self, step: int) -> None:
+        """Let the next pass begin with this step; passes that have begun no longer change that."""
+        with self.lock:
+            self.next_step = self.position = step % self.length if self._repeats else step
+            self.requested_ahead = False
+            self._latest, self._moves = None, self._moves + 1
+
+    def begin(self, passing: Pass) -> int:
+        """The first step of a pass that begins now."""
+        with self.lock:
+            first = self.position = self.next_step
+            self.requested_ahead = passing.for_framework
+            self._latest, passing.moves = passing, self._moves
+            if self._repeats:  # training=False: all passes but the first one are whole
+                self.next_step = 0
+            return first
+
+    def delivered(self, passing: Pass, step: int) -> None:
+        """Note that a pass delivered the batch of this step."""
+        with self.lock:
+            if self._latest is passing:
+                self.position = step + 1
+            if passing.moves == self._moves and not self._repeats:
+                end = passing.end_of_epoch(step)
+                if step - passing.first >= LOOK or step + 1 == end:
+                    self.next_step = max(self.next_step, end)
+
+
+class Pass(Iterator[Any]):
+    """The batches of one pass. It begins with its first batch. Threads may share it.
+
+    After an error every further call raises the same error: an end of the data would hide that batches are missing. After Ctrl-C
+    the next call returns the batch that was waited for. It is no generator, which would end with Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        progress: Progress,
+        convert: Callable[[Batch], Any],
+        epochs: int | None = 1,
+        *,
+        for_framework: bool = False,
+    ) -> None:
+        """A pass over `epochs` epochs, None for no end.
+
+        `for_framework`: a framework reads it, which takes batches in advance and was promised a number of batches, so that the
+        first epoch is as long as any other, wherever it begins.
+        """
+        self._pipeline, self._progress, self._convert = pipeline, progress, convert
+        self._epochs, self.for_framework = epochs, for_framework
+        self.first = self.moves = -1
+        self._step, self._first_end = 0, 0
+        self._stop: int | None = None
+        self._prefetcher: Prefetcher | None = None
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
+
+    def __next__(self) -> Any:
+        step, element = self.take()
+        self._progress.delivered(self, step)
+        return element
+
+    def take(self) -> tuple[int, Any]:
+        """The next step and its element; the caller notes when it is delivered (`Progress.delivered`)."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self.first < 0:
+                self._begin(self._progress.begin(self))
+            step = self._step
+            if self._stop is not None and step >= self._stop:
+                self._keep_for_next_pass()
+                raise StopIteration
+            try:
+                prefetcher = self._prefetcher
+                if prefetcher is None or prefetcher.step != step:  # Ctrl-C came while a batch was converted
+                    prefetcher = self._prefetcher = self._opened(step)
+                element = self._convert(prefetcher.next())
+            except Exception as error:
+                self._error = error
+                self.close()
+                raise
+            self._step = step + 1
+            return step, element
+
+    def end_of_epoch(self, step: int) -> int:
+        """The first step after the epoch of this pass in which a step is."""
+        length = self._progress.length
+        return self._first_end + max(0, (step - self._first_end) // length + 1) * length
+
+    def close(self) -> None:
+        """Fill no more batches in advance; those that were delivered stay as they are."""
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_prefetcher", None) is not None:
+            self._prefetcher.cancel()  # type: ignore[union-attr] # the line above
+
+    def _begin(self, first: int) -> None:
+        length = self._progress.length
+        self._first_end = first + length if self.for_framework else first - first % length + length
+        self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length
+        self._step, self.first = first, first
+
+    def _opened(self, step: int) -> Prefetcher:
+        spare, self._progress.spare = self._progress.spare, None
+        if spare is not None and spare.step == step and not spare.is_closed:
+            return spare
+        if spare is not None:
+            spare.cancel()
+        return Prefetcher(self._pipeline, step, None if self._pipeline.training else self._stop)
+
+    def _keep_for_next_pass(self) -> None:
+        """In training the next pass usually begins where this one ends, and its first batches are being filled."""
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None and self._pipeline.training and prefetcher.step == self._stop:
+            self._progress.spare = prefetcher
+
+
+class Loader:
+    """The methods that every loader has.
+
+    Attributes:
+        pipeline: The samples, the options and what reads them.
+        progress: Where the next pass begins; `repeat()` shares it.
+    """
+
+    pipeline: Pipeline
+    progress: Progress
+    _epochs: int | None = 1
+    """The epochs of one pass in training; None for a pass without an end."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.progress = Progress(pipeline.schedule, pipeline.plan.start_step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds the options: another process begins with `start_step`."""
+        return {name: value for name, value in self.__dict__.items() if name != "progress"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.progress = Progress(self.pipeline.schedule, self.pipeline.plan.start_step)
+
+    def _element(self, batch: Batch) -> Any:
+        """The element that iteration delivers for a batch."""
+        raise NotImplementedError
+
+    # --- batches --------------------------------------------------------------------------------------------------------
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, read in this thread.
+
+        Raises:
+            IndexError: The step is negative, or after the last one of an evaluation.
+            TypeError: It is not a whole number.
+        """
+        return self.pipeline.batch(step)
+
+    def __getitem__(self, step: int) -> Any:
+        """The element of a step of the run, as iteration delivers it. Steps are counted over all epochs, from 0.
+
+        It depends on the dataset, the options and the step only, and is read in the calling thread: any process may call it.
+
+        Raises:
+            IndexError: The step is negative, or after the last one of an evaluation.
+        """
+        return self._element(self.batch(step))
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass: in training over the next epoch, otherwise over all samples."""
+        return Pass(self.pipeline, self.progress, self._element, self._epochs)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        """The steps of an epoch, or of `repeat(count)`; TypeError for `repeat()`, which has no end."""
+        if self._epochs is None:
+            raise TypeError("repeat() has no end; steps_per_epoch is the number of steps of an epoch")
+        return self.progress.length * self._epochs
+
+    def __repr__(self) -> str:
+        """One line: what is read, for what, and the number of steps of a pass."""
+        pipeline, kind = self.pipeline, type(self).__name__
+        names = ", ".join(dict.fromkeys(source.name for source in pipeline.sources))
+        order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
+        lost, steps = not_shown(pipeline.plan), counted(self.steps_per_epoch, "step")
+        if not pipeline.training:
+            return (
+                f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
+                f"{steps} of {size}{lost}>"
+            )
+        which = "the same ones" if order == "sequential" else "other ones"
+        left = f"; {pipeline.left_out:,} samples are left out, {which} each time" if pipeline.left_out else ""
+        passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
+            self._epochs, f"a pass is {self._epochs} epochs"
+        )
+        return (
+            f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
+            f"{steps} of {size}{left}{lost}>"
+        )
+
+    # --- epochs ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold one epoch."""
+        return self.progress.length
+
+    @property
+    def passes_are_epochs(self) -> bool:
+        """True if each pass is one epoch."""
+        return self._epochs == 1
+
+    @property
+    def next_step(self) -> int:
+        """The step with which the next pass begins."""
+        return self.progress.next_step
+
+    def repeat(self, count: int | None = None) -> Self:
+        """The epochs one after another in one pass: `count` of them, or without an end.
+
+        Raises:
+            LoaderError: `count` is not a number from 1 or None, or this loader is for evaluation, which has no epochs.
+        """
+        loader = copy.copy(self)
+        loader.progress, loader._epochs = self.progress, self._epochs_of(count)
+        return loader
+
+    def _epochs_of(self, count: Any) -> int | None:
+        """The epochs of `repeat(count)`, None for a stream without an end."""
+        if not self.pipeline.training:
+            raise LoaderError("repeat() is for training; with training=False every pass reads the same samples once")
+        whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+        if count is not None and (not whole or (count < 1 and count != -1)):
+            raise LoaderError(
+                f"repeat() takes a number of epochs from 1, or None for a stream without an end, not {count!r}"
+            )
+        return None if count in (None, -1) else int(count)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch of the run, from 0, and later passes the epochs that follow.
+
+        Raises:
+            LoaderError: It is not a whole number from 0, or this loader is for evaluation, which has no epochs.
+        """
+        self.progress.move_to(self.pipeline.schedule.first_step(epoch))
+
+    def epochs(self, count: int) -> Epochs:
+        """The elements of the first `count` epochs as a sequence, for libraries that take batches by number, such as Grain.
+
+        Such a library takes numbers modulo the length of its source. A source of one epoch would repeat its order in every epoch.
+
+        Raises:
+            LoaderError: `count` is not a number from 1, or this loader is for evaluation.
+        """
+        epochs = self._epochs_of(count)
+        if epochs is None:
+            raise LoaderError(f"epochs() takes a number of epochs from 1, not {count!r}")
+        return Epochs(self, epochs)
+
+    # --- the state ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state of the run before a step, to be saved with the weights of that moment.
+
+        Args:
+            step: The number of steps since the beginning of the run; None for the batches that this loader has delivered.
+
+        Returns:
+            {"step": ..., "identity": ...}, a JSON object of some kilobytes. The identity says what decides the batches.
+
+        Raises:
+            LoaderError: `step` is not a whole number from 0.
+        """
+        return state_at(self.pipeline.plan, self.progress.position if step is None else step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass continue where this state was taken. Its first epoch ends where the interrupted one would have ended.
+
+        Args:
+            state: What `state_dict` of a loader with the same options returned.
+
+        Raises:
+            LoaderError: The state belongs to another run: other files, options or rules.
+        """
+        self.progress.move_to(start_step(self.pipeline.plan, state))
+
+    # --- counters -------------------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters over all passes as plain numbers, since the loader was made. Any thread may read them.
+
+        `batches_ready` and `batches_in_flight` are current values. `wait_s` is the time that the consumer waited for batches, in
+        `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
+        """
+        return self.pipeline.stats
+
+    def report(self) -> dict[str, Any]:
+        """Return what the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
+        return self.pipeline.report()
+
+    def close(self) -> None:
+        """Stop the reading threads and free the memory. Passes that are still open end with an error."""
+        self.progress.spare = None
+        self.pipeline.close()
+
+
+class Epochs:
+    """The elements of some epochs of a loader, by step: a sequence. Made by `Loader.epochs`."""
+
+    def __init__(self, loader: Loader, count: int) -> None:
+        self._loader, self._steps = loader, count * loader.steps_per_epoch
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, step: int) -> Any:
+        """The element of a step. IndexError for one that is negative, or not of these epochs."""
+        if step >= self._steps:
+            raise IndexError(f"there are {self._steps:,} steps, numbered from 0; there is no {step}")
+        return self._loader[step]
+
+    def __repr__(self) -> str:
+        return f"<{self._steps} steps of {self._loader!r}>"
+
+
+class NumpyLoader(Loader):
+    """An iterable of elements as `fields`, `inputs` and `targets` describe them. Made by `Data.numpy_loader`.
+
+    Arrays are [B, ...], text comes as arrays of str, images of different sizes as lists of arrays. In training each iteration
+    delivers one epoch, and the next iteration the next epoch. The memory of a batch is not used again while any array or view
+    of it exists.
+    """
+
+    def _element(self, batch: Batch) -> Any:
+        return self.pipeline.outputs.pack(with_text(batch.values))
+
+
+def with_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arrays of a batch, with text decoded."""
+    if any(isinstance(value, list) or value.dtype == object for value in values.values()):
+        return {name: _decoded(value) for name, value in values.items()}
+    return values
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return np.array([text.decode("utf-8", "surrogateescape") for text in value.ravel()], object).reshape(
+            value.shape
+        )
+    return value

@@ -1,0 +1,372 @@
+"""Batches are filled ahead of their use: a window of the next steps, each split into chunks of rows.
+
+A chunk is a task for a thread, which fills its rows or lets a worker process fill them. The thread that fills the last chunk of
+a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. Indices of
+many steps are computed at once, also by a thread, so that the consumer never waits for them but at the first batch.
+
+No finalizer takes a lock: a pass that is dropped sets a flag, and threads skip its tasks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeAlias
+
+from tfprep.errors import LoaderError, StalledPipelineError
+from tfprep.fields import Array
+from tfprep.load import slots
+from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.workers import JOB_ROWS
+
+if TYPE_CHECKING:
+    from tfprep.load.pipeline import Pipeline
+
+PLAN_ROWS, PLAN_STEPS = 4096, 16
+"""Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""
+PREFETCH_FROM_MEMORY = 2
+"""Batches ahead where rows are copied from memory. There is no delay of a disk to hide, and memory that was used a moment ago is
+still in the processor's cache: with eight batches in turn, copying takes a third longer."""
+JOIN_S = 1.0
+"""Time that `close` waits for the threads: one that hangs in a read ends by itself when the read does."""
+LONGEST_WAIT_S = 1e6
+"""Waits take no infinity; twelve days stand for it."""
+MOST_ROWS, LEAST_ROWS = 32, 16
+"""Rows of a chunk for a thread. Each chunk costs some 20 µs of Python, and many threads share one GIL."""
+CLOSED = "the loader is closed; make a new one"
+
+Task: TypeAlias = Callable[[ThreadState], None]
+
+
+class Threads:
+    """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
+
+    def __init__(self) -> None:
+        self.states: list[ThreadState] = []
+        self.threads: list[threading.Thread] = []
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+
+    def grow(self, count: int) -> None:
+        """Start threads until there are `count`. LoaderError where the system allows no more."""
+        while len(self.threads) < count:
+            state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
+            thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise LoaderError(
+                    f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, or "
+                    "raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                ) from error
+            self.states.append(state)
+            self.threads.append(thread)
+
+    def submit(self, task: Task) -> None:
+        """Let a thread run this task, after all that were submitted before."""
+        self._tasks.put(task)
+
+    def stop(self) -> None:
+        """End each thread after the tasks that were submitted before."""
+        for _ in self.threads:
+            self._tasks.put(None)
+
+    def join(self) -> None:
+        """Wait for the threads, at most `JOIN_S` together."""
+        end = time.monotonic() + JOIN_S
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=max(0.0, end - time.monotonic()))
+
+    def __del__(self) -> None:
+        self.stop()
+
+
+def _run_tasks(tasks: SimpleQueue[Task | None], state: ThreadState) -> None:
+    while (task := tasks.get()) is not None:
+        task(state)
+        del task  # the memory of its batch
+        state.enter("waiting for work")
+
+
+class Filling:
+    """A step's batch while it is filled, and its future."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.future: Future[Batch] = Future()
+        self.batch: Batch | None = None
+        self.pending = 0
+        """Rows that are not filled yet."""
+
+    def fail(self, error: BaseException) -> None:
+        """End the wait for this batch with an error, unless it is full."""
+        try:
+            self.future.set_exception(error)
+        except Exception:  # it is done: nobody waits
+            return
+
+
+class Prefetcher:
+    """Fills the batches of the steps from `first` on, in order, up to `stop`. `next` is for one thread."""
+
+    def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
+        self._pipeline, self._schedule, self._stop = pipeline, pipeline.schedule, stop
+        self._process = pipeline.made_in
+        self.step = self._first = self._planned = first
+        """`step` is that of the batch that comes next."""
+        self._lock = threading.Lock()
+        self._window: deque[Filling] = deque()
+        self._waiting: deque[Filling] = deque()  # the end of the window, whose plans are not there yet
+        self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
+        self._is_planning = False
+        self._failure: BaseException | None = None  # of planning: no more batches are opened
+        self._started = False
+        self._cancelled = False
+        self._ahead = pipeline.fetch_ahead(first)
+        pipeline.note(self)
+        _open.add(self)
+
+    def next(self) -> Batch:
+        """The next batch, when it is full. The caller knows the last step.
+
+        Raises:
+            StalledPipelineError: No batch came within `timeout_s`.
+            Exception: What filling the batch, or planning it, raised.
+        """
+        if os.getpid() != self._process:
+            raise LoaderError(
+                "the passes of this loader belong to the process that forked this one: make a loader here, start this process "
+                "with the method 'spawn', which sends a loader as its options, or take batches by their step, loader[step]"
+            )
+        if not self._started:
+            self._start()
+        filling = self._window[0]
+        if not filling.future.done():
+            self._wait(filling)
+        batch = filling.future.result()
+        counts = self._pipeline.counts
+        counts["batches"] += 1
+        counts["samples"] += batch.rows
+        counts["bytes_delivered"] += batch.nbytes
+        if self._ahead is not None:
+            self._ahead.delivered(filling.step)
+        with self._lock:
+            self._window.popleft()
+            self.step += 1
+            self._advance()
+        return batch
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait for the consumer."""
+        return sum(filling.future.done() for filling in list(self._window))
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being filled."""
+        return sum(filling.batch is not None and not filling.future.done() for filling in list(self._window))
+
+    @property
+    def is_closed(self) -> bool:
+        return self._cancelled
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays of batches that the consumer does not have."""
+        batches = [filling.batch for filling in list(self._window)]
+        return [array for batch in batches if batch is not None for array in list(batch.values.values())]
+
+    def cancel(self) -> None:
+        """Fill no more chunks. It takes no lock and waits for nothing."""
+        self._cancelled = True
+        if self._ahead is not None:
+            self._ahead.stop()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Cancel, and end the consumer's wait with this error."""
+        if os.getpid() != self._process:
+            return
+        self.cancel()
+        for filling in list(self._window):
+            filling.fail(error or LoaderError(CLOSED))
+        self._window, self._waiting, self._plans = deque(self._window), deque(), {}
+        if self._ahead is not None:
+            self._ahead.join()
+
+    # --- the consumer's side --------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._started = True
+        self._pipeline.start_threads()
+        if self._ahead is not None:
+            self._ahead.start()
+        try:
+            self._plan(1)  # the first batch is planned by itself, so that it comes soon
+        except Exception as error:
+            self._failure = error
+        with self._lock:
+            self._advance()
+
+    def _wait(self, filling: Filling) -> None:
+        counts, timeout_s = self._pipeline.counts, self._pipeline.options.timeout_s
+        began = time.monotonic()
+        try:
+            filling.future.exception(min(timeout_s, LONGEST_WAIT_S))
+        except TimeoutError:
+            error = StalledPipelineError(self._stall(filling.step, timeout_s))
+            self.close(error)
+            raise error from None
+        finally:
+            waited = time.monotonic() - began
+            counts["waits"] += 1
+            counts["wait_s"] += waited
+            counts["longest_wait_s"] = max(counts["longest_wait_s"], waited)
+
+    def _stall(self, step: int, timeout_s: float) -> str:
+        """The stage that moved last, and the stage and stack of each thread."""
+        threads = self._pipeline.threads
+        last = max(threads.states, key=lambda state: state.since)
+        lines = [
+            f"no batch for step {step} in {timeout_s:g} s (timeout_s). {self.ready} batches are ready, {self.in_flight} in "
+            f"flight. Last to move: {last.describe()}"
+        ]
+        frames = sys._current_frames()
+        for thread, state in zip(threads.threads, threads.states, strict=False):
+            lines.append(state.describe())
+            if state.is_linked:  # it waits for the process that its stage names
+                continue
+            frame = frames.get(thread.ident or 0)
+            lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
+        return "\n".join(lines)
+
+    # --- the window -----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Open batches as far as the window and the plans allow. Runs under the lock."""
+        ahead = self._pipeline.prefetch
+        last = self.step + ahead if self._stop is None else min(self.step + ahead, self._stop)
+        for step in range(self.step + len(self._window), last):
+            filling = Filling(step)
+            self._window.append(filling)
+            self._waiting.append(filling)
+        while self._waiting and self._waiting[0].step in self._plans and not self._cancelled:
+            self._open(self._waiting[0])
+            self._waiting.popleft()
+        if self._failure is not None:
+            for filling in self._waiting:
+                filling.fail(self._failure)
+            return
+        many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+        left = self._planned - self.step - len(self._window)
+        if left < many // 2 and not self._is_planning and (self._stop is None or self._planned < self._stop):
+            self._is_planning = True
+            self._pipeline.threads.submit(self._plan_more)
+
+    def _plan(self, many: int) -> None:
+        """Compute the indices of the next steps."""
+        last = self._planned + many if self._stop is None else min(self._planned + many, self._stop)
+        steps = range(self._planned, last)
+        indices = self._schedule.batch_indices(steps)
+        located = self._pipeline.assembler.locate(indices)
+        self._plans.update(zip(steps, zip(indices, located, strict=True), strict=True))
+        self._planned = last
+
+    def _plan_more(self, state: ThreadState) -> None:
+        if self._cancelled:
+            return
+        state.enter("planning")
+        try:
+            self._plan(max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size))
+        except BaseException as error:
+            self._failure = error
+        with self._lock:
+            self._is_planning = False
+            try:
+                self._advance()
+            except BaseException as error:  # no memory for a batch
+                self._failure = error
+                for filling in self._waiting:
+                    filling.fail(error)
+
+    def _open(self, filling: Filling) -> None:
+        """Make the arrays of a batch and submit its chunks. Runs under the lock."""
+        indices, located = self._plans.pop(filling.step)
+        rows = len(indices.row)
+        form = int(located["form"][0]) if rows else self._schedule.form(filling.step)
+        batch = filling.batch = Batch(filling.step, indices, located, self._pipeline.slots.arrays(rows, form))
+        if not rows:  # this host has no part in the last batch
+            self._finish(filling)
+            return
+        filling.pending, size = rows, self._chunk_rows(filling.step, rows)
+        for start in range(0, rows, size):
+            stop = min(start + size, rows)
+            self._pipeline.threads.submit(partial(self._fill, filling, batch, start, stop))
+
+    def _chunk_rows(self, step: int, rows: int) -> int:
+        """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
+        threads, pool = self._pipeline.local_threads, self._pipeline.pool
+        if pool is not None and pool.ready:
+            threads = len(pool.links)
+            size = min(max(self._pipeline.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
+        else:
+            size = min(max(-(-rows // threads), LEAST_ROWS), MOST_ROWS)
+        return min(-(-rows // (2 * threads)), MOST_ROWS) if step == self._first else size
+
+    def _fill(self, filling: Filling, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
+        """Fill a chunk, in a reading thread; the last one completes the batch."""
+        if not self._cancelled and not filling.future.done():
+            try:
+                self._pipeline.fill(batch, start, stop, state)
+            except BaseException as error:
+                filling.fail(error)
+        with self._lock:
+            filling.pending -= stop - start
+            is_last = not filling.pending
+        if is_last and not self._cancelled and not filling.future.done():
+            self._finish(filling)
+
+    def _finish(self, filling: Filling) -> None:
+        assert filling.batch is not None
+        try:
+            self._pipeline.assembler.finish(filling.batch)
+            self._pipeline.slots.finish(filling.batch.values)
+            filling.future.set_result(filling.batch)
+        except BaseException as error:
+            filling.fail(error)
+
+
+_open: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+
+
+def _arrays_in_work() -> Iterator[Array]:
+    for prefetcher in list(_open):
+        yield from prefetcher.arrays
+
+
+slots.in_work.append(_arrays_in_work)
+
+
+def close_all() -> None:
+    """End all waits, when the interpreter ends. A thread that wants the GIL after that never gets it."""
+    pipelines = {id(prefetcher._pipeline): prefetcher._pipeline for prefetcher in list(_open)}
+    for prefetcher in list(_open):
+        prefetcher.close()
+    for pipeline in pipelines.values():
+        pipeline.threads.stop()
+        pipeline.threads.join()
+
+
+atexit.register(close_all)
