@@ -176,14 +176,13 @@ def test_tensorflow_passes_the_error_on(builds, monkeypatch):
     monkeypatch.setattr(files.Files.__init__, "__kwdefaults__", {"damaged": None, "limit": 3})
     old, new = builds
     loader = tfprep.open(old.path).loader("train", 8, cache=False, workers="threads", on_bad="skip").repeat()
-    eager, mapped = iter(loader), iter(loader.map(lambda batch: batch))
+    eager, mapped = iter(loader.eager()), iter(loader.map(lambda batch: batch))
     for batches in (eager, mapped):
         list(itertools.islice(batches, 10))
     publish(new, old.path)
     seen_until_replaced(eager)
     with pytest.raises(tf.errors.OpError, match="DatasetReplacedError"):
         list(itertools.islice(mapped, 400))
-    assert isinstance(loader.pipeline.take_error(), DatasetReplacedError)
     loader.close()
 
 

@@ -49,22 +49,23 @@ class Progress:
         self.lock = threading.Lock()
         self.spare: Prefetcher | None = None
         """What fills the batches of the next pass already."""
-        self._latest: Pass | None = None
-        self._moves = 0
+        self._latest = 0  # the number of the pass that began last; no pass: nobody refers in a circle
+        self._begun = self._moves = 0
 
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
         with self.lock:
             self.next_step = self.position = step % self.length if self._repeats else step
             self.requested_ahead = False
-            self._latest, self._moves = None, self._moves + 1
+            self._latest, self._moves = 0, self._moves + 1
 
     def begin(self, passing: Pass) -> int:
         """The first step of a pass that begins now."""
         with self.lock:
             first = self.position = self.next_step
             self.requested_ahead = passing.for_framework
-            self._latest, passing.moves = passing, self._moves
+            self._begun = self._latest = passing.number = self._begun + 1
+            passing.moves = self._moves
             if self._repeats:  # training=False: all passes but the first one are whole
                 self.next_step = 0
             return first
@@ -72,7 +73,7 @@ class Progress:
     def delivered(self, passing: Pass, step: int) -> None:
         """Note that a pass delivered the batch of this step."""
         with self.lock:
-            if self._latest is passing:
+            if self._latest == passing.number:
                 self.position = step + 1
             if passing.moves == self._moves and not self._repeats:
                 end = passing.end_of_epoch(step)
@@ -103,7 +104,7 @@ class Pass(Iterator[Any]):
         """
         self._pipeline, self._progress, self._convert = pipeline, progress, convert
         self._epochs, self.for_framework = epochs, for_framework
-        self.first = self.moves = -1
+        self.first = self.moves = self.number = -1
         self._step, self._first_end = 0, 0
         self._stop: int | None = None
         self._prefetcher: Prefetcher | None = None

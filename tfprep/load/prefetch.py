@@ -200,9 +200,15 @@ class Prefetcher:
         if os.getpid() != self._process:
             return
         self.cancel()
-        for filling in list(self._window):
-            filling.fail(error or LoaderError(CLOSED))
-        self._window, self._waiting, self._plans = deque(self._window), deque(), {}
+        error, window, failed = error or LoaderError(CLOSED), self._window, Filling(self.step)
+        failed.fail(error)
+        self._window, self._waiting, self._plans = (
+            deque([failed]),
+            deque(),
+            {},
+        )  # a thread at work keeps its own batch only
+        for filling in list(window):
+            filling.fail(error)
         if self._ahead is not None:
             self._ahead.join()
 
