@@ -57,22 +57,24 @@ class Threads:
     def __init__(self) -> None:
         self.states: list[ThreadState] = []
         self.threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
 
     def grow(self, count: int) -> None:
         """Start threads until there are `count`. LoaderError where the system allows no more."""
-        while len(self.threads) < count:
-            state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
-            thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise LoaderError(
-                    f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, or "
-                    "raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
-                ) from error
-            self.states.append(state)
-            self.threads.append(thread)
+        with self._lock:
+            while len(self.threads) < count:
+                state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
+                thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise LoaderError(
+                        f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, "
+                        "or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                    ) from error
+                self.states.append(state)
+                self.threads.append(thread)
 
     def submit(self, task: Task) -> None:
         """Let a thread run this task, after all that were submitted before."""

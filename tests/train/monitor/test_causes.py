@@ -207,7 +207,7 @@ def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     train = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     ops = train.map(lambda image, label: (tf.cast(image, tf.float32), label))
     python = ops.map(lambda image, label: (image, tf.numpy_function(abs, [label], label.dtype)))
-    assert (pipeline_of(iter(ops)).kinds, pipeline_of(iter(ops)).python) == (("Map", "Loader"), ())
+    assert (pipeline_of(iter(ops)).kinds, pipeline_of(iter(ops)).python) == (("Map", "TensorFlowLoader"), ())
     assert pipeline_of(iter(python)).python == ("Map",)
 
 
