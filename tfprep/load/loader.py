@@ -190,7 +190,7 @@ class Loader:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.progress = Progress(pipeline.schedule, pipeline.plan.start_step)
+        self.progress = Progress(pipeline.schedule, pipeline.start_step)
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle holds the options: another process begins with `start_step`."""
@@ -198,7 +198,7 @@ class Loader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.progress = Progress(self.pipeline.schedule, self.pipeline.plan.start_step)
+        self.progress = Progress(self.pipeline.schedule, self.pipeline.start_step)
 
     def _element(self, batch: Batch) -> Any:
         """The element that iteration delivers for a batch."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
 from tfprep.limits import available_memory, usable_cpus
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
+from tfprep.load.memory import PREFETCH_FROM_MEMORY
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.outputs import has_array
 from tfprep.load.plan import LoaderPlan, plan_loader
-from tfprep.load.prefetch import PREFETCH_FROM_MEMORY, Prefetcher, Threads
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, DecodedCache
@@ -35,6 +35,8 @@ from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
+from tfprep.load.state import first_step
+from tfprep.load.threads import Threads
 from tfprep.storage.local import FileIdentity
 
 REQUESTS = 16
@@ -46,10 +48,26 @@ _OF_THREADS = {
 """Counters of a loader that its threads keep, and their names there."""
 
 
+class Prefetching(Protocol):
+    """What fills batches in advance, and is closed with the loader."""
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait for the consumer."""
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being filled."""
+
+    def close(self) -> None:
+        """Fill no more batches."""
+
+
 class Pipeline:
     """The parts of a loader, made from its plan. The passes of a loader share it.
 
     Attributes:
+        start_step: The step with which the run begins.
         counts: Counters of what consumers received, and of the time that they waited.
         made_in: The process that made it: in a fork of that, its threads and worker processes are not there.
     """
@@ -65,7 +83,7 @@ class Pipeline:
                 if options.workers == "processes":
                     raise
                 plan = plan_loader(sources, options, class_names, obstacle=str(error))
-        self.plan = plan
+        self.plan, self.start_step = plan, first_step(plan)
         self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
         self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
@@ -93,7 +111,7 @@ class Pipeline:
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
         self._ended = dict.fromkeys(_OF_THREADS, 0)  # counters of threads that have ended
-        self._prefetchers: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+        self._prefetchers: weakref.WeakSet[Prefetching] = weakref.WeakSet()
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)
@@ -168,7 +186,7 @@ class Pipeline:
 
     # --- what prefetchers use -------------------------------------------------------------------------------------------
 
-    def note(self, prefetcher: Prefetcher) -> None:
+    def note(self, prefetcher: Prefetching) -> None:
         """Know a prefetcher, for its counters and to close it."""
         self._prefetchers.add(prefetcher)
 
@@ -298,7 +316,7 @@ class Pipeline:
         """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
         budget = max(self.memory.fetch_bytes // 4, 1)
         samples = self.schedule.size / self.options.host.count
-        per_sample = requests_per_sample(self.assembler, self.schedule, self.plan.start_step, budget)
+        per_sample = requests_per_sample(self.assembler, self.schedule, self.start_step, budget)
         return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
             f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
@@ -307,7 +325,7 @@ class Pipeline:
     def first_needed(self) -> list[int]:
         """The numbers of the plan's shards, in the order in which the run needs them first."""
         schedule = self.schedule
-        start, _ = schedule.global_span(self.plan.start_step)
+        start, _ = schedule.global_span(self.start_step)
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
         indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
         files = self.table.file_of(self.table.record(indices.row, indices.variant))

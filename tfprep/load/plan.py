@@ -27,7 +27,7 @@ from tfprep.load.options import LoaderOptions, op_text
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
-from tfprep.load.order.schedule import MOST_EPOCHS, BatchSchedule, Numbers
+from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
 from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
@@ -44,7 +44,6 @@ from tfprep.load.selection import (
     select,
     table_rows,
 )
-from tfprep.load.state import start_step as step_of_state
 from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
 from tfprep.storage.urls import is_remote
 
@@ -307,16 +306,6 @@ class LoaderPlan:
         schedule = self.schedule
         return -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
 
-    @cached_property
-    def start_step(self) -> int:
-        """The first step of the run."""
-        option = self.options.start_step
-        if isinstance(option, Mapping):
-            return step_of_state(self, option)
-        if option // self.schedule.steps_per_epoch >= MOST_EPOCHS:
-            raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
-        return option
-
     # --- how it is read ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -442,12 +431,7 @@ def plan_loader(
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
     with suppress(LoaderError):  # which is one of states alone
         _ = plan.geometry_texts  # before an op runs: what it keeps from then on is no option
-    _ = (
-        plan.schedule,
-        plan.memory,
-        plan.tables,
-        plan.start_step,
-    )  # all else comes before these: what cannot be is an error now
+    _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
 
 

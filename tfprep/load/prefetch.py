@@ -17,90 +17,27 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
 
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.fields import Array
 from tfprep.load import slots
 from tfprep.load.order.schedule import BatchIndices
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.workers import JOB_ROWS
 
-if TYPE_CHECKING:
-    from tfprep.load.pipeline import Pipeline
-
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""
-PREFETCH_FROM_MEMORY = 2
-"""Batches ahead where rows are copied from memory. There is no delay of a disk to hide, and memory that was used a moment ago is
-still in the processor's cache: with eight batches in turn, copying takes a third longer."""
-JOIN_S = 1.0
-"""Time that `close` waits for the threads: one that hangs in a read ends by itself when the read does."""
 LONGEST_WAIT_S = 1e6
 """Waits take no infinity; twelve days stand for it."""
 MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows of a chunk for a thread. Each chunk costs some 20 µs of Python, and many threads share one GIL."""
 CLOSED = "the loader is closed; make a new one"
-
-Task: TypeAlias = Callable[[ThreadState], None]
-
-
-class Threads:
-    """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
-
-    def __init__(self) -> None:
-        self.states: list[ThreadState] = []
-        self.threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-
-    def grow(self, count: int) -> None:
-        """Start threads until there are `count`. LoaderError where the system allows no more."""
-        with self._lock:
-            while len(self.threads) < count:
-                state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
-                thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    raise LoaderError(
-                        f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, "
-                        "or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
-                    ) from error
-                self.states.append(state)
-                self.threads.append(thread)
-
-    def submit(self, task: Task) -> None:
-        """Let a thread run this task, after all that were submitted before."""
-        self._tasks.put(task)
-
-    def stop(self) -> None:
-        """End each thread after the tasks that were submitted before."""
-        for _ in self.threads:
-            self._tasks.put(None)
-
-    def join(self) -> None:
-        """Wait for the threads, at most `JOIN_S` together."""
-        end = time.monotonic() + JOIN_S
-        for thread in self.threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout=max(0.0, end - time.monotonic()))
-
-    def __del__(self) -> None:
-        self.stop()
-
-
-def _run_tasks(tasks: SimpleQueue[Task | None], state: ThreadState) -> None:
-    while (task := tasks.get()) is not None:
-        task(state)
-        del task  # the memory of its batch
-        state.enter("waiting for work")
 
 
 class Filling:

@@ -24,7 +24,7 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import plan_loader
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.slots import BatchSlots
-from tfprep.load.state import fingerprint, start_step, state_at
+from tfprep.load.state import fingerprint, first_step, start_step, state_at
 
 VariantOrAll: TypeAlias = int | Literal["all"]
 
@@ -202,7 +202,7 @@ class BatchSampler:
             )
         self._rows = table_rows(plan.sources, plan.table)
         self._samples = plan.table.samples if self._rows is None else len(self._rows)
-        self._start = self._next = plan.start_step
+        self._start = self._next = first_step(plan)
         self._latest: _Pass | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

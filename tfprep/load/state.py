@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tfprep.errors import LoaderError
 from tfprep.load.options import MOST_STEPS, op_text
+from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
@@ -115,6 +116,17 @@ def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
                 f"loader as it was then, or start without the state{_WHY.get(name, '')}"
             )
     return step
+
+
+def first_step(plan: LoaderPlan) -> int:
+    """The step with which a run begins, by the option `start_step`. LoaderError for a state of another run, or too large a
+    number."""
+    option = plan.options.start_step
+    if isinstance(option, Mapping):
+        return start_step(plan, option)
+    if option // plan.schedule.steps_per_epoch >= MOST_EPOCHS:
+        raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
+    return option
 
 
 def _plain(value: Any) -> Any:

@@ -162,7 +162,7 @@ def make_loader(pipeline: Pipeline, progress: Progress | None = None, epochs: in
         check_distribution("loader()", pipeline.options)
     if pipeline.options.prefetch_to_device is not None:
         _check_device(pipeline.options.prefetch_to_device)
-    if not pipeline.training and pipeline.plan.start_step:
+    if not pipeline.training and pipeline.start_step:
         raise LoaderError(
             "start_step is for training here: tf.data is promised all batches of an evaluation; use numpy_loader() or eager() "
             "with load_state_dict to continue one"

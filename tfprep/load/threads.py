@@ -1,0 +1,69 @@
+"""The threads of a loader, which run tasks in the order in which they come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from tfprep.errors import LoaderError
+from tfprep.load.reader.thread_state import ThreadState
+
+JOIN_S = 1.0
+"""Time that `join` waits for the threads: one that hangs in a read ends by itself when the read does."""
+
+Task: TypeAlias = Callable[[ThreadState], None]
+
+
+class Threads:
+    """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
+
+    def __init__(self) -> None:
+        self.states: list[ThreadState] = []
+        self.threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+
+    def grow(self, count: int) -> None:
+        """Start threads until there are `count`. LoaderError where the system allows no more."""
+        with self._lock:
+            while len(self.threads) < count:
+                state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
+                thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    raise LoaderError(
+                        f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, "
+                        "or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                    ) from error
+                self.states.append(state)
+                self.threads.append(thread)
+
+    def submit(self, task: Task) -> None:
+        """Let a thread run this task, after all that were submitted before."""
+        self._tasks.put(task)
+
+    def stop(self) -> None:
+        """End each thread after the tasks that were submitted before."""
+        for _ in self.threads:
+            self._tasks.put(None)
+
+    def join(self) -> None:
+        """Wait for the threads, at most `JOIN_S` together."""
+        end = time.monotonic() + JOIN_S
+        for thread in self.threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=max(0.0, end - time.monotonic()))
+
+    def __del__(self) -> None:
+        self.stop()
+
+
+def _run_tasks(tasks: SimpleQueue[Task | None], state: ThreadState) -> None:
+    while (task := tasks.get()) is not None:
+        task(state)
+        del task  # the memory of its batch
+        state.enter("waiting for work")
