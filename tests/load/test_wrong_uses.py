@@ -121,7 +121,7 @@ def test_numbers_of_numpy_are_numbers(data):
     assert type(LoaderOptions(**options).batch_size) is type(LoaderOptions(**options).seed) is int
     assert len(batches(data, 1, fields=["label"], **options)[0]["label"]) == 2
     one, same = (data.numpy_loader("train", 8, variants=number) for number in (1, np.int64(1)))
-    assert same.state_at(3) == one.state_at(3)
+    assert same.state_dict() == one.state_dict()
     read = [data.random_access("val", fields=["key"], variant=number)[3] for number in (0, np.uint8(0))]
     assert read[0] == read[1]
     assert len(data.folds(np.int64(3))) == 3
