@@ -3,6 +3,8 @@
     python benchmarks/scale.py --workers 2 16 64 --json scale.json
 
 - `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing.
+- `waits_per_s`: waits a second of the same number of threads in processes that only wait: the limit of `images_per_s`.
+- `share`: the first as a share of the second, the median over the rounds.
 - `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
   already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
   only wait, without a loader: what a machine of few cores loses to wake-ups alone.
@@ -19,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,13 +42,19 @@ STEP_S = 0.4e-3
 DELAY_WORKERS = 16
 ONLY_WAITING = """
 import sys, threading, time
-def wait():
+threads, wait_s, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+counts = [0] * threads
+def wait(number):
     while True:
-        time.sleep(float(sys.argv[2]))
-for _ in range(int(sys.argv[1])):
-    threading.Thread(target=wait, daemon=True).start()
+        time.sleep(wait_s)
+        counts[number] += 1
+for number in range(threads):
+    threading.Thread(target=wait, args=(number,), daemon=True).start()
+time.sleep(0.2)
+before, begin = sum(counts), time.perf_counter()
 print(flush=True)
-sys.stdin.read()
+time.sleep(seconds)
+print((sum(counts) - before) / (time.perf_counter() - begin))
 """
 
 
@@ -67,9 +76,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "step_delay_limit": partial(step_delay_limit, options.seconds),
         "first_batch_s": partial(first_batch_s, folder),
         **{f"images_per_s {n}": partial(images_per_s, folder, n, options.seconds) for n in options.workers},
+        **{f"waits_per_s {n}": partial(waits_per_s, n, options.seconds) for n in options.workers},
     }
-    figures: dict[str, Any] = {"images_per_s": {}}
-    for turn, values in harness.in_turns(turns, options.rounds).items():
+    figures: dict[str, Any] = {"images_per_s": {}, "waits_per_s": {}}
+    rounds = harness.in_turns(turns, options.rounds)
+    figures["share"] = {
+        n: round(median(map(truediv, rounds[f"images_per_s {n}"], rounds[f"waits_per_s {n}"])), 3)
+        for n in options.workers
+    }
+    for turn, values in rounds.items():
         name, _, workers = turn.partition(" ")
         if workers:
             figures[name][workers] = round(median(values))
@@ -126,17 +141,32 @@ def step_delay(folder: Path, seconds: float) -> float:
 
 
 def step_delay_limit(seconds: float) -> float:
-    """The same beside processes of threads that wait and do nothing else, as many of each as a loader of so many workers has."""
+    """The same beside processes of threads that wait and do nothing else."""
     alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    count = max(2, DELAY_WORKERS // THREADS_EACH)
-    command = [sys.executable, "-c", ONLY_WAITING, str(DELAY_WORKERS // count), str(WAIT_S)]
+    with only_waiting(DELAY_WORKERS, seconds):
+        return python_seconds(lambda: time.sleep(1e-3), seconds / 2) / alone
+
+
+def waits_per_s(workers: int, seconds: float) -> float:
+    """Waits a second of processes that do nothing else."""
+    with only_waiting(workers, seconds) as processes:
+        return sum(float(process.communicate()[0]) for process in processes)
+
+
+@contextmanager
+def only_waiting(workers: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes of threads that wait, when all have begun: the numbers are those of a loader with this many workers."""
+    count = min(workers, max(2, workers // THREADS_EACH))
+    command = [sys.executable, "-c", ONLY_WAITING, str(workers // count), str(WAIT_S), str(seconds)]
     with ExitStack() as stack:
+        processes = []
         for _ in range(count):
-            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-            stack.callback(process.kill)
+            processes.append(stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE)))
+            stack.callback(processes[-1].kill)
+        for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
-        return python_seconds(lambda: time.sleep(1e-3), seconds / 2) / alone
+        yield processes
 
 
 def python_seconds(wait: Any, seconds: float) -> float:

@@ -289,6 +289,12 @@ def test_signals_from_outside_cost_nothing(entry, seed):
     assert [sorted(results[task]) for task in tasks] == [[*range(20)]] * 12
 
 
+def test_a_task_that_ends_its_process_after_its_items_is_an_error(entry):
+    """Without an item to blame, it would be run for ever."""
+    with pytest.raises(BuildError, match=r"^its process was killed by SIGABRT, 4 times, at no item; "):
+        ran(Pool(entry, LATER, 1), [{"items": 3, "code": "if item == 2: mark(-1); os.abort()"}])
+
+
 def test_processes_that_finish_nothing_are_given_up(entry):
     with pytest.raises(BuildError, match=r"11 worker processes died one after another .*SIGKILL.* finished nothing"):
         ran(Pool(entry, LATER, 2), [{"items": 50, "code": "os.kill(os.getpid(), 9)"}])

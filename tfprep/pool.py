@@ -543,7 +543,10 @@ class Pool:
                 "their output is above, or in the build's log"
             )
         for task in tasks:
-            yield from self._run_again(task, reason or f"its process was {ending}", process.number, most_tries)
+            if process.is_ready:
+                yield from self._run_again(task, reason or f"its process was {ending}", process.number, most_tries)
+            else:  # it has not seen the task
+                (self._again if task.careful else self._waiting).appendleft(task)
         self._start_one(process.number)
         with self._lock:
             self._hand_out()
