@@ -585,8 +585,9 @@ class Pool:
                 for event in self._step():
                     if isinstance(event, Done):
                         self._callback(event.task, event.result)
-                    elif isinstance(event, Output):
-                        _show(event.text)
+                    elif isinstance(event, Output) and sys.stderr is not None:
+                        with contextlib.suppress(OSError, ValueError):  # it is closed, or its disk is full
+                            sys.stderr.write(event.text)
         except BaseException as caught:
             *_, reason = str(caught).strip().splitlines() or [type(caught).__name__]  # of a traceback the last line
             self.failure, error = f"the worker processes cannot go on ({reason})", caught
@@ -606,13 +607,6 @@ _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 def _close_all() -> None:
     for pool in list(_open_pools):
         pool.close()
-
-
-def _show(text: str) -> None:
-    """Write what a process wrote to its standard output and error to that of this one, if it has any."""
-    with contextlib.suppress(OSError, ValueError):  # it is closed, its reader is gone, or its disk is full
-        if sys.stderr is not None:
-            sys.stderr.write(text)
 
 
 class _Process:
