@@ -75,7 +75,7 @@ def entries(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 def change_manifest(folder: Path, draws: np.random.Generator) -> None:
     """Replaces, removes or renames one entry, and seals the manifest again."""
-    path = folder / "tfprep.json"
+    path = folder / "manifest.json"
     document = json.loads(path.read_bytes())
     document.pop("sha256", None)
     paths = list(entries(document))
@@ -143,7 +143,7 @@ def change_record(folder: Path, draws: np.random.Generator) -> None:
     table = pq.read_table(path)
     row = int(draws.integers(len(table)))
     entry = {name: table.column(name)[row].as_py() for name in ("split", "variant", "shard", "offset", "size")}
-    document = json.loads((folder / "tfprep.json").read_bytes())
+    document = json.loads((folder / "manifest.json").read_bytes())
     try:
         shard = folder / document["splits"][entry["split"]]["files"][entry["variant"]][entry["shard"]]["name"]
         content = bytearray(shard.read_bytes())
@@ -205,13 +205,13 @@ def mutate(folder: Path, draws: np.random.Generator) -> str:
 
 
 def are_regular(folder: Path) -> bool:
-    paths = [folder / "tfprep.json", folder / "index.parquet"]
+    paths = [folder / "manifest.json", folder / "index.parquet"]
     return all(path.is_file() and not path.is_symlink() for path in paths)
 
 
 def reseal(folder: Path) -> None:
     """Writes the files' current sizes and checksums, and the manifest's own checksum, to the manifest."""
-    path = folder / "tfprep.json"
+    path = folder / "manifest.json"
     try:
         document = json.loads(path.read_bytes())
         document.pop("sha256", None)

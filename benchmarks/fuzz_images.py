@@ -97,7 +97,7 @@ def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.G
     crashes = [event.text for event in events if event.name == "crash"]
     assert not crashes, f"{crashes}; {where}"
     assert summary.samples + summary.rejects == BATCH, f"{summary}; {where}"
-    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+    rejects = [json.loads(line) for line in (out / "current/rejects.jsonl").read_text().splitlines()]
     read = open_dataset(out)
     kept = [key for split in read.splits for key in read.index(split)["key"].to_pylist()]
     assert sorted(kept + [reject["key"] for reject in rejects]) == names, where

@@ -154,12 +154,14 @@ def drive(tasks: int, wait_s: float) -> dict[str, Any]:
 @contextmanager
 def _context(folder: Path, wait_s: float) -> Iterator[Any]:
     """Hold the lock of a build, and yield what its workers are given."""
-    from tfprep.builder.layout import Layout, locked
+    from tfprep.builder.layout import Layout
     from tfprep.builder.shards.shard import BuildContext
+    from tfprep.dataset.versions import locked
     from tfprep.sources import Listing
 
     layout = Layout(folder)
-    with locked(layout):
+    layout.make()
+    with locked(folder):
         yield BuildContext(b"", str(wait_s), layout, str(folder), Listing({}, (), (), iter(())), {}, "train", "scale")
 
 

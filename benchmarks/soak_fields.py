@@ -21,7 +21,7 @@ import harness
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.model_fields.conftest import Site, killed_at_store, objects_of_fields
 from tests.storage.server import s3_server
-from tfprep.builder.at_store import clean
+from tfprep.dataset.clean import clean
 from tfprep.model_fields import add_fields, remove_fields
 
 

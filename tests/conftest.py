@@ -149,8 +149,8 @@ class Made:
         self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
 
     def seal(self, change=lambda document: None):
-        """Changes `tfprep.json` as a whole, and updates the digests of the files and its own checksum."""
-        path = self.path / "tfprep.json"
+        """Changes `manifest.json` as a whole, and updates the digests of the files and its own checksum."""
+        path = self.path / "manifest.json"
         document = json.loads(path.read_bytes())
         del document["sha256"]
         change(document)
@@ -204,7 +204,7 @@ def write_dataset(
         statistics={"image": Statistics((120.0, 128.0, 130.0), (10.0, 11.0, 12.0))} if "image" in codec else {},
     )
     manifest = write_locations(path / LOCATIONS, path / INDEX, manifest)
-    (path / "tfprep.json").write_text(manifest.to_json())
+    (path / "manifest.json").write_text(manifest.to_json())
     made.seal()
     return made
 

@@ -8,7 +8,6 @@
     │   ├── BuildLockedError    another build writes into this folder
     │   └── TooManyRejectsError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
-    │   ├── DatasetReplacedError  another build replaced the dataset since it was opened
     │   ├── NothingToCompareError  no image has a digest or a hash, and none is stored
     │   ├── StorageError        a store of objects refuses, cannot be reached, or has no such object
     │   │   └── ObjectChangedError  another process wrote the object that was to be replaced
@@ -106,10 +105,6 @@ class TooManyRejectsError(BuildError):
 
 class DatasetError(TfprepError):
     """A folder is not a dataset that this version opens."""
-
-
-class DatasetReplacedError(DatasetError):
-    """Another build replaced the dataset after it was opened, or it was removed; open it again."""
 
 
 class NothingToCompareError(DatasetError):

@@ -52,7 +52,7 @@ def test_a_state_resumes_exactly(samples, step):
 
 def test_tfrecords_of_another_tool_are_shuffled_as_a_whole():
     """Those of `tfprep index`, whose records stay as they are."""
-    data = tfprep.open(GOLDEN / "v2" / "indexed")
+    data = tfprep.open(GOLDEN / "v3" / "indexed")
     dataset = grain.MapDataset.source(data.random_access("train", fields=["key", "picture"])).shuffle(seed=2)
     expected = dict(zip(data.index("train")["key"].to_pylist(), data.samples("train"), strict=True))
     assert {sample["key"] for sample in dataset} == set(expected)

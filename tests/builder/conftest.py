@@ -157,7 +157,7 @@ class Site:
 
     def rejects(self) -> list[dict[str, Any]]:
         """The rejects in the order of their keys."""
-        rejects = [json.loads(line) for line in (self.out / "rejects.jsonl").read_text("utf-8").splitlines()]
+        rejects = [json.loads(line) for line in (self.out / "current/rejects.jsonl").read_text("utf-8").splitlines()]
         return sorted(rejects, key=lambda reject: str(reject["key"]))
 
     def log(self) -> str:
@@ -165,13 +165,13 @@ class Site:
 
 
 def digests(out: Path) -> dict[str, str]:
-    """SHA-256 of every file that readers use, by name. The report is left out, since it contains times."""
-    files = [path for path in out.iterdir() if path.is_file() and path.name != "report.html"]
+    """SHA-256 of every file of the current version, by name. The report is left out, since it contains times."""
+    files = [path for path in open_dataset(out).path.iterdir() if path.is_file() and path.name != "report.html"]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
 def check_whole(out: Path) -> Dataset:
-    """The dataset, after a comparison of every file with `tfprep.json` and the index. Raises DatasetError."""
+    """The dataset, after a comparison of every file with the manifest and the index. Raises DatasetError."""
     data = open_dataset(out)
     for name, split in data.splits.items():
         for variant, files in enumerate(split.files):
@@ -179,9 +179,9 @@ def check_whole(out: Path) -> Dataset:
             assert len(index) == split.samples
             frames = []
             for shard, file in enumerate(files):
-                content = (out / file.name).read_bytes()
+                content = (data.path / file.name).read_bytes()
                 assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
-                frames += [(shard, frame.offset, frame.size) for frame, _ in read_records(out / file.name)]
+                frames += [(shard, frame.offset, frame.size) for frame, _ in read_records(data.path / file.name)]
             assert frames == [(row["shard"], row["offset"], row["size"]) for row in index]
             locations = data.locations(name, range(variant, variant + 1))
             assert locations is not None

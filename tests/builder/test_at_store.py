@@ -15,15 +15,17 @@ import pytest
 import tfprep
 from tests.builder.conftest import FILES_OF_4000_BYTES, run
 from tests.waiting import wait_until
-from tfprep.builder import at_store, build, layout, plan_build
-from tfprep.builder.at_store import clean, store_locked
+from tfprep.builder import build, layout, plan_build
 from tfprep.builder.options import BuildOptions
+from tfprep.dataset import clean as cleaning
 from tfprep.dataset import open_dataset
+from tfprep.dataset.clean import clean
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
 from tfprep.load.reader import ahead
-from tfprep.storage import objects
+from tfprep.storage import locks, objects
 from tfprep.storage.address import parse_url
+from tfprep.storage.locks import store_locked
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -31,22 +33,29 @@ pytest.importorskip("obstore")
 
 def content(out) -> dict[str, object]:
     """The digests of shards and `.idx` files by split, variant and shard; the index; the rest of the manifest."""
-    data, store = open_dataset(out), open_store(out)
+    data = open_dataset(out)
+    store, shards = open_store(data.path), open_store(data.shards_folder)
     digests = {
-        (split, variant, shard, ending): hashlib.sha256(store.read(f"{file.name}{ending}")).hexdigest()
+        (split, variant, shard, ending): hashlib.sha256(shards.read(f"{file.name}{ending}")).hexdigest()
         for split, info in data.splits.items()
         for variant, files in enumerate(info.files)
         for shard, file in enumerate(files)
         for ending in ("", ".idx")
     }
-    manifest = json.loads(bytes(store.read("tfprep.json")))
-    rest = {name: manifest[name] for name in manifest.keys() - {"splits", "files", "sha256"}}
-    return {**digests, "index": hashlib.sha256(store.read(data.manifest.index)).hexdigest(), "rest": rest}
+    manifest = json.loads(bytes(store.read("manifest.json")))
+    rest = {name: manifest[name] for name in manifest.keys() - {"splits", "files", "within", "sha256"}}
+    return {**digests, "index": hashlib.sha256(store.read("index.parquet")).hexdigest(), "rest": rest}
 
 
 @pytest.fixture
 def memory(tmp_path):
     return f"memory://{tmp_path.name}/inside"
+
+
+@pytest.fixture
+def any_age(monkeypatch):
+    """Objects are removed at once."""
+    monkeypatch.setattr(cleaning, "AGE_S", -60.0)
 
 
 @pytest.fixture
@@ -75,14 +84,15 @@ def test_the_bytes_are_those_of_a_local_build(few, memory):
     store = open_store(url)
     assert content(url) == content(few.out)
     assert list(verify(url)) == []
-    assert bytes(store.read("rejects.jsonl")) == (few.out / "rejects.jsonl").read_bytes()
+    assert bytes(store.read("v0001/rejects.jsonl")) == (few.out / "current/rejects.jsonl").read_bytes()
     assert (str(summary.out), summary.built_shards, summary.rejects) == (url, 3, 1)
     assert few.build(url).built_shards == 0
     assert "published: " in bytes(store.read(".tfprep/build.log")).decode()
-    assert len(bytes(store.read("report.html"))) > 10_000
+    assert len(bytes(store.read("v0001/report.html"))) > 10_000
 
 
-def test_a_reader_of_the_old_dataset_reads_on(full, memory):
+@pytest.mark.usefixtures("any_age")
+def test_a_reader_of_the_old_version_reads_on(full, memory):
     full.build(memory)
     old = open_dataset(memory)
     before = [sample["image"].tobytes() for sample in old.samples("train")]
@@ -93,31 +103,49 @@ def test_a_reader_of_the_old_dataset_reads_on(full, memory):
     full.build()
     assert content(memory) == content(full.out)
     shards = {name for name in (info.name for info in open_store(memory).list()) if ".tfrecord-" in name}
-    named = {file.name for info in open_dataset(memory).splits.values() for files in info.files for file in files}
+    named = {
+        f"shards/{file.name}" for info in open_dataset(memory).splits.values() for files in info.files for file in files
+    }
     found = clean(memory)
     assert {info.name for info in found.unreferenced if ".tfrecord-" in info.name} == {
         name for name in shards if name.removesuffix(".idx") not in named
     }
+    assert list(found.versions) == [1]
+    assert tfprep.open(memory, version=1).path == old.path
+    assert clean(memory, keep=1).unreferenced == ()
     assert clean(memory, remove=True).unreferenced == found.unreferenced
+    with pytest.raises(DatasetError, match="has no version 1; it has 2"):
+        tfprep.open(memory, version=1)
     assert (clean(memory).unreferenced, clean(memory).unfinished) == ((), ())
     assert list(verify(memory)) == []
     assert full.build(memory).built_shards == 0
 
 
-def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memory):
-    store = open_store(memory)
-    for name in ("photo.jpg", "tiny-train.tfrecord-00000-of-00001", "0123456789abcdef-notes.txt", ".tfprep/other"):
+def test_cleaning_leaves_what_it_does_not_know_and_what_a_build_needs(full, memory, monkeypatch):
+    store, foreign = open_store(memory), ("photo.jpg", "shards/photo.jpg", "v0001/photo.jpg")
+    full.build(memory)
+    full.change_recipe("Jpeg(90)", "Jpeg(80)")
+    for name in (
+        "photo.jpg",
+        "shards/photo.jpg",
+        "v0001/photo.jpg",
+        "tiny-train.tfrecord-00000-of-00001",
+        "shards/0123456789abcdef-notes.txt",
+        ".tfprep/other",
+    ):
         store.write(name, b"of somebody else")
-    store.write("0123456789abcdef-tiny-train.tfrecord-00000-of-00001", b"of a build that was killed")
+    store.write("shards/0123456789abcdef-tiny-train.tfrecord-00000-of-00001", b"of a build that was killed")
     local, full.out = full.out, memory
     full.part(0, 2)
+    assert clean(memory, remove=True).unreferenced == (), "all of it is younger than a day"
+    monkeypatch.setattr(cleaning, "AGE_S", -60.0)
     found = clean(memory, remove=True)
-    assert [info.name for info in found.unreferenced] == ["0123456789abcdef-tiny-train.tfrecord-00000-of-00001"]
+    assert [info.name for info in found.unreferenced] == ["shards/0123456789abcdef-tiny-train.tfrecord-00000-of-00001"]
     assert len(found.unfinished) == 10
     assert full.build().built_shards == 3
-    assert {"photo.jpg", ".tfprep/other"} <= {info.name for info in store.list()}
+    assert {*foreign, ".tfprep/other"} <= {info.name for info in store.list()}
     full.build(local)
-    assert (clean(local).unreferenced, clean(local).unfinished) == ((), ())
+    assert (dict(clean(local).versions), clean(local).unfinished) == ({}, ())
     with pytest.raises(DatasetError, match="is not a dataset built by tfprep"):
         clean(local.parent)
 
@@ -164,7 +192,7 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
     new = content(full.out)
     store = open_store(memory)
     before = {info.name: bytes(store.read(info.name)) for info in store.list()}
-    monkeypatch.setattr(at_store, "is_alive", lambda holder: False)
+    monkeypatch.setattr(locks, "is_alive", lambda holder: False)
     left, put, delete = 0, objects.ObjectStore._put, objects.ObjectStore.delete
 
     class Killed(BaseException):
@@ -224,14 +252,14 @@ def test_a_second_build_is_refused_by_name(full, memory):
 @pytest.mark.parametrize("beats", [True, False])
 def test_a_build_on_another_machine(full, memory, monkeypatch, beats):
     for name, seconds in (("HEARTBEAT_S", 0.02 if beats else 60), ("DEAD_S", 0.5), ("_POLL_S", 0.02)):
-        monkeypatch.setattr(at_store, name, seconds)
+        monkeypatch.setattr(locks, name, seconds)
     with store_locked(open_store(memory), memory) as lock:
-        monkeypatch.setattr(layout, "_machine", lambda: "another")
+        monkeypatch.setattr(locks, "_machine", lambda: "another")
         if beats:
             with pytest.raises(BuildLockedError, match="is being built by process"):
                 full.build(memory)
             return
-        monkeypatch.setattr(at_store, "HEARTBEAT_S", 0.02)
+        monkeypatch.setattr(locks, "HEARTBEAT_S", 0.02)
         full.build(memory)  # It shows no sign of life.
         lock._beat_once()
         with pytest.raises(BuildError, match=r"was stopped for more than .* another build began"):

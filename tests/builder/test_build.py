@@ -62,10 +62,10 @@ def test_equal_bytes_for_any_workers_folder_times_and_form_of_the_recipe(full):
 
 def test_a_second_build_does_nothing(full):
     full.build()
-    before = {path: path.stat().st_mtime_ns for path in full.out.iterdir() if path.is_file()}
+    before = {path: path.stat().st_mtime_ns for path in full.out.glob("v*/*")}
     summary = full.build()
     assert (summary.built_samples, summary.built_shards) == (0, 0)
-    assert {path: path.stat().st_mtime_ns for path in full.out.iterdir() if path.is_file()} == before
+    assert {path: path.stat().st_mtime_ns for path in full.out.glob("v*/*")} == before
 
 
 def test_the_index_agrees_with_the_hashes_the_raw_files_and_the_records(full):
@@ -79,7 +79,7 @@ def test_the_index_agrees_with_the_hashes_the_raw_files_and_the_records(full):
         rows = data.index("train", variant).to_pylist()
         assert [(row["key"], row["shard"]) for row in rows] == [(key, sample_hash(3, key) % 4) for key in expected]
         for row, sample in zip(rows, data.samples("train", variant), strict=True):
-            content = (full.out / data.file("train", variant, row["shard"]).name).read_bytes()
+            content = (data.path / data.file("train", variant, row["shard"]).name).read_bytes()
             for name in ("image", "mask"):
                 png = content[row[f"{name}_offset"] :][: row[f"{name}_size"]]
                 np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(png))), sample[name])
@@ -103,7 +103,11 @@ def test_a_build_without_hashes_makes_the_same_shards(full):
     index = open_dataset(full.out).index("train")
     assert (index["image_hash"].null_count, index["image_digest"].null_count) == (24, 0)
     plain, other = digests(full.out), full.from_nothing()
-    assert {name for name in plain if plain[name] != other[name]} == {"croissant.json", "index.parquet", "tfprep.json"}
+    assert {name for name in plain if plain[name] != other[name]} == {
+        "croissant.json",
+        "index.parquet",
+        "manifest.json",
+    }
 
 
 def test_originals_keep_the_bytes_and_have_the_hash_of_their_pixels_and_some_are_decoded_for_statistics(full):
@@ -118,7 +122,7 @@ def test_originals_keep_the_bytes_and_have_the_hash_of_their_pixels_and_some_are
     ):
         full.build()
     data, pixels = open_dataset(full.out), []
-    content = (full.out / data.file("train", 0, 0).name).read_bytes()
+    content = (data.path / data.file("train", 0, 0).name).read_bytes()
     for row in data.index("train").to_pylist():
         stored, raw = content[row["image_offset"] :][: row["image_size"]], (full.data / row["key"]).read_bytes()
         assert stored.startswith(b"\x89PNG") if row["key"] == "train/cat/000.jpg" else stored == raw
@@ -234,7 +238,7 @@ def test_class_names_that_tensorflow_datasets_would_misread_are_a_warning(site, 
         site.add(name, number)
     with pytest.warns(UserWarning, match=r"label\.labels\.txt was not written: TensorFlow Datasets would misread"):
         site.build()
-    assert not (site.out / "label.labels.txt").exists()
+    assert not (site.out / "current/label.labels.txt").exists()
     assert open_dataset(site.out).manifest.classes["label"] == ("cat", "dog ")
     events = []
     site.build(on_event=events.append)
@@ -248,7 +252,7 @@ from tfprep import Recipe, build, codecs, sources
 from tfprep.builder import BuildOptions
 store = {"image": codecs.Jpeg(), "label": codecs.Scalar()}
 summary = build(Recipe("photos", sources.Folder(), store), "out", "raw", options=BuildOptions(workers=int(sys.argv[1])))
-assert summary.samples == 6 and Path("out/report.html").exists()
+assert summary.samples == 6 and Path("out/current/report.html").exists()
 print([name for name in ("pandas", "tensorflow", "keras", "torch", "tqdm") if name in sys.modules])
 """
 

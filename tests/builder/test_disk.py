@@ -16,8 +16,9 @@ import pytest
 
 from tests.builder.conftest import FILES_OF_4000_BYTES, check_whole, digests, run
 from tfprep.builder import schedule
-from tfprep.builder.layout import Layout, locked
+from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
+from tfprep.dataset.versions import locked
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
 
 Usage = namedtuple("Usage", "f_bavail f_frsize f_fsid", defaults=[1])
@@ -153,7 +154,7 @@ def test_a_second_build_into_one_folder_is_refused_by_name(full, monkeypatch):
 def test_a_lock_is_one_of_this_process_too_and_of_no_dead_one(full):
     layout = Layout(full.out)
     layout.make()
-    with locked(layout), pytest.raises(BuildLockedError):
+    with locked(full.out), pytest.raises(BuildLockedError):
         full.build()
     layout.lock.write_text(json.dumps({"process": 1, "host": "elsewhere", "started": "yesterday", "command": "tfprep"}))
     assert full.build().samples == 30
@@ -186,20 +187,26 @@ def test_everything_is_synced_before_it_is_renamed_and_its_folder_after(full, mo
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "rename", replace)
     monkeypatch.setattr("pathlib.Path.replace", replace)
     full.build()
     renames = [(place, step[1], step[2]) for place, step in enumerate(steps) if step[0] == "rename"]
     for place, source, target in renames:
+        if source.endswith("/current"):  # a link, which has no content
+            continue
         synced = {step[1] for step in steps[:place] if step[0] == "sync"}
         # A finished shard is renamed to its final name after it was synced under an earlier one.
         earlier = [old for _, old, new in renames if new == source]
         assert source in synced or any(old in synced for old in earlier), target
     manifest = next(place for place, _, target in renames if target.endswith("/tfprep.json"))
     before, after = steps[:manifest], steps[manifest:]
-    last_rename = max(
-        place for place, step in enumerate(before) if step[0] == "rename" and not step[2].count(".tfprep/")
-    )
-    assert ("sync", str(full.out)) in before[last_rename:], "all names are durable before tfprep.json stands"
+    moved = steps.index(("rename", str(full.out / ".tfprep/new"), str(full.out / "v0001")))
+    durable = {step[1] for step in steps[:moved] if step[0] == "sync"}
+    for _, source, target in renames:
+        durable |= {target} if source in durable else set()
+    assert {f"{full.out}/.tfprep/new/{path.name}" for path in (full.out / "v0001").iterdir()} <= durable
+    assert ("sync", str(full.out / ".tfprep/new")) in before[:moved], "all names in the version are durable"
+    assert ("sync", str(full.out)) in before[moved:], "the version is durable before the pointer names it"
     assert ("sync", str(full.out)) in after
     receipts = [place for place, _, target in renames if "receipts/" in target and "contents" not in target]
     for place in receipts:

@@ -21,7 +21,7 @@ NOTHING = "nothing to build: 6 shards up to date"
 
 
 def shards_of(site):
-    return {path.name: path.stat().st_ino for path in site.out.iterdir() if ".tfrecord-" in path.name}
+    return {path.name: path.stat().st_ino for path in (site.out / "current").iterdir() if ".tfrecord-" in path.name}
 
 
 def moved(site, old, new):
@@ -130,13 +130,13 @@ def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(full,
     assert (
         sum(inode != files.get(name) for name, inode in shards_of(full).items()) == 4
     )  # two variants, with their offsets
-    assert "5 shards were built with other code" in (full.out / "report.html").read_text()
+    assert "5 shards were built with other code" in (full.out / "current/report.html").read_text()
     assert digests(full.out) == full.from_nothing()
     full.change_recipe("FACTOR = 2.0 + 0", "FACTOR = 3.0")
     assert full.due() == CODE
     full.build()
     assert digests(full.out) == full.from_nothing() != before
-    assert "other code" not in (full.out / "report.html").read_text()
+    assert "other code" not in (full.out / "current/report.html").read_text()
 
 
 def test_an_option_that_changed_with_the_code_is_built_also_if_code_is_accepted(full):
@@ -262,14 +262,14 @@ def test_other_library_versions_build_everything_again(full, monkeypatch):
 def test_missing_and_truncated_files_are_made_again(full):
     full.build()
     expected = digests(full.out)
-    (full.out / "tiny-train.tfrecord-00001-of-00004").unlink()
-    shard = full.out / "tiny-val.tfrecord-00000-of-00002"
+    (full.out / "current/tiny-train.tfrecord-00001-of-00004").unlink()
+    shard = full.out / "current/tiny-val.tfrecord-00000-of-00002"
     shard.write_bytes(shard.read_bytes()[:-1])
     assert full.due() == "2 of 6 shards: not built yet"
     assert full.build().built_shards == 2
     assert digests(full.out) == expected
-    for name in ("tfprep.json", "index.parquet", "dataset_info.json", "rejects.jsonl"):
-        (full.out / name).unlink()
+    for name in ("manifest.json", "index.parquet", "dataset_info.json", "rejects.jsonl"):
+        (full.out / "current" / name).unlink()
         assert full.build().built_shards == 0
         assert digests(full.out) == expected, name
 

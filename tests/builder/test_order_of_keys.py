@@ -70,7 +70,7 @@ def check(out):
     """Each field, by the span of the index, is the feature that TensorFlow finds in the record under its name."""
     data = tfprep.open(out)
     rows, checked = data.index("train", 0).to_pylist(), 0
-    payloads = [payload for file in data.splits["train"].files[0] for _, payload in read_records(out / file.name)]
+    payloads = [payload for file in data.splits["train"].files[0] for _, payload in read_records(data.path / file.name)]
     first_label = next(name for name in data.fields if name in ("one", "two"))
     for row, payload, sample in zip(rows, payloads, data.samples("train"), strict=True):
         features = tf.train.Example.FromString(bytes(payload)).features.feature
@@ -153,5 +153,5 @@ def test_other_mappings_of_a_recipe_have_no_order(raw, tmp_path):
     for out, options in zip(outs, (more, turned), strict=True):
         build(recipe("x y image", **options), out, raw)
     assert build(recipe("x y image", **turned), outs[0], raw).built_shards == 0
-    shards = [sorted((path.name, path.read_bytes()) for path in out.glob("*.tfrecord-*")) for out in outs]
+    shards = [sorted((path.name, path.read_bytes()) for path in out.glob("current/*.tfrecord-*")) for out in outs]
     assert shards[0] == shards[1]

@@ -211,7 +211,7 @@ def test_the_bytes_are_those_of_a_build_without_the_samples_that_crash(full):
     other = full.out.with_name("without")
     full.build(other)
     name = "tiny-train.tfrecord-00000-of-00001"
-    assert (full.out / name).read_bytes() == (other / name).read_bytes()
+    assert (full.out / "current" / name).read_bytes() == (other / "current" / name).read_bytes()
     old, new = (open_dataset(folder) for folder in (full.out, other))
     for what in ("splits", "statistics", "class_counts"):
         assert getattr(old.manifest, what) == getattr(new.manifest, what)
@@ -257,7 +257,7 @@ def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, capfd):
     assert '{"event": "done"}' in capfd.readouterr().err
     assert ".jpg: noise" in full.log()
     built = digests(full.out)
-    assert {name for name in expected if expected[name] != built[name]} <= {"croissant.json", "tfprep.json"}
+    assert {name for name in expected if expected[name] != built[name]} <= {"croissant.json", "manifest.json"}
 
 
 def test_a_file_that_hangs_when_its_content_is_compared(full):

@@ -25,7 +25,7 @@ class Page(html.parser.HTMLParser):
 
     def __init__(self, out):
         super().__init__()
-        self.text = (out / "report.html").read_text()
+        self.text = (out / "current/report.html").read_text()
         self.open, self.seen, self.parts = [], [], []
         self.feed(self.text)
         self.words = " ".join(" ".join(self.parts).split())

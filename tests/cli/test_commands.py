@@ -120,7 +120,9 @@ def test_rejects_are_counted_and_bounded(run, recipe, photos, tmp_path):
     status, out, _ = run(*order, "--max-bad", "10%")
     assert status == 0
     assert "3 inputs were rejected" in out
-    rejects = {r["key"]: r for r in map(json.loads, (tmp_path / "out" / "rejects.jsonl").read_text().splitlines())}
+    rejects = {
+        r["key"]: r for r in map(json.loads, (tmp_path / "out" / "current/rejects.jsonl").read_text().splitlines())
+    }
     assert set(rejects) == {"cat/empty.jpg", "cat/cut.jpg", "dog/words.jpg"}
     assert all(reject["error"] and reject["stage"] == "decode" for reject in rejects.values())
     status, _, err = run(

@@ -63,6 +63,7 @@ def data(rows, tmp_path_factory):
             "image": codecs.Jpeg(90), "label": codecs.Scalar(), "weight": codecs.Scalar(), "text": codecs.Text(),
             "boxes": codecs.Scalar(), "gray": codecs.Raw(), "plain": codecs.Png(),
         },
+        row_fields={"boxes": []},
         seed=4,
     )  # fmt: skip
     out, (row, *_) = tmp_path_factory.mktemp("built") / "mixed", rows.values()

@@ -10,13 +10,13 @@ import pytest
 from tfprep.dataset.manifest import parse_manifest, seal
 from tfprep.errors import DatasetError
 
-PATH = Path("some/tfprep.json")
+PATH = Path("some/manifest.json")
 
 
 @pytest.fixture(scope="module")
 def document(photos):
     """A manifest with every kind of entry."""
-    document = json.loads((photos.path / "tfprep.json").read_bytes())
+    document = json.loads((photos.path / "manifest.json").read_bytes())
     del document["sha256"]
     document["recipe"] = {"name": "made", "geometry": [{"type": "Flip", "p": 0.5}]}
     document["class_counts"] = {"label": {"train": [20, 20, 10], "val": [4, 4, 3]}}
@@ -99,7 +99,7 @@ def test_an_entry_that_breaks_a_rule_is_named(document, change, message):
     change(changed)
     with pytest.raises(DatasetError, match=message) as caught:
         parse(changed)
-    assert str(caught.value).startswith("some/tfprep.json is damaged: ")
+    assert str(caught.value).startswith("some/manifest.json is damaged: ")
     assert str(caught.value).isprintable()
 
 
@@ -109,7 +109,7 @@ def test_an_entry_that_breaks_a_rule_is_named(document, change, message):
     ids=["empty", "cut", "null", "list", "1e999", "no UTF-8", "deep lists", "deep objects", "long number", "spaces"],
 )
 def test_a_file_that_is_not_a_manifest(content):
-    with pytest.raises(DatasetError, match=r"some/tfprep\.json"):
+    with pytest.raises(DatasetError, match=r"some/manifest\.json"):
         parse_manifest(content, PATH)
 
 

@@ -84,9 +84,9 @@ def test_a_built_dataset_field_by_field(first, tmp_path, at):
     if at == "url":
         pytest.importorskip("obstore")
         place = f"memory://records-{tmp_path.name}/first"
-        for path in first.iterdir():
+        for path in first.rglob("*"):
             if path.is_file():
-                open_store(place).write(path.name, path)
+                open_store(place).write(path.relative_to(first).as_posix(), path)
     fields, rejects = built(Records(FIELDS), place, tmp_path / "out", store=STORE)
     assert (rejects, set(fields)) == ({}, {f"{number}.png" for number in range(COUNT)})
     for number in range(COUNT):
@@ -108,9 +108,9 @@ def test_resized_and_encoded_anew(first, tmp_path):
 
 
 def test_a_damaged_record_is_a_reject(first, tmp_path):
-    copy = shutil.copytree(first, tmp_path / "copy")
+    copy = shutil.copytree(first, tmp_path / "copy", symlinks=True)
     row = tfprep.open(first).index("train")
-    flip(next(copy.glob("first-train.tfrecord-00000-*[0-9]")), row["offset"][0].as_py() + 60)
+    flip(next(copy.glob("current/first-train.tfrecord-00000-*[0-9]")), row["offset"][0].as_py() + 60)
     fields, rejects = built(Records({"image": "image"}), copy, tmp_path / "out")
     ((key, reason),) = rejects.items()
     assert key == row["key"][0].as_py()

@@ -19,7 +19,7 @@ BLOCKS = pages.blocks("format.md")
 def folder(tmp_path_factory):
     """24 photos of two classes."""
     root = tmp_path_factory.mktemp("format")
-    return build_photos(root, 24, codecs.Jpeg(95), noise=(3, 4), size=(24, 32))
+    return tfprep.open(build_photos(root, 24, codecs.Jpeg(95), noise=(3, 4), size=(24, 32))).path
 
 
 def run(module, folder):

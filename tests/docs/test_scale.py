@@ -43,7 +43,11 @@ def site(tmp_path_factory):
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != "report.html"}
+    return {
+        path.name: path.read_bytes()
+        for path in (folder / "current").iterdir()
+        if path.is_file() and path.name != "report.html"
+    }
 
 
 def shell(script, root, out, **variables):

@@ -9,6 +9,7 @@ import tfprep
 from tests.commands import status_of
 from tests.docs import pages
 from tests.photos import write_photos
+from tfprep.dataset import clean as cleaning
 from tfprep.storage import cache
 from tfprep.storage.address import _SECRET_VARIABLE
 from tfprep.storage.store import open_store
@@ -28,12 +29,13 @@ RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/**"),
 def test_the_page_runs(s3, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "KEPT_FREE_BYTES", 0)
+    monkeypatch.setattr(cleaning, "AGE_S", -60.0)  # of objects that clean removes
     write_photos(tmp_path / "data/photos/train", 40, noise=(16, 16))
     (tmp_path / "photos.py").write_text(RECIPE)
     assert list(COMMANDS) == ["info", "build", "clean", "bench"]
     assert status_of(COMMANDS["build"], "--workers", "0") == 0
     assert status_of(COMMANDS["info"]) == 0
-    lost = "0123456789abcdef-photos-train.tfrecord-00000-of-00001"
+    lost = "shards/0123456789abcdef-photos-train.tfrecord-00000-of-00001"
     open_store("s3://bucket/photos").write(lost, b"of a build that was killed")
     capsys.readouterr()
     for command, there in zip(CLEAN, (True, False), strict=True):

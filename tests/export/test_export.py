@@ -364,7 +364,7 @@ def test_points_that_do_not_belong_to_boxes_are_named_and_alone_are_one_object(m
 
 def test_an_index_of_other_tfrecords_is_exported(tmp_path):
     """Images are files there, numbers are lists of any length, and texts lists too."""
-    data = open_dataset(GOLDEN / "v2" / "indexed")
+    data = open_dataset(GOLDEN / "v3" / "indexed")
     for to in ("parquet", "webdataset", "folder", "coco"):
         assert export(data, tmp_path / to, to).samples == {"train": 4, "val": 2}
     rows = pq.read_table(tmp_path / "parquet" / "indexed-train-00000.parquet").to_pylist()

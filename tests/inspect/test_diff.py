@@ -128,7 +128,7 @@ def test_the_command(before, tmp_path, build_folder, capsys):
 
 
 def test_imported_tfrecords_are_compared_by_their_records(before, tmp_path):
-    first = shutil.copytree(GOLDEN / "v2" / "indexed", tmp_path / "first")
+    first = shutil.copytree(GOLDEN / "v3" / "indexed", tmp_path / "first")
     second = shutil.copytree(first, tmp_path / "second")
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
     write(second / "train-00000.tfrecord", [records[0], records[2], records[2]])

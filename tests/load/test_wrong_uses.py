@@ -137,7 +137,7 @@ def test_mixes(data, make_dataset):
 
 def test_a_file_of_the_dataset_is_opened_instead_of_its_folder(photos):
     with pytest.raises(DatasetError, match=f"is a file; open the dataset's folder, {photos.path}"):
-        tfprep.open(photos.path / "tfprep.json")
+        tfprep.open(photos.path / "manifest.json")
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,12 @@ class Site:
 
     def main_files(self):
         """The bytes of the dataset's own shards and tables."""
-        return {
-            path.name: path.read_bytes() for path in self.out.iterdir() if path.is_file() and path.name != "tfprep.json"
-        }
+        files = [path for path in (self.out / "current").iterdir() if path.is_file() and path.name != "manifest.json"]
+        return {path.name: path.read_bytes() for path in files}
 
     def added_files(self):
         """The bytes of all files of added fields, by their path."""
-        folders = [path for path in self.out.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        folders = [path for path in (self.out / "current").iterdir() if path.is_dir()]
         return {f"{folder.name}/{path.name}": path.read_bytes() for folder in folders for path in folder.iterdir()}
 
 
@@ -168,10 +167,11 @@ def killed_at_store(s3, site, url, after):
 
 
 def objects_of_fields(url):
-    """The content of the published fields and of `tfprep.json`, by name."""
-    store = open_store(url)
-    names = [info.name for info in store.list() if info.name.startswith("score-") or info.name == "tfprep.json"]
-    return {name: bytes(store.read(name)) for name in names}
+    """The content of the published fields and of the manifest, by name."""
+    data = tfprep.open(url)
+    folder = data.added("score").path
+    files = {info.name: bytes(open_store(folder).read(info.name)) for info in open_store(folder).list()}
+    return {**files, "": data.manifest.to_json().encode()}
 
 
 @pytest.fixture(scope="session")
@@ -185,7 +185,7 @@ def _built(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def _added(_built, tmp_path_factory):
-    root = shutil.copytree(_built, tmp_path_factory.mktemp("added") / "site")
+    root = shutil.copytree(_built, tmp_path_factory.mktemp("added") / "site", symlinks=True)
     add_fields(root / "built", Site(root).define())
     return root
 
@@ -193,7 +193,7 @@ def _added(_built, tmp_path_factory):
 @pytest.fixture
 def plain(_built, tmp_path):
     """A copy of a built dataset, with a file of fields."""
-    site = Site(shutil.copytree(_built, tmp_path / "site"))
+    site = Site(shutil.copytree(_built, tmp_path / "site", symlinks=True))
     site.define()
     return site
 
@@ -201,4 +201,4 @@ def plain(_built, tmp_path):
 @pytest.fixture
 def site(_added, tmp_path):
     """A copy of a built dataset whose fields were added."""
-    return Site(shutil.copytree(_added, tmp_path / "site"))
+    return Site(shutil.copytree(_added, tmp_path / "site", symlinks=True))

@@ -18,29 +18,30 @@ from tests.conftest import Made
 from tests.model_fields.conftest import check_all, check_batch, expected, killed, killed_at_store, objects_of_fields
 from tests.storage.server import copied_to_memory
 from tfprep import ModelFields, codecs
-from tfprep.builder.at_store import clean, store_locked
-from tfprep.builder.layout import Layout, locked
-from tfprep.builder.repair import repair
+from tfprep.dataset import clean as cleaning
 from tfprep.dataset import index_tfrecords, open_dataset
+from tfprep.dataset.clean import clean
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.verify import verify
-from tfprep.errors import BuildError, BuildLockedError, DatasetError, DatasetReplacedError, RecipeError
+from tfprep.dataset.versions import locked
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, RecipeError
 from tfprep.export.export import export
 from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
 from tfprep.storage.store import open_store
+from tfprep.storage.urls import folder_at
 
 
 def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site):
-    undisturbed, manifest = site.added_files(), (site.out / "tfprep.json").read_bytes()
+    undisturbed, manifest = site.added_files(), (site.out / "current/manifest.json").read_bytes()
     remove_fields(site.out, "score")
     assert not site.added_files()
-    assert "added" not in json.loads((site.out / "tfprep.json").read_bytes())
+    assert "added" not in json.loads((site.out / "current/manifest.json").read_bytes())
     for wanted in range(2, 16, 2):
         killed(site.out, site, lambda: len(site.calls), wanted)
     add_fields(site.out, site.fields)
     assert site.added_files() == undisturbed
-    assert (site.out / "tfprep.json").read_bytes() == manifest
+    assert (site.out / "current/manifest.json").read_bytes() == manifest
 
 
 def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(plain, s3):
@@ -77,7 +78,7 @@ def test_parts_in_any_order_and_devices_give_the_same_bytes(site):
     assert summary.calls == len(site.calls)
 
 
-def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site):
+def test_another_model_needs_replace_and_readers_of_the_old_one_go_on(site):
     opened = tfprep.open(site.out)
     add_fields(site.out, site.fields)
     check_batch(next(opened.samples("train")))  # the same values disturb nobody
@@ -94,12 +95,8 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_notice(site):
     check_all(site)
     add_fields(site.out, site.fields, replace=True)
     check_all(site, 3.0)
-    for read in (
-        lambda: opened.samples("train", fields=["score"]),
-        lambda: opened.numpy_loader("train", 2, cache=False),
-    ):
-        with pytest.raises(DatasetReplacedError, match=r"computed anew or removed|deleted or moved since"):
-            list(read())
+    for one in (*opened.samples("train"), *opened.numpy_loader("train", 2, cache=False)):
+        check_batch(one)  # of the version that was opened
     assert len({name.split("/")[0] for name in site.added_files()}) == 1
 
 
@@ -146,10 +143,10 @@ FAULTS = [  # code of the model, a text of the file and what takes its place, an
 
 @pytest.mark.parametrize(("body", "change", "message"), FAULTS)
 def test_a_fault_of_the_model_is_named_and_publishes_nothing(plain, body, change, message):
-    before = (plain.out / "tfprep.json").read_bytes()
+    before = (plain.out / "current/manifest.json").read_bytes()
     with pytest.raises((BuildError, RecipeError), match=message):
         add_fields(plain.out, plain.define(body, change=change))
-    assert (plain.out / "tfprep.json").read_bytes() == before
+    assert (plain.out / "current/manifest.json").read_bytes() == before
     assert not any(name.endswith(".json") for name in plain.added_files())
 
 
@@ -182,17 +179,16 @@ def test_wrong_options_are_refused(options, message):
 @pytest.mark.parametrize(
     "name", ["tiny-train_v1.tfrecord-00001-of-00003", "index.parquet", "tiny-val.tfrecord-00000-of-00001.idx"]
 )
-def test_repair_lets_add_fields_compute_what_is_damaged(site, name):
+def test_damaged_shards_are_computed_again(site, name):
     undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    summary = repair(site.out)
-    assert list(summary.lost.values()) == ["run tfprep add-fields again, which computes it with the model"]
-    shards = add_fields(site.out, site.fields).shards
+    assert list(verify(site.out))
+    shards = add_fields(site.out, site.fields, verify=True).shards
     assert shards == (0 if name == "index.parquet" else 1)
     assert site.added_files() == undisturbed
     read = []
     assert not list(verify(site.out, lambda done, total: read.append((done, total))))
-    of_shards = sum(path.stat().st_size for path in site.out.rglob("*.tfrecord-?????-of-?????"))
+    of_shards = sum(path.stat().st_size for path in (site.out / "current").resolve().rglob("*.tfrecord-?????-of-?????"))
     assert read[-1] == (of_shards, of_shards)
 
 
@@ -209,10 +205,10 @@ def test_records_of_another_place_are_found_by_verify(site, swapped, reason):
     rows = pq.read_table(folder / "index.parquet").slice(0, 2).to_pylist()
     for number, other in ((0, 1), (1, 0)):
         Made(folder).change_index(number, **{name: rows[other][name] for name in swapped})
-    document = json.loads((site.out / "tfprep.json").read_bytes())
+    document = json.loads((site.out / "current/manifest.json").read_bytes())
     del document["sha256"]
-    document["added"]["score"]["sha256"] = hashlib.sha256((folder / "tfprep.json").read_bytes()).hexdigest()
-    (site.out / "tfprep.json").write_text(seal(document))
+    document["added"]["score"]["sha256"] = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+    (site.out / "current/manifest.json").write_text(seal(document))
     assert any(reason in fault.reason for fault in verify(site.out))
 
 
@@ -234,8 +230,8 @@ def test_a_recipe_with_fields_runs_both_stages(plain, capsys):
     recipe.write_text(RECIPE)
     assert status_of("build", recipe, "--out", out, "--data", plain.data, "--workers", 0, "--json") == 0
     assert json.loads(capsys.readouterr().out)["model_fields"]["fields"] == ["score"]
-    assert {path.name: path.read_bytes() for path in out.glob("*tfrecord*")} == {
-        path.name: path.read_bytes() for path in plain.out.glob("*tfrecord*")
+    assert {path.name: path.read_bytes() for path in out.glob("current/*tfrecord*")} == {
+        path.name: path.read_bytes() for path in plain.out.glob("current/*tfrecord*")
     }
     plain.define(weight="3.0")
     summary = tfprep.build(recipe, out, plain.data, options=tfprep.builder.BuildOptions(workers=0))
@@ -265,7 +261,7 @@ def test_a_recipe_with_fields_runs_both_stages(plain, capsys):
 def test_other_commands_know_them(site):
     assert not compare(open_dataset(site.out), tfprep.open(site.out)).fields
     other = site.root / "other"
-    shutil.copytree(site.out, other)
+    shutil.copytree(site.out, other, symlinks=True)
     add_fields(other, site.define(weight="3.0"), replace=True)
     ((old, new),) = compare(open_dataset(site.out), open_dataset(other)).fields.values()
     assert "computed as" in old
@@ -332,7 +328,7 @@ def test_adding_again_mends_fields_that_are_damaged_or_gone(site, damage):
     if damage == "folder":
         shutil.rmtree(folder)
     else:
-        (folder / "tfprep.json").write_text("{}")
+        (folder / "manifest.json").write_text("{}")
         with pytest.raises(BuildError, match="allow them to be replaced"):
             add_fields(site.out, site.define(weight="3.0"))
     add_fields(site.out, site.define())
@@ -446,48 +442,63 @@ def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site):
 
 
 def left(place):
-    """The folders that `clean` would remove, and those that it keeps for a run that has not published."""
+    """The folders of fields that `clean` would remove, and those that it keeps for a run that has not published."""
     found = clean(place)
-    return tuple({info.name.partition("/")[0] for info in infos} for infos in (found.unreferenced, found.unfinished))
+    return tuple(
+        {info.name.split("/")[1] for info in infos if info.name.startswith("shards/")}
+        for infos in (found.unreferenced, found.unfinished)
+    )
 
 
-@pytest.mark.parametrize("at", ["store", "local"])
-def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain, at):
-    place = copied_to_memory(plain.out) if at == "store" else plain.out
+@pytest.fixture
+def any_age(monkeypatch):
+    """Objects at a store are removed at once."""
+    monkeypatch.setattr(cleaning, "AGE_S", -60.0)
+
+
+@pytest.mark.usefixtures("any_age")
+def test_clean_removes_folders_of_fields_that_nothing_refers_to(plain):
+    place = copied_to_memory(plain.out)
     store = open_store(place)
     add_fields(place, plain.define())
     first = tfprep.open(place).added("score").path.name
-    for foreign in ("mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json", "score/index.parquet"):
-        store.write(foreign, b"{}")
+    foreign = ("shards/mine-0123456789ab/photo.jpg", "other-0123456789ab/manifest.json", "shards/score/index.parquet")
+    for name in foreign:
+        store.write(name, b"{}")
     assert left(place) == (set(), set())
     loader = tfprep.open(place).numpy_loader("train", 6, workers="threads", cache=False)
     add_fields(place, plain.define(weight="3.0"), part=(0, 2), replace=True)
     (second,) = left(place)[1]
     assert left(place) == (set(), {second})
-    part = store_locked(store, str(place), shared=True) if at == "store" else locked(Layout(plain.out), shared=True)
-    with part, pytest.raises(BuildLockedError):
+    with locked(folder_at(place), shared=True), pytest.raises(BuildLockedError):
         clean(place, remove=True)
     clean(place, remove=True)
     assert add_fields(place, plain.fields, replace=True).kept == 4  # what the part computed
-    if at == "store":  # the loader of the first model goes on until clean
-        assert left(place) == ({first}, set())
-        assert len(list(loader)) == 4
-        clean(place, remove=True)
+    assert left(place) == ({first}, set())  # the loader of the first model goes on until clean
+    assert len(list(loader)) == 4
+    clean(place, remove=True)
     assert left(place) == (set(), set())
-    assert not [info for info in store.list() if info.name.startswith(first)]
-    if at == "local":  # as where a run was killed behind its last step
-        shutil.copytree(plain.out / second, plain.out / "score-abcdefabcdef")
-        assert left(place) == ({"score-abcdefabcdef"}, set())
-        clean(place, remove=True)
-        assert not (plain.out / "score-abcdefabcdef").exists()
+    assert not [info for info in store.list() if info.name.startswith(f"shards/{first}")]
     assert not list(verify(place))
     add_fields(place, plain.define(weight="4.0"), part=(0, 2), replace=True)
     assert remove_fields(place, "score") == ["score"]
     clean(place, remove=True)
-    assert not [info.name for info in store.list() if info.name.startswith((second, ".tfprep/fields"))]
-    assert {"mine-0123456789ab/photo.jpg", "other-0123456789ab/tfprep.json"} <= {info.name for info in store.list()}
+    assert not [info.name for info in store.list() if info.name.startswith((f"shards/{second}", ".tfprep/fields"))]
+    assert {*foreign} <= {info.name for info in store.list()}
 
 
+def test_a_local_folder_keeps_nothing_of_fields_that_are_gone(plain):
+    add_fields(plain.out, plain.fields, part=(0, 2))
+    assert remove_fields(plain.out, "score") == []
+    assert not list((plain.out / ".tfprep/fields").rglob("*.*"))
+    add_fields(plain.out, plain.fields)
+    remove_fields(plain.out, "score")
+    assert list(clean(plain.out, remove=True).versions) == [2]
+    assert not [path for path in plain.out.rglob("*") if "score" in path.name and path.is_file()]
+    assert not list(verify(plain.out))
+
+
+@pytest.mark.usefixtures("any_age")
 def test_what_a_run_computed_and_did_not_publish_can_be_given_up(plain):
     url = copied_to_memory(plain.out)
     add_fields(url, plain.fields, part=(0, 2))

@@ -133,7 +133,7 @@ def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain, follo
 
 def test_a_mix_follows_the_strictest_of_its_datasets(plain):
     other = plain.root / "other"
-    shutil.copytree(plain.out, other)
+    shutil.copytree(plain.out, other, symlinks=True)
     add_fields(other, plain.fields)
     add_fields(plain.out, plain.define(options="follows_pixels=False,"))
     for paths in ((plain.out, other), (other, plain.out)):
@@ -287,7 +287,7 @@ def test_class_scores_are_delivered_sparse_where_that_is_named(plain):
     images, scores = next(iter(data.numpy_loader("train", 5, inputs="image", targets=targets)))
     check({"image": images, "other/indices": scores["classes"], "other/values": scores["shares"]})
     other = plain.root / "mixed"
-    shutil.copytree(plain.out, other)
+    shutil.copytree(plain.out, other, symlinks=True)
     check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
 
 

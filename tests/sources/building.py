@@ -30,7 +30,7 @@ def built(source, root, out, **options):
 
 
 def rejects_of(out):
-    path = out / "rejects.jsonl"
+    path = out / "current/rejects.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return {one["key"]: one["error"] for one in map(json.loads, lines)}
 

@@ -133,7 +133,7 @@ def test_building_from_s3_makes_the_bytes_of_a_local_build_and_notices_changes(s
     tfprep.build(recipe, tmp_path / "local", folder, options=BuildOptions(workers=0))
     for workers in (2, 0):
         tfprep.build(recipe, tmp_path / f"out{workers}", url, options=BuildOptions(workers=workers))
-        for path in (tmp_path / "local").glob("*.tfrecord-*"):
+        for path in (tmp_path / "local").glob("current/*.tfrecord-*"):
             assert path.read_bytes() == (tmp_path / f"out{workers}" / path.name).read_bytes(), path.name
     assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
     # The store's entity tag tells the change of a file from one of the same content.

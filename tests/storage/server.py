@@ -198,19 +198,23 @@ class S3:
     def copy(self, folder):
         """Copy the files of a folder to a new URL."""
         url = self.new_url()
-        for path in folder.iterdir():
-            if path.is_file():
-                self.put(f"{url}/{path.name}", path.read_bytes())
+        for name, path in _files(folder):
+            self.put(f"{url}/{name}", path.read_bytes())
         return url
 
 
 def copied_to_memory(folder):
     """Copy the files of a folder to a new URL of a store in the memory of this process."""
     url = f"memory://bucket-{next(_numbers)}/{folder.name}"
-    for path in folder.iterdir():
-        if path.is_file():
-            open_store(url).write(path.name, path)
+    for name, path in _files(folder):
+        open_store(url).write(name, path)
     return url
+
+
+def _files(folder):
+    """The files of a dataset by name, without the notes of its builds."""
+    files = [path for path in folder.rglob("*") if path.is_file() and ".tfprep" not in path.parts]
+    return [(path.relative_to(folder).as_posix(), path) for path in files]
 
 
 @contextmanager

@@ -100,7 +100,7 @@ def test_a_shard_of_another_size_is_refused_before_the_first_batch(url):
     data, store = tfprep.open(url), open_store(url)
     shard = data.file("train", 0, 1)
     store.write(shard.name, bytes(store.read(shard.name)) + b"more")
-    text = rf"{shard.name} holds {shard.bytes + 4} bytes, tfprep.json says {shard.bytes}"
+    text = rf"{shard.name} holds {shard.bytes + 4} bytes, manifest.json says {shard.bytes}"
     with pytest.raises(DatasetError, match=text):
         data.numpy_loader("train", 4)
     data.numpy_loader("train", 4, on_bad="skip").close()

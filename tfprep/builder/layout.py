@@ -1,28 +1,21 @@
-"""The places of a build's files, and the lock that keeps a second build out.
-
-Finished shards wait in `.tfprep/new` until the whole dataset is published.
-"""
+"""The places of a build's files. Finished shards wait in `.tfprep/new` until the whole version is published."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
-import socket
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
-from tfprep.dataset.names import PRIVATE, REJECTS
-from tfprep.errors import BuildError, BuildLockedError, StorageError
-from tfprep.storage.address import without_secrets
+from tfprep.dataset.names import PRIVATE, REJECTS, SHARDS
+from tfprep.dataset.versions import NEW, find_current
+from tfprep.errors import BuildError, StorageError
 from tfprep.storage.local import locked as file_locked
 from tfprep.storage.local import writing
 from tfprep.storage.store import Store, open_store
@@ -47,16 +40,12 @@ class Layout:
     def __post_init__(self) -> None:
         self.private = self.out / PRIVATE
         self.here = (self.scratch or self.out) / PRIVATE
-        self.staged = self.here / "new"
+        self.staged = (self.scratch or self.out) / NEW
         self.receipts = self.private / "receipts"
         self.plan = self.private / "plan.json"
         # The recipes that were built, as JSON by fingerprint, from which a later build says what changed.
         self.recipes = self.private / "recipes"
-        self.manifest_copy = self.private / "tfprep.json"  # for a repair
-        # The list of all shards that may be in `out`, so that none is ever forgotten there.
-        self.files = self.private / "files.json"
         self.log = self.here / "build.log"
-        self.report = self.out / "report.html"
         self.failed_rejects = self.private / REJECTS  # of a build that published nothing because of them
         self.lock = self.here / "lock"
         self.locks = self.here / "locks"  # of which a byte is the lock of one shard (`name_locked`)
@@ -78,6 +67,17 @@ class Layout:
         """The store of `out`."""
         return open_store(self.out)
 
+    @property
+    def shard_store(self) -> Store:
+        """The store of the shards of all versions, where `out` is at a store."""
+        return open_store(self.out / SHARDS)
+
+    @cached_property
+    def current(self) -> Path | None:
+        """The folder of the current version when this was first asked for; None without one."""
+        version = find_current(self.out)
+        return None if version is None else version.path
+
     def part_log(self, number: int, parts: int) -> Path:
         return self.here / self.parts.name / f"part-{number}-of-{parts}.log"
 
@@ -89,7 +89,8 @@ class Layout:
 
     def find(self, name: str) -> Path | None:
         """Return the path of a shard's file, which waits to be published or is published; None if it does not exist."""
-        return next((path for path in (self.staged / name, self.out / name) if path.exists()), None)
+        folders = [self.staged, *([self.current] if self.current else [])]
+        return next((folder / name for folder in folders if (folder / name).exists()), None)
 
     def make(self) -> None:
         """Create the folders. Raises BuildError if that is not possible."""
@@ -109,31 +110,6 @@ class Layout:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise BuildError(f"{self.out}: no folder can be made there; choose another with --out") from error
             raise
-
-
-@contextmanager
-def locked(layout: Layout, *, shared: bool = False) -> Iterator[None]:
-    """Hold the folder's lock. Raises BuildLockedError, which names the process, host and start of the build that has it.
-
-    It ends with its process, however that ends. Parts of a build share it with each other.
-    """
-    layout.make()
-    with ExitStack() as stack:
-        try:
-            descriptor = stack.enter_context(file_locked(layout.lock, BuildLockedError(), shared=shared))
-        except BuildLockedError as error:
-            holder = layout.lock.read_text()
-            parts = f"parts of {layout.out} are being built; wait for them, or build into another folder"
-            raise BuildLockedError(refusal(layout.out, holder) if holder else parts) from error
-        os.ftruncate(descriptor, 0)
-        if shared:
-            yield
-            return
-        os.write(descriptor, json.dumps(this_process()).encode())
-        try:
-            yield
-        finally:
-            os.ftruncate(descriptor, 0)
 
 
 @contextmanager
@@ -215,56 +191,3 @@ def scratch_folder(folder: Path | None = None) -> Iterator[Path]:
             lock = stack.pop_all()
     with lock:
         yield own
-
-
-# --- the holder of a lock ---------------------------------------------------------------------------------------------
-
-
-def this_process() -> dict[str, Any]:
-    """Return what a lock says of its holder."""
-    return {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": without_secrets(" ".join(sys.argv)),
-        "machine": _machine(),
-        "born": _born(os.getpid()),
-    }
-
-
-def is_alive(holder: str) -> bool | None:
-    """Return whether the holder's process runs; None if that cannot be seen from this machine."""
-    try:
-        note = json.loads(holder)
-        is_here = note["machine"] == _machine() != ""
-        return bool(_born(int(note["process"])) == note["born"]) if is_here else None
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _machine() -> str:
-    """Return what two processes share exactly if each one sees the other's process id; "" where the system does not say."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
-def _born(process: int) -> str:
-    """Return when a process started, in ticks of the system; "" if it does not run. Ids of processes are used again."""
-    try:
-        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
-    except (OSError, ValueError):
-        return ""
-    return "" if state in "ZX" else fields[18]
-
-
-def refusal(place: str | Path, holder: str) -> str:
-    """Return the message that names the process, host and start of the build that holds a lock, from what it wrote there."""
-    try:
-        build = json.loads(holder)
-        who = f"process {build['process']} on {build['host']}, started {build['started']}: {build['command']}"
-    except (ValueError, KeyError, TypeError):
-        who = "another process"
-    return f"{place} is being built by {who}; wait for it, or build into another folder"

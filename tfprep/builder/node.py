@@ -19,13 +19,14 @@ from typing import Any
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext, Inputs
+from tfprep.dataset.versions import durable_write
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, RecordError, StorageError, TfprepError
 from tfprep.pool import Event, Pool, Progress
 from tfprep.recipe.code import is_users
 from tfprep.recipe.file import RECIPE_MODULE
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import locked
-from tfprep.storage.urls import read_content, remove_file, write_content
+from tfprep.storage.urls import read_content, remove_file
 
 _DATA_SUFFIXES = {".csv", ".json", ".toml", ".txt", ".yaml", ".yml"}
 _MOST_DATA_BYTES = 1 << 20
@@ -172,7 +173,7 @@ class SharedFolderCheck:
         own = layout.mark.with_name(f"{layout.mark.name}-{secrets.token_hex(4)}")
         try:
             same = read_content(layout.mark).decode() == self.mark
-            write_content(own, self.mark)
+            durable_write(own, self.mark)
             remove_file(own)
         except FileNotFoundError:
             same = False
@@ -202,7 +203,7 @@ def shared_folder_check(argument: BuildContext) -> Iterator[SharedFolderCheck]:
     mark, inputs = secrets.token_hex(8), _raw_inputs(argument)
     samples = [(files, values, inputs.digest(files, values)) for files, values in argument.witnesses]
     path = argument.layout.mark
-    write_content(path, mark)
+    durable_write(path, mark)
     try:
         yield SharedFolderCheck(mark, samples)
     finally:

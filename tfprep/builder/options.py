@@ -175,6 +175,7 @@ class BuildSummary:
 
     Attributes:
       out: The folder of the dataset.
+      path: The folder of its current version.
       samples: Number of samples in the dataset.
       records: Number of records: a sample has one for each variant of its split.
       shards: Number of shards; each shard has one file for each variant.
@@ -188,6 +189,7 @@ class BuildSummary:
     """
 
     out: Path
+    path: Path
     samples: int
     records: int
     shards: int
@@ -247,6 +249,9 @@ class BuildOptions:
         build. A split whose number changes is built anew; later builds keep the new number.
       accept_code: Keep the shards for which nothing but your own code has changed, as if the present code had built them. The
         report says how many there are.
+      keep: The number of older versions that stay besides the current one. One that somebody reads stays too. At an object store
+        all stay until `tfprep clean` removes them.
+      verify: Read all shards, and build again those whose bytes are not those that were built.
       scratch: The local folder in which shards are made that go to an object store; None for that of temporary files.
 
     Raises:
@@ -264,9 +269,11 @@ class BuildOptions:
     accept_code: bool = False
     scratch: str | os.PathLike[str] | None = None
     on_warning: Literal["keep", "reject"] = "keep"
+    keep: int = 1
+    verify: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 0), ("limit", 1)):
+        for name, least in (("workers", 0), ("limit", 1), ("keep", 0)):
             value = getattr(self, name)
             if value is None:
                 continue

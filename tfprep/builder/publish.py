@@ -1,112 +1,109 @@
-"""From finished shards to the dataset that readers see: at every moment either the old dataset or the new one, whole.
-
-TensorFlow Datasets prescribes the names of the shards, so a new shard has the name of the old one, and they cannot all be
-replaced in one step. A publication over an older dataset therefore gives the new files a second, hidden name (a hard link), and
-goes through two manifests:
-
-1. The waiting shards, the new index and `locations.bin` get their hidden names. Nothing that a reader sees has changed.
-2. `tfprep.json` is replaced in one step by a manifest with the hidden names. From now on readers see the new dataset.
-3. The usual names are replaced one by one; nobody uses them meanwhile. `dataset_info.json` is taken away for that time, because
-   TensorFlow Datasets finds the shards by their usual names alone.
-4. `tfprep.json` is replaced in one step by the final manifest, and the hidden names go.
-
-The same build, started again after it was killed at any point, does the rest.
-"""
+"""From finished shards to a version of the dataset: its tables, its description, and what is said of rejected samples."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, recorded_versions
-from tfprep.builder.receipts import Receipt, read_contents
+from tfprep.builder.receipts import Receipt, contents_path, read_contents
 from tfprep.builder.shards.sums import Moments, merge
-from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
+from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
-from tfprep.dataset.manifest import MANIFEST, FileDigest, digest_of, kept_fields, matches
-from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, hidden_name
+from tfprep.dataset.manifest import FileDigest, digest_of, kept_fields, matches
+from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
-from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError, TooManyRejectsError
+from tfprep.dataset.versions import NewVersion, durable_write
+from tfprep.errors import StorageError, TooManyRejectsError
 from tfprep.fields import FieldSpec
-from tfprep.storage.local import (
-    link_or_copy,
-    remove_leftovers,
-    sync_folder,
-    temporary_path,
-    whole_file,
-    write_whole,
-    writing,
-)  # fmt: skip
+from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote, write_content
 
-Publication: TypeAlias = Callable[[Layout, Manifest | None, Manifest, Sequence[Receipt]], Manifest]
-"""A function that makes the built shards the dataset, as `publish` does."""
-
-_TFDS_INFO = "dataset_info.json"
+Look = Callable[[Path, Manifest], None]
+"""Called with a complete version before it is published."""
 
 
-def publish(layout: Layout, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]) -> Manifest:
-    """Make the built shards the dataset, and return its manifest.
+def publish(
+    layout: Layout, new: NewVersion, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt],
+    keep: int = 1, look: Look = lambda folder, manifest: None,
+) -> Manifest:  # fmt: skip
+    """Make the built shards the current version, unless it holds the same already; return its manifest.
 
     Args:
       layout: The folders of the build.
-      before: What `manifest_there` returns.
+      new: The version that is made.
+      before: The manifest of the version that is current; None without one that can be read.
       manifest: What `manifest_of` returned.
       receipts: The receipts of all shards, by split and shard.
+      keep: The number of older versions that stay.
+      look: As in `Look`.
     """
-    if (
-        before is not None
-        and says_the_same(before, manifest)
-        and not any(layout.staged.iterdir())
-        and all(matches(layout.out / name, digest) for name, digest in before.files.items())
-    ):
-        published = before
-    else:
-        published = _publish(layout, before, manifest, receipts)
-    content = (layout.out / MANIFEST).read_bytes()
-    if not layout.manifest_copy.exists() or layout.manifest_copy.read_bytes() != content:
-        with whole_file(layout.manifest_copy) as copy:
-            copy.write(content)
-    _remove_rest(layout, manifest)
-    return published
+    if before is None or not _is_published(layout, new, before, manifest):
+        before = _publish(layout, new, before, manifest, receipts, keep, look)
+    new.clear()
+    kept = {
+        path.name for one in receipts for path in (layout.receipt(one.split, one.shard), contents_path(layout, one))
+    }
+    receipts_store = open_store(layout.receipts)
+    if left := [info.name for info in receipts_store.list() if info.name not in kept]:
+        with suppress(StorageError):  # Only room is lost.
+            receipts_store.delete(left)
+    return before
 
 
-def _publish(layout: Layout, before: Manifest | None, manifest: Manifest, receipts: Sequence[Receipt]) -> Manifest:
-    written, manifest = write_tables(layout, manifest, receipts)
-    if before is None:  # there is no older dataset that could be read, and so nothing to protect
-        _take_away(layout.out / MANIFEST)
-    else:
-        _switch_to_hidden_names(layout, manifest, written)
-    _note_files(layout, _noted(layout) | _belonging(manifest))
-    _take_away(layout.out / _TFDS_INFO)
-    with writing(layout.out):
-        # The .idx files come first: a shard that has left `.tfprep/new` is complete.
-        for name in sorted(shard_names(manifest), key=lambda name: not name.endswith(".idx")):
-            if (layout.staged / name).exists():
-                os.replace(layout.staged / name, layout.out / name)
-        for name, path in written.items():
-            os.replace(path, layout.out / name)
-    sync_folder(layout.out)
-    texts = other_files(manifest, receipts, digest_of(layout.out / INDEX))
-    for name in sorted(texts, key=lambda name: name == _TFDS_INFO):  # the last: it shows TFDS that there is a dataset
-        write_whole(layout.out / name, texts[name])
-    published = replace(manifest, files={name: digest_of(layout.out / name) for name in (*written, *texts)})
-    replace_manifest(layout.out, published)
-    return published
+def _publish(
+    layout: Layout,
+    new: NewVersion,
+    before: Manifest | None,
+    manifest: Manifest,
+    receipts: Sequence[Receipt],
+    keep: int,
+    look: Look,
+) -> Manifest:
+    if not layout.at_store:
+        for name in shard_names(manifest):
+            source = layout.find(name)
+            assert source is not None, name
+            new.add(name, source)
+        for group, entry in (before.groups if before else {}).items():
+            if group in manifest.groups:
+                new.add_folder(entry.folder)
+            else:  # the next add-fields computes only what is missing
+                new.set_aside(entry.folder, layout.out / fields_receipts(group) / entry.folder)
+    index, locations = new.file(INDEX), new.file(LOCATIONS)
+    with writing(index):
+        write_index_file(index, layout, manifest, receipts)
+        manifest = write_locations(locations, index, manifest)
+    digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
+    for name, text in other_files(manifest, receipts, digests[INDEX]).items():
+        digests[name] = digest_of(new.write(name, text))
+    manifest = replace(manifest, files=digests)
+    new.publish(manifest, keep, lambda folder: look(folder, manifest))
+    return manifest
+
+
+def _is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: Manifest) -> bool:
+    """Return True if the current version says the same as a manifest, and all of its small files are as they were written."""
+    if new.before is None or not new.is_pointed or not says_the_same(before, manifest):
+        return False
+    if layout.at_store:
+        sizes = {info.name: info.bytes for info in open_store(new.before.path).list(recursive=False)}
+        return all(sizes.get(name) == digest.bytes for name, digest in before.files.items())
+    waiting = any(layout.find(name) == layout.staged / name for name in shard_names(manifest))
+    return not waiting and all(matches(new.before.path / name, digest) for name, digest in before.files.items())
 
 
 def says_the_same(published: Manifest, manifest: Manifest) -> bool:
@@ -125,7 +122,7 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
     rejects = [reject for receipt in receipts for reject in receipt.rejects]
     if len(rejects) < samples and len(rejects) <= max_bad * samples:
         return
-    write_content(layout.failed_rejects, "".join(_reject_lines(receipts)))
+    durable_write(layout.failed_rejects, "".join(_reject_lines(receipts)))
     (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
     example = next(reject.file or reject.key for reject in rejects if f"{reject.stage}: {reject.error}" == reason)
     allowed = f"at most {100 * max_bad:.3g}% may be" if max_bad < 1 else "a dataset holds at least one"
@@ -135,84 +132,11 @@ def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max
     )
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def manifest_there(layout: Layout, *, damaged_is_none: bool = True) -> Manifest | None:
-    """Return the manifest of the dataset that is there; None where there is none, or none that can be read.
-
-    Raises:
-        DatasetError: It is damaged, and `damaged_is_none` is False.
-        StorageError: The store cannot be reached or refuses.
-    """
-    try:
-        return read_manifest(layout.out)
-    except DatasetError as error:  # StorageError is one
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        if damaged_is_none and not isinstance(error, StorageError):
-            return None
-        raise
-
-
-def replace_manifest(folder: Path, manifest: Manifest, version: str | None = None) -> str:
-    """Replace `tfprep.json` in one step; return its new version at a store.
-
-    All names in a local folder are durable before it, and it is durable at the end. At a store it has to be of `version` still.
-
-    Raises:
-      BuildError: The disk refuses, or another process published at the store meanwhile.
-    """
-    if is_remote(folder):
-        try:
-            return open_store(folder).replace(MANIFEST, manifest.to_json().encode("utf-8", "surrogateescape"), version)
-        except ObjectChangedError as error:
-            raise BuildError(
-                f"{folder}: another process published in the meantime, so this one did not; run the same command again: it "
-                "continues from the shards that are there"
-            ) from error
-    sync_folder(folder)
-    write_whole(folder / MANIFEST, manifest.to_json())
-    sync_folder(folder)
-    return ""
-
-
-def _switch_to_hidden_names(layout: Layout, manifest: Manifest, written: Mapping[str, Path]) -> None:
-    """Steps 1 and 2 above; `written` holds the temporary paths of the index and of the locations, by their usual names."""
-
-    def hidden_file(file: FileInfo) -> FileInfo:
-        """Give a shard that waits to be published its hidden name; the others keep theirs."""
-        waiting = (layout.staged / file.name).exists()
-        return replace(file, name=hidden_name(file.name, file.sha256)) if waiting else file
-
-    splits = {
-        name: replace(split, files=tuple(tuple(map(hidden_file, files)) for files in split.files))
-        for name, split in manifest.splits.items()
-    }
-    digests = {name: digest_of(path) for name, path in written.items()}
-    aliases = {name: hidden_name(name, digest.sha256) for name, digest in digests.items()}
-    files = {aliases[name]: digest for name, digest in digests.items()}
-    hidden = replace(manifest, splits=splits, files=files)
-    _note_files(layout, _noted(layout) | set(shard_names(hidden)) | set(hidden.files))
-    for name, alias in zip(shard_names(manifest), shard_names(hidden), strict=True):
-        source = layout.find(name)
-        if alias != name and source is not None:
-            link_or_copy(source, layout.out / alias)
-    for name, alias in aliases.items():
-        link_or_copy(written[name], layout.out / alias)
-    replace_manifest(layout.out, hidden)
-
-
-def _take_away(path: Path) -> None:
-    with writing(path):
-        path.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
 def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDigest) -> dict[str, str]:
     """Return the content of the published files that are neither shards nor index, by name; `index` is the index's digest."""
     rejects = "".join(_reject_lines(receipts))
-    return {REJECTS: rejects, CROISSANT: croissant_text(manifest, index), **tfds_files(manifest)}
+    tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
+    return {REJECTS: rejects, CROISSANT: croissant_text(manifest, index), **tfds}
 
 
 def shard_names(manifest: Manifest) -> Iterator[str]:
@@ -221,45 +145,7 @@ def shard_names(manifest: Manifest) -> Iterator[str]:
         yield from (file.name, f"{file.name}.idx")
 
 
-def _belonging(manifest: Manifest) -> set[str]:
-    """Return the names of the files that depend on what the dataset holds."""
-    return {*shard_names(manifest), *tfds_files(manifest)}
-
-
-def _noted(layout: Layout) -> set[str]:
-    try:
-        return set(json.loads(layout.files.read_bytes()))
-    except (OSError, ValueError):
-        return set()
-
-
-def _note_files(layout: Layout, names: set[str]) -> None:
-    if names != _noted(layout):
-        write_whole(layout.files, json.dumps(sorted(names)))
-
-
-def _remove_rest(layout: Layout, manifest: Manifest) -> None:
-    """Remove hidden names, and shards of another name, variant, split or number of shards than the dataset now has."""
-    kept = _belonging(manifest)
-    for name in _noted(layout) - kept:
-        (layout.out / name).unlink(missing_ok=True)
-    for path in layout.staged.iterdir():
-        path.unlink()
-    receipts = {
-        path
-        for split, info in manifest.splits.items()
-        for shard in range(info.shards)
-        for path in (layout.receipt(split, shard), layout.contents(split, shard))
-    }
-    for path in layout.receipts.iterdir():
-        if path not in receipts:
-            path.unlink()
-    _note_files(layout, kept)
-    for folder in (layout.out, layout.private):
-        remove_leftovers(folder)
-
-
-# --- the content of tfprep.json ----------------------------------------------------------------------------------------
+# --- the content of manifest.json ----------------------------------------------------------------------------------------
 
 
 def manifest_of(
@@ -313,23 +199,7 @@ def manifest_of(
     return replace(manifest, added=kept_fields(before, manifest))
 
 
-# --- index and rejects ----------------------------------------------------------------------------------------------
-
-
-def write_tables(layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> tuple[dict[str, Path], Manifest]:
-    """Write index and `locations.bin` under temporary names.
-
-    Returns:
-      Their paths by the usual names, and the manifest with the checksums of the rows.
-    """
-    paths = {name: temporary_path(layout.here / name, str(os.getpid())) for name in (INDEX, LOCATIONS)}
-    with writing(paths[INDEX]):
-        write_index_file(paths[INDEX], layout, manifest, receipts)
-        manifest = write_locations(paths[LOCATIONS], paths[INDEX], manifest)
-        for path in paths.values():
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-    return paths, manifest
+# --- index and rejected samples ---------------------------------------------------------------------------------------
 
 
 def write_index_file(path: Path, layout: Layout, manifest: Manifest, receipts: Sequence[Receipt]) -> None:

@@ -23,12 +23,14 @@ from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
-from tfprep.dataset.manifest import FileInfo
-from tfprep.dataset.names import PRIVATE
+from tfprep.dataset.manifest import FileInfo, sha256_of
+from tfprep.dataset.names import PRIVATE, SHARDS
 from tfprep.dataset.plain_json import from_json
+from tfprep.dataset.versions import durable_write
 from tfprep.errors import BuildError
+from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
-from tfprep.storage.urls import read_content, remove_file, size_of, write_content
+from tfprep.storage.urls import read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,6 @@ def read_receipt(
     split: str,
     shard: int,
     *,
-    check_files: bool = True,
     sizes: Mapping[str, int] | None = None,
     common: dict[str, Any] | None = None,
 ) -> Receipt | None:
@@ -151,7 +152,6 @@ def read_receipt(
 
     Args:
       layout, split, shard: Which shard of which build.
-      check_files: False returns it whatever became of the shard's files.
       sizes: The sizes of all objects of a dataset at a store, by name; None asks the store for each file.
       common: What other receipts hold, too, by its text; it is in memory once.
 
@@ -170,14 +170,49 @@ def read_receipt(
     contents = contents_path(layout, receipt)
     if (size_of(contents) if sizes is None else sizes.get(f"{PRIVATE}/{layout.receipts.name}/{contents.name}")) is None:
         return None
-    places = (layout.out,) if layout.at_store else (layout.staged, layout.out)
-    for file in receipt.files if check_files else ():
+    places = (
+        [layout.out / SHARDS] if layout.at_store else [layout.staged, *([layout.current] if layout.current else [])]
+    )
+    for file in receipt.files:
         for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
-            sizes_there = [sizes.get(name)] if sizes is not None else (size_of(place / name) for place in places)
+            of_store = None if sizes is None else [sizes.get(f"{SHARDS}/{name}")]
+            sizes_there = of_store or (size_of(place / name) for place in places)
             there = next((one for one in sizes_there if one is not None), None)
             if there is None or size not in (None, there):
                 return None
     return receipt
+
+
+def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None, *, verify: bool = False) -> bool:
+    """Return True if the files of a shard are those of its receipt, as far as their sizes do not say so.
+
+    Args:
+      layout: The folders of the build.
+      receipt: What `read_receipt` returned.
+      published: The SHA-256 of the shards of the current version, by name; None where its manifest cannot be read.
+      verify: Read all bytes, also those of the `.idx` files.
+    """
+    if layout.at_store and not verify:
+        return True  # names belong to contents
+    for file in receipt.files:
+        path = layout.out / SHARDS / file.name if layout.at_store else layout.find(file.name)
+        assert path is not None
+        is_waiting = path.parent == layout.staged
+        if (verify or (published is None and not is_waiting)) and sha256_of(path) != file.sha256:
+            return False
+        if published is not None and not is_waiting and not layout.at_store and published.get(file.name) != file.sha256:
+            return False
+    return not verify or _has_idx_of(layout, receipt)
+
+
+def _has_idx_of(layout: Layout, receipt: Receipt) -> bool:
+    for file, rows in zip(receipt.files, read_contents(layout, receipt).rows, strict=True):
+        name = f"{file.name}.idx"
+        path = layout.out / SHARDS / name if layout.at_store else layout.find(name)
+        text = format_index(Frame(row[1], row[2]) for row in rows)
+        if path is None or read_content(path) != text.encode():
+            return False
+    return True
 
 
 def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator[Receipt | None]:
@@ -193,16 +228,16 @@ def read_receipts(layout: Layout, shards: Iterable[tuple[str, int]]) -> Iterator
 
 def write_receipt(layout: Layout, receipt: Receipt, contents: Contents) -> None:
     """Write the contents first and the receipt last: if it exists, everything else does."""
-    write_content(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
-    write_content(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
-    if not layout.at_store:
-        sync_folder(layout.receipts)
+    durable_write(contents_path(layout, receipt), with_digest(vars(contents)))  # asdict() would copy every row.
+    durable_write(layout.receipt(receipt.split, receipt.shard), with_digest(asdict(receipt)))
 
 
 def withdraw_receipt(layout: Layout, split: str, shard: int) -> None:
     """Remove a receipt before the shard's files change, so that it does not describe them, even after a power failure."""
     path = layout.receipt(split, shard)
-    if path.exists():
+    if layout.at_store:
+        remove_file(path)
+    elif path.exists():
         path.unlink()
         sync_folder(layout.receipts)
 

@@ -1,17 +1,18 @@
-"""`report.html` of a build, from the receipts and the published records alone."""
+"""`report.html` of a build, from the receipts and the records only."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from tfprep.builder.layout import Layout
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import Dataset, Manifest
+from tfprep.dataset.names import REPORT
+from tfprep.dataset.versions import durable_write
 from tfprep.inspect.leaks import find_leaks
 from tfprep.inspect.pages.report import BuildFacts, report_page
 from tfprep.inspect.stats import statistics_of
-from tfprep.storage.urls import write_content
 
 _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 100, 16, 16 << 20
 """Samples of a split that are read for the report, and their bytes: 0.1 s for photos; `tfprep stats` reads 1,000."""
@@ -21,23 +22,23 @@ _STAGES = ("read", "decode", "geometry", "derive", "color", "stack", "hash", "en
 
 
 def write_report(
-    layout: Layout,
+    folder: Path,
     manifest: Manifest,
     receipts: Sequence[Receipt],
     seconds: float,
     built_samples: int,
     passed_over: Mapping[str, int],
 ) -> str:
-    """Write the report of the dataset that has just been published.
+    """Write `report.html` of a version that is about to be published.
 
     Args:
-        layout: Where it is.
-        manifest: What was published.
+        folder: The complete folder of the version, or its URL.
+        manifest: What it is.
         receipts: Those of all shards.
         seconds, built_samples, passed_over: As in `BuildFacts`.
 
     Returns:
-        Why it was not written; "" if it was. The dataset is published, so a report that fails must not make the build fail.
+        Why it was not written; "" if it was. The dataset is complete, so a report that fails must not make the build fail.
     """
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
     stages = {stage: total for stage, total in stages.items() if total}
@@ -50,13 +51,13 @@ def write_report(
     size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
     most = int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
     try:
-        data = Dataset(layout.out, manifest)
+        data = Dataset(folder, manifest)
         stats = statistics_of(data, most_samples=most)
         leaks = None
         if sum(split.samples for split in data.splits.values()) <= _MOST_COMPARED:
             pairs = find_leaks(data, most_pairs=100, from_records=False)
             leaks = pairs if sum(pairs.samples.values()) > min(pairs.unhashed, pairs.undigested) else None
-        write_content(layout.report, report_page(data, stats, leaks, facts))
+        durable_write(folder / REPORT, report_page(data, stats, leaks, facts))
     except Exception as error:
         return f"report.html was not written: {type(error).__name__}: {error}"
     return ""

@@ -11,7 +11,7 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,12 +30,21 @@ from tfprep.builder.planning.plan import (
     too_few_shards,
     warning_of_opencv,
 )
-from tfprep.builder.planning.state import CRASHED, ShardState, accept_code, check_replacement, explain, shard_states
-from tfprep.builder.receipts import Receipt, read_receipts
+from tfprep.builder.planning.state import (
+    CRASHED,
+    DAMAGED,
+    ShardState,
+    accept_code,
+    check_replacement,
+    explain,
+    shard_states,
+)
+from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
 from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
-from tfprep.errors import BuildError, RecipeError, SourceError
+from tfprep.dataset.names import SHARDS
+from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError, StorageError
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
@@ -44,7 +53,8 @@ from tfprep.storage.urls import is_remote, remove_file, size_of
 from tfprep.units import duration
 
 if TYPE_CHECKING:
-    from tfprep.builder.publish import Publication
+    from tfprep.dataset import Manifest
+    from tfprep.dataset.versions import NewVersion
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
@@ -101,7 +111,7 @@ class Build:
       options, on_progress: As in `tfprep.build`.
       engine: Where the tasks run.
       log_event: Reports an event.
-      publication: Makes the built shards the dataset; None for `publish`.
+      new: The version that is made, with the lock of the dataset; None for a part, which publishes nothing.
       started: `time.monotonic()` at the beginning.
       confirm: Asked, with a text, before shards are built again for which nothing but the user's code has changed.
     """
@@ -114,7 +124,7 @@ class Build:
     engine: Engine
     on_progress: OnProgress | None
     log_event: LogEvent
-    publication: Publication | None
+    new: NewVersion | None
     started: float
     confirm: Callable[[str], bool] | None = None
     _run: str = field(default_factory=lambda: secrets.token_hex(6))
@@ -165,15 +175,6 @@ class Build:
         self.log_event("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
         return summary
 
-    def build_shards(self, counts: Mapping[str, int], places: Iterable[tuple[str, int]]) -> list[Receipt]:
-        """Build these shards of a plan with so many shards by split."""
-        plan = make_plan(self.recipe, self.root, self.layout, counts=counts, on_warning=self.options.on_warning)
-        shards = [place for place in plan.starts if place in set(places)]
-        due = list(shard_states(plan, self.layout, shards))
-        self._remember(plan)
-        self._run_tasks(plan, due)
-        return _receipts(plan, self.layout, shards)
-
     def finish(self) -> BuildSummary:
         """Publish what the parts built."""
         plan = self._plan()
@@ -194,7 +195,10 @@ class Build:
     def _states(
         self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
     ) -> list[ShardState]:
-        states = list(shard_states(plan, self.layout, shards, identities=identities))
+        states = list(shard_states(plan, self.layout, shards, identities=identities, verify=self.options.verify))
+        for state in states:
+            if state.why == DAMAGED:  # a worker would take the receipt for that of a complete shard
+                withdraw_receipt(self.layout, state.split, state.shard)
         if of_code := [state for state in states if state.of_code]:
             self._settle_code(plan, of_code)
             states = [replace(one, why="") if one.of_code and self.options.accept_code else one for one in states]
@@ -235,15 +239,30 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import check_rejects, manifest_of, manifest_there, publish
+        from tfprep.builder.publish import check_rejects, manifest_of, publish
         from tfprep.dataset.other_readers import tfds_limits
 
-        # A build with on_bad="fail" ends at its first reject; those left are of shards that an earlier run built.
+        # A build with on_bad="fail" ends at its first bad sample; those left are of shards that an earlier run built.
         max_bad = 0.0 if self.options.on_bad == "fail" else self.options.max_bad
         check_rejects(self.layout, receipts, len(plan), max_bad)
-        before = manifest_there(self.layout)
+        assert self.new is not None
+        before = _manifest_there(self.layout)
         manifest = manifest_of(plan, receipts, most_common(one.forms for one in receipts), before)
-        manifest = (self.publication or publish)(self.layout, before, manifest, receipts)
+        if self.layout.at_store:  # fields that were added to a copy of a local dataset are in the folder of its version
+            manifest = replace(manifest, within=SHARDS).staying_in(
+                self.layout.current.name if self.layout.current else ""
+            )
+
+        def look(folder: Path, manifest: Manifest) -> None:
+            self._report(folder, manifest, plan, receipts)
+
+        manifest = publish(self.layout, self.new, before, manifest, receipts, self.options.keep, look)
+        if self.new.copied:
+            self.log_event(
+                "warning",
+                f"{self.new.copied} unchanged files were copied: the file system of {self.layout.out} has no hard links, so that "
+                "each version takes the space of a whole dataset",
+            )
         for group in (before.groups.keys() if before else set()) - manifest.groups.keys():
             self.log_event(
                 "warning",
@@ -253,25 +272,18 @@ class Build:
         forget_recipes(plan, self.layout)
         built = self._built
         samples = sum(state.samples for state in built)
-        if built or report or self.options.accept_code or size_of(self.layout.report) is None:
-            from tfprep.builder.report import empty_parts, notes_on_images, write_report
-
-            seconds = time.monotonic() - self.started
-            for line in notes_on_images(receipts):
-                self.log_event("warning", line)
-            for line in empty_parts(manifest):
-                self.log_event("empty", line)
-            if fault := write_report(self.layout, manifest, receipts, seconds, samples, plan.listing.tally):
-                self.log_event("report", fault)
-        for name, sentence in tfds_limits(manifest).items() if built or report else ():
-            self.log_event("warning", sentence, field=name)
+        if built or report:
+            for name, sentence in tfds_limits(manifest).items():
+                self.log_event("warning", sentence, field=name)
         infos = manifest.splits
         splits = {
             name: {"samples": info.samples, "variants": info.variants, "shards": info.shards, "bytes": info.bytes}
             for name, info in infos.items()
         }
+        assert self.new.before is not None
         summary = BuildSummary(
             out=self.layout.out,
+            path=self.new.before.path,
             records=sum(info.samples * info.variants for info in infos.values()),
             **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
             rejects=manifest.rejects,
@@ -284,6 +296,18 @@ class Build:
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
         return summary
+
+    def _report(self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        """Write the report of a version into its folder before it is published, and say what is missing in the data."""
+        from tfprep.builder.report import empty_parts, notes_on_images, write_report
+
+        seconds, samples = time.monotonic() - self.started, sum(state.samples for state in self._built)
+        for line in notes_on_images(receipts):
+            self.log_event("warning", line)
+        for line in empty_parts(manifest):
+            self.log_event("empty", line)
+        if fault := write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally):
+            self.log_event("report", fault)
 
     def _is_due(self, state: ShardState) -> bool:
         """A sample that crashed is not tried again in this process, which it would take down."""
@@ -394,6 +418,20 @@ def check_folders(root: Path, out: Path) -> None:
     local = not is_remote(root) and not is_remote(out)
     if str(root) == str(out) or (local and out.is_dir() and os.path.samefile(root, out)):
         raise BuildError(f"{out} holds the raw data; choose another folder with --out, such as {out / 'built'}")
+
+
+def _manifest_there(layout: Layout) -> Manifest | None:
+    """Return the manifest of the current version; None without one that can be read. Raises StorageError."""
+    from tfprep.dataset import read_manifest
+
+    try:
+        return None if layout.current is None else read_manifest(layout.current)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    except DatasetError:
+        return None
 
 
 def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, options: BuildOptions) -> Plan:

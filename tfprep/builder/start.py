@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, logged_events, worker_count
-from tfprep.dataset.names import INDEX
+from tfprep.dataset.names import POINTER
 from tfprep.engines import Ray
 from tfprep.errors import BuildError
 from tfprep.pool import LATER, InlinePool, Pool
@@ -18,8 +18,6 @@ from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.options import OnEvent, OnProgress
-    from tfprep.builder.publish import Publication
-    from tfprep.builder.receipts import Receipt
     from tfprep.builder.run import Build
     from tfprep.builder.schedule import Engine
     from tfprep.recipe import Recipe
@@ -135,22 +133,6 @@ def finish_build(
         return job.finish()
 
 
-def build_shards(
-    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str],
-    counts: Mapping[str, int], places: Iterable[tuple[str, int]], workers: int | None = None,
-) -> list[Receipt]:  # fmt: skip
-    """Build some shards into the private folder of `out`, a new folder, without publishing them; return their receipts.
-
-    Args:
-      recipe, out, data: As in `build`.
-      counts: Number of shards by split.
-      places: Split and number of the shards.
-      workers: As in `BuildOptions`.
-    """
-    with _job(recipe, out, data, BuildOptions(workers=workers), None, None) as job:
-        return job.build_shards(counts, places)
-
-
 @contextmanager
 def _job(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
@@ -169,7 +151,7 @@ def _job(
         path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
         is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
         # The build of a dataset that is there, or may be, may need no worker at all.
-        is_new = "://" not in os.fspath(out) and not os.path.exists(os.path.join(out, INDEX))
+        is_new = "://" not in os.fspath(out) and not os.path.exists(os.path.join(out, POINTER))
         if workers and cluster is None and is_there and is_new:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
@@ -179,24 +161,24 @@ def _job(
             data = "." if path is None else data_root(path)
         root = data if is_remote(data) else os.path.expanduser(data)
         _check_memory((root,), options, cluster)
-        from tfprep.builder.layout import locked, placed
+        from tfprep.builder.layout import placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
+        from tfprep.dataset.versions import NewVersion, locked
         from tfprep.sources.raw import raw_root
 
         raw = raw_root(root)
         loaded, file = loaded_recipe(recipe)
         layout = stack.enter_context(placed(os.path.expanduser(out), options.scratch))
         check_folders(raw, layout.out)
-        publication: Publication | None = None
-        if layout.at_store:
-            from tfprep.builder.at_store import locked_at_store
-
-            publication = stack.enter_context(locked_at_store(layout, shared=part is not None))
+        layout.make()
+        new: NewVersion | None = None
+        if part is None:
+            new = stack.enter_context(NewVersion(layout.out, layout.scratch))
         else:
-            stack.enter_context(locked(layout, shared=part is not None))
+            stack.enter_context(locked(layout.out, shared=True))
         log = layout.log if part is None else layout.part_log(part.number, part.parts)
         log_event = stack.enter_context(logged_events(log, on_event))
-        yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, publication, started)
+        yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, new, started)
 
 
 def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions, cluster: Ray | None) -> None:

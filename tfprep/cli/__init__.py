@@ -23,8 +23,7 @@ COMMANDS = {
     "remove-fields": "Remove fields that a model added.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
-    "repair": "Mend damaged files of a dataset.",
-    "clean": "Find what builds left at an object store, and remove it.",
+    "clean": "List older versions and what builds left, and remove them.",
     "check": "Find duplicates, and leaks between splits.",
     "export": "Write a dataset in another format.",
     "stats": "Print statistics, and draw them.",
@@ -40,7 +39,7 @@ COMMANDS = {
 _MODULES = {
     "build": ("build", "add-fields", "remove-fields"),
     "init": ("init",),
-    "files": ("index", "verify", "repair", "clean", "export"),
+    "files": ("index", "verify", "clean", "export"),
     "content": ("info", "check", "stats", "diff", "show"),
     "measure": ("bench", "advise", "doctor", "completion", "demo"),
 }

@@ -51,6 +51,10 @@ _QUIET_S = 2.0
         help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.")  # fmt: skip
 @option("--accept-code", is_flag=True,
         help="Keep shards for which nothing but your own code has changed, as if the present code had built them.")  # fmt: skip
+@option("--keep", type=click.IntRange(0), default=1,
+        help="Number of older versions that stay besides the current one; versions that are read stay too.")  # fmt: skip
+@option("--verify", is_flag=True,
+        help="Read all shards, and build again those whose bytes are not those that were built.")  # fmt: skip
 @option("--engine", type=click.Choice(["local", "ray"]), default="local",
         help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the most shards at a time.")  # fmt: skip
 @option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
@@ -72,8 +76,8 @@ _QUIET_S = 2.0
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
-    replace: bool, hash: bool,
-    reshard: bool, accept_code: bool, engine: str, address: str | None, part: str | None, finish: bool, dry_run: bool,
+    replace: bool, hash: bool, reshard: bool, accept_code: bool, keep: int, verify: bool, engine: str,
+    address: str | None, part: str | None, finish: bool, dry_run: bool,
     as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
@@ -98,7 +102,19 @@ def build_command(
         _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
         return
     options = BuildOptions(
-        workers, limit, on_bad, max_bad, sample_timeout, replace, hash, reshard, accept_code, scratch, on_warning
+        workers,
+        limit,
+        on_bad,
+        max_bad,
+        sample_timeout,
+        replace,
+        hash,
+        reshard,
+        accept_code,
+        scratch,
+        on_warning,
+        keep,
+        verify,
     )
 
     is_asked = sys.stdin.isatty() and sys.stderr.isatty() and not as_json
@@ -143,8 +159,9 @@ def build_command(
         with text.progress("sample", quiet=quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
             fields = compute_fields(recipe, summary, on_progress)
     if as_json:
+        paths = {name: str(path) for name, path in vars(summary).items() if name in ("out", "path")}
         added = {} if fields is None else {"model_fields": asdict(fields)}
-        text.print_json({**asdict(summary), "out": str(summary.out), **added})
+        text.print_json({**asdict(summary), **paths, **added})
     elif not quiet:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
         if fields is not None:
@@ -200,10 +217,10 @@ def _summary_text(summary: Any, finish: bool) -> str:
         lines.append(text.table([("node", "shards", "samples", "rejects", "state"), *nodes]))
     if summary.rejects:
         lines.append(
-            f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.out / 'rejects.jsonl'}"
+            f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
         )
     if built:
-        lines.append(f"Report: {summary.out / 'report.html'}")
+        lines.append(f"Report: {summary.path / 'report.html'}")
     if sizes := mixed_sizes(open_dataset(summary.out).manifest):
         lines.append(sizes)
     return "\n".join(lines)
@@ -302,11 +319,13 @@ def _worker(worker: WorkerProgress) -> str:
 @option("--devices", help="Number of GPUs, or their numbers as 0,2: a process for each. [default: this process]")
 @option("--part", metavar="NUMBER/PARTS", help="Compute one part of the shards, from 0, and publish nothing.")
 @option("--replace", is_flag=True, help="Allow fields of the same name by another model to be replaced.")
+@option("--verify", is_flag=True, help="Read all computed shards, and compute again those that are damaged.")
 @option("--explain", is_flag=True, help="Print why each shard would be computed, and compute nothing.")
 @json_option
 @quiet_option
 def add_fields_command(
-    dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, explain: bool, as_json: bool, quiet: bool
+    dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, verify: bool, explain: bool,
+    as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Compute the FIELDS of a Python file with a model, for the dataset in DATASET (a path or a URL), and store them beside it.
 
@@ -330,7 +349,7 @@ def add_fields_command(
     with text.progress("sample", quiet=quiet or as_json) as on_progress:
         summary = add_fields(
             dataset, fields, devices=names, part=(chosen.number, chosen.parts) if chosen else None,
-            replace=replace, on_progress=on_progress,
+            replace=replace, verify=verify, on_progress=on_progress,
         )  # fmt: skip
     if as_json or not quiet:
         text.print_result(as_json, asdict(summary), [_fields_text(summary)])
@@ -364,6 +383,6 @@ def remove_fields_command(dataset: str, name: str, as_json: bool) -> None:
     from tfprep.model_fields import remove_fields
 
     removed = remove_fields(dataset, name)
-    given_up = f"gave up the shards of {name} that were computed and not published; tfprep clean removes their files"
+    given_up = f"gave up the shards of {name} that were computed and not published; their files are removed"
     line = f"{dataset}: {'removed ' + ', '.join(removed) if removed else given_up}"
     text.print_result(as_json, {"removed": removed}, [line])

@@ -1,4 +1,4 @@
-"""The commands for a dataset's files: `tfprep index`, `verify`, `repair`, `clean` and `export`."""
+"""The commands for a dataset's files: `tfprep index`, `verify`, `clean` and `export`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tfprep.cli import text
 from tfprep.cli.options import FILE, PATH, json_option, option, quiet_option
 
 if TYPE_CHECKING:
-    from tfprep.builder.at_store import Leftovers
-    from tfprep.builder.repair import RepairSummary
+    from tfprep.dataset.clean import Leftovers
     from tfprep.dataset.imported.make import IndexReport
     from tfprep.export.export import Format
 
@@ -154,63 +153,13 @@ def verify_command(folder: str, as_json: bool) -> int:
         count = text.number(len(faults), "fault")
         if not faults:
             verdict = f"{folder}: no fault found ({text.size(checked)} checked)"
-        elif "://" in folder:
-            verdict = (
-                f"{count}. Delete the damaged objects, then run the build again: it builds the shards that are missing."
-            )
         else:
             verdict = (
-                f"{count}. tfprep repair {folder} builds the damaged files again, and no others. Files that only an index "
-                "refers to: write them again, then run tfprep index."
+                f"{count}. tfprep build RECIPE --out {folder} --verify builds the damaged shards again, and no others. Files "
+                "that only an index refers to: write them again, then run tfprep index."
             )
         text.echo(verdict)
     return 1 if faults else 0
-
-
-_KEYS_SHOWN = 10
-
-
-@click.command("repair")
-@click.argument("folder")
-@click.argument("recipe", type=PATH, required=False)
-@option("--data", type=PATH, help="Folder of the raw files. [default: as for tfprep build]")
-@option("--workers", type=click.IntRange(0), help="Number of worker processes, as for tfprep build.")
-@json_option
-def repair_command(folder: str, recipe: Path | None, data: Path | None, workers: int | None, as_json: bool) -> int:
-    """Mend the damaged and missing files of the dataset in FOLDER; leave all others alone.
-
-    Shards are built again from the raw files with RECIPE, the file that the dataset was built with, and take their place only if
-    they have the same bytes as before. Without RECIPE, what follows from other files is mended.
-
-    Exit status 1: something could not be mended; it is named.
-    """
-    from tfprep.builder.repair import repair
-
-    if "://" in folder:
-        raise click.UsageError(
-            f"{folder} is at a store, where no file can be mended; delete what tfprep verify names, then build again: that "
-            "builds the shards that are missing"
-        )
-    summary = repair(Path(folder), recipe, data, workers=workers, tell=lambda line: text.echo(line, err=True))
-    text.print_result(as_json, asdict(summary), _repair_lines(Path(folder), summary))
-    return 1 if summary.lost else 0
-
-
-def _repair_lines(folder: Path, summary: RepairSummary) -> Iterator[str]:
-    if not summary.faults:
-        yield f"{folder}: no fault found"
-    if summary.mended:
-        yield f"Mended: {', '.join(summary.mended)}"
-    for name, reason in summary.lost.items():
-        yield f"Not mended: {name}: {reason}"
-    if summary.lost_samples:
-        shown = ", ".join(summary.lost_samples[:_KEYS_SHOWN])
-        more = len(summary.lost_samples) - _KEYS_SHOWN
-        yield f"Lost samples: {shown}{f' and {more:,} more' if more > 0 else ''}"
-        yield (
-            "If the raw files are gone: tfprep index 'DIR/NAME-SPLIT.tfrecord-*-of-?????' --split SPLIT --on-bad skip "
-            "opens all records that are intact"
-        )
 
 
 _NAMED = 20
@@ -218,30 +167,35 @@ _NAMED = 20
 
 @click.command("clean")
 @click.argument("place")
+@option("--keep", type=click.IntRange(0), default=0, help="Number of older versions that stay.")
 @option("--remove", is_flag=True, help="Remove what is listed; refused while a build runs there.")
 @option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def clean_command(place: str, remove: bool, as_json: bool) -> None:
-    """List what builds and tfprep add-fields left at PLACE, a URL or a folder: objects that the dataset does not refer to.
+def clean_command(place: str, keep: int, remove: bool, as_json: bool) -> None:
+    """List the older versions of the dataset at PLACE, a folder or a URL, and objects at a store that no version refers to.
 
-    Loaders that opened an earlier dataset there still read its objects: remove them when those have ended. Other files are left
-    alone.
+    A version in a folder that a process reads is not removed. At a store nothing shows that a version is read: remove older ones
+    when the loaders that opened them have ended. Other files stay.
     """
-    from tfprep.builder.at_store import clean
+    from tfprep.dataset.clean import clean
 
-    leftovers = clean(place, remove=remove)
-    text.print_result(as_json, asdict(leftovers), _clean_lines(leftovers))
+    leftovers = clean(place, keep=keep, remove=remove)
+    text.print_result(as_json, asdict(leftovers), _clean_lines(leftovers, remove))
 
 
-def _clean_lines(leftovers: Leftovers) -> Iterator[str]:
+def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
+    for number, own in leftovers.versions.items():
+        yield f"  version {number}: {text.size(own)} that no other version shares"
     objects = leftovers.unreferenced
     yield from (f"  {info.name}  {text.size(info.bytes)}" for info in objects[:_NAMED])
     if len(objects) > _NAMED:
         yield f"  ... and {len(objects) - _NAMED:,} more"
-    verb, size = "removed" if leftovers.removed else "found", text.size(sum(info.bytes for info in objects))
-    yield (
-        f"{leftovers.url}: {verb} {text.number(len(objects), 'unreferenced object')} of {size}"
-        + ("" if leftovers.removed or not objects else "; --remove removes them")
-    )
+    found = f"{text.number(len(leftovers.versions), 'older version')}"
+    if objects:
+        found += (
+            f", {text.number(len(objects), 'unreferenced object')} of {text.size(sum(one.bytes for one in objects))}"
+        )
+    rest = f"; {text.size(leftovers.freed)} are free again" if removed else "; --remove removes them"
+    yield f"{leftovers.place}: {found}{rest if leftovers.versions or objects else ''}"
     if leftovers.unfinished:
         size = text.size(sum(info.bytes for info in leftovers.unfinished))
         yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.dataset.dataset import Dataset, open_dataset, read_manifest
+    from tfprep.dataset.dataset import Dataset, open_dataset
     from tfprep.dataset.imported.make import IndexOptions, IndexReport, index_tfrecords
-    from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics
+    from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
     from tfprep.dataset.records_source import Records
 
 __all__ = [
@@ -24,8 +24,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "imported.make": ["IndexOptions", "IndexReport", "index_tfrecords"],
-        "dataset": ["Dataset", "open_dataset", "read_manifest"],
+        "dataset": ["Dataset", "open_dataset"],
         "records_source": ["Records"],
-        "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics"],
+        "manifest": ["FieldInfo", "FileInfo", "Manifest", "SplitInfo", "Statistics", "read_manifest"],
     },
 )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,28 +18,25 @@ from tfprep.dataset.imported.shards import check_shards, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import (
-    BESIDE,
-    MANIFEST,
-    MOST_BYTES,
     AddedFields,
     FieldInfo,
+    FileDigest,
     FileInfo,
     Manifest,
     SplitInfo,
     crc32c_of,
+    load_manifest,
     parse_manifest,
+    read_manifest,
 )
-from tfprep.dataset.names import PRIVATE
-from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, SampleError, StorageError
+from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
+from tfprep.dataset.versions import Held, Version, hold, hold_current
+from tfprep.errors import DatasetError, RecordError, SampleError
 from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
-from tfprep.storage.local import FileIdentity, identity_of, regular_identities, regular_identity
-from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, file_size, file_state, folder_at, is_remote, listed_sizes, open_file, size_of
+from tfprep.storage.local import FileIdentity, regular_identities, regular_identity
+from tfprep.storage.urls import PathOrUrl, file_size, is_remote, listed_sizes, open_file
 
-PUBLICATION_S, PAUSE_S = 2.0, 0.02
-"""How long opening waits for the end of a publication, and between two looks. It takes less for most datasets; a build that was
-killed meanwhile leaves a dataset that can be read as it is."""
 _ROWS = 8192
 """Rows of `locations.bin` that are looked up at a time."""
 
@@ -53,21 +49,29 @@ def check_no_link(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Dataset:
-    """An opened dataset. Opening reads `tfprep.json` alone; the index is read by split, variant and column when it is asked for.
+    """One version of a dataset, opened. Builds leave it as it is, and do not remove it while this object is there.
+
+    Opening reads `manifest.json` only; the index is read by split, variant and column when it is asked for.
 
     Attributes:
-        path: The folder, or a `Url`.
-        manifest: What `tfprep.json` says.
-        opened: The identity of `tfprep.json` when it was read; None at a URL, and in another process.
+        path: The folder of the version, or its `Url`.
+        manifest: What `manifest.json` says.
+        version: The version; None for a folder that was not opened as one.
     """
 
     path: Path
     manifest: Manifest
-    opened: FileIdentity | None = field(default=None, repr=False, compare=False)
+    version: Version | None = field(default=None, repr=False, compare=False)
+    _held: Held | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process may run on another machine, which numbers the devices of a network otherwise."""
-        return {**self.__dict__, "opened": None}
+        return {**self.__dict__, "_held": None}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        """Hold the version in this process too. Raises DatasetError if it was removed meanwhile."""
+        self.__dict__.update(state)
+        if self.version is not None:
+            self.__dict__["_held"] = hold(self.version)
 
     def __repr__(self) -> str:
         splits = ", ".join(
@@ -134,23 +138,18 @@ class Dataset:
 
         Raises:
             DatasetError: It is missing or damaged.
-            DatasetReplacedError: These fields were computed anew since this dataset was opened.
         """
         if group not in self._added:
-            entry = self.manifest.groups[group]
-            try:
-                self._added[group] = self._open_added(entry)
-            except DatasetError as error:
-                self.check_not_replaced(error)
-                if read_manifest(self.path).groups.get(group) != entry:
-                    raise DatasetReplacedError(
-                        f"the fields {group!r} of {self.path} were computed anew or removed since it was opened; open it again"
-                    ) from error
-                raise
+            with self._named_if_removed():
+                self._added[group] = self._open_added(self.manifest.groups[group])
         return self._added[group]
 
+    def folder_of(self, entry: AddedFields) -> Path:
+        """Return the folder of added fields."""
+        return (self.path.parent / entry.within if entry.within else self.path) / entry.folder
+
     def _open_added(self, entry: AddedFields) -> Dataset:
-        folder = self.path / entry.folder
+        folder = self.folder_of(entry)
         check_no_link(folder)
         content = load_manifest(folder)
         if hashlib.sha256(content).hexdigest() != entry.sha256:
@@ -168,7 +167,7 @@ class Dataset:
                 )
         if manifest.fields != entry.fields:
             raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep add-fields")
-        return Dataset(folder, manifest, _identity(folder))
+        return Dataset(folder, manifest, self.version, self._held)
 
     @cached_property
     def _added(self) -> dict[str, Dataset]:
@@ -182,12 +181,17 @@ class Dataset:
 
     @property
     def shards_folder(self) -> Path:
-        """The folder or URL of the shards: the dataset's own, or the one that an imported dataset refers to."""
-        return self.path if self.manifest.imported is None else root_of(self.path, self.manifest)
+        """The folder or URL of the shards: the version's own, that of all versions, or that of an imported dataset."""
+        if self.manifest.imported is None:
+            return self.path.parent / self.manifest.within if self.manifest.within else self.path
+        root: Path = root_of(self.path, self.manifest)
+        return root
 
     def shard_path(self, file: FileInfo) -> Path:
-        """Return the path of a shard, which lies elsewhere if the dataset is an imported one."""
-        return self.path / file.name if self.manifest.imported is None else path_below(self.shards_folder, file.name)
+        """Return the path of a shard."""
+        folder = self.shards_folder
+        path: Path = folder / file.name if self.manifest.imported is None else path_below(folder, file.name)
+        return path
 
     def feature(self, field: str) -> str:
         """Return the name that a field has in the Examples."""
@@ -197,10 +201,8 @@ class Dataset:
         """Return what the manifest says about one shard file."""
         return self.split(split).files[variant][shard]
 
-    def check_files(
-        self, split: str, variants: Iterable[int], *, sizes: bool = True
-    ) -> list[FileIdentity] | list[None]:
-        """Check that the shards of a split are regular files of this folder, of the sizes that the manifest gives.
+    def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> Sequence[FileIdentity | None]:
+        """Check that the shards of a split are regular files of their folder, of the sizes that the manifest gives.
 
         At a URL, names and sizes are compared with a listing of the folder, if its store has one: more would cost a request a
         file.
@@ -211,41 +213,36 @@ class Dataset:
             sizes: Whether another size is an error; if not, records that are cut short show when they are read.
 
         Returns:
-            The identity of each file, in order, to be compared when it is opened; None at a URL.
+            The identity of each imported shard, which another tool may replace while it is read; None for those of a version.
 
         Raises:
-            DatasetError: A file is missing, is no regular file, leads out of the folder, or has another size.
-            DatasetReplacedError: Another build replaced the dataset since it was opened.
+            DatasetError: The version was removed; or a file is missing, is not a regular file, leads out of the folder, or has
+                another size.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
         if self.manifest.imported is not None:
             check_shards(self.path, self.manifest, split, lambda: self.locations(split, range(1)), sizes=sizes)
             paths = [self.shard_path(file) for file in files]
-            return [regular_identity(path) for path in paths if not is_remote(path)] or [None] * len(paths)
-        with self._watch_for_another_build():
-            identities: list[FileIdentity] = []
-            if is_remote(self.path):
-                found = listed_sizes(self.path)
+            return [None if is_remote(path) else regular_identity(path) for path in paths]
+        folder = self.shards_folder
+        with self._named_if_removed():
+            if is_remote(folder):
+                found = listed_sizes(folder)
                 for file in files if found else ():
                     if file.name not in found:
                         raise DatasetError(
-                            f"{self.path / file.name} does not exist in its store; is the dataset complete?"
+                            f"{folder / file.name} does not exist in its store; is the dataset complete?"
                         )
             else:
-                identities = list(regular_identities(self.path, (file.name for file in files)))
+                identities = regular_identities(folder, (file.name for file in files))
                 found = {file.name: identity.bytes for file, identity in zip(files, identities, strict=True)}
             for file in files if sizes else ():
                 if found.get(file.name, file.bytes) != file.bytes:
                     raise DatasetError(
-                        f"{self.path / file.name} holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}; copy the file "
-                        "again, or run the build again. tfprep verify lists all damage"
+                        f"{folder / file.name} holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}; copy the file "
+                        "again, or run tfprep build --verify. tfprep verify lists all damage"
                     )
-        if is_remote(self.path):
-            return [None] * len(files)
-        # A publication replaces tfprep.json before any shard: the files that were looked at before are those that it describes.
-        if self.opened != _identity(self.path) and self._describes_another_build():
-            raise self._replaced()
-        return identities
+        return [None] * len(files)
 
     def index(
         self, split: str, variant: int = 0, columns: Sequence[str] | None = None, first: int | None = None
@@ -264,11 +261,9 @@ class Dataset:
         info = self.split(split)
         if not 0 <= variant < info.variants:
             raise DatasetError(f"split {split!r} has {info.variants} variants, numbered from 0; there is no {variant}")
-        with self._watch_for_another_build():
-            self._check_index()
-            rows = read_index(self.path, self.manifest, split, variant, columns, first)
-            self._check_index()  # It may have been replaced after it was compared.
-        return rows
+        with self._named_if_removed():
+            assert self._checked_index
+            return read_index(self.path, self.manifest, split, variant, columns, first)
 
     def shard_rows(self, split: str, columns: Sequence[str]) -> Iterator[tuple[int, FileInfo, pa.Table]]:
         """Yield the number, the file and the rows of the index of each shard, variant after variant; errors as of `index`."""
@@ -284,8 +279,8 @@ class Dataset:
         Raises:
             DatasetError: `locations.bin` is missing or damaged.
         """
-        path = self.path / self.manifest.locations
-        return Locations(path, self.manifest, split, variants, self._watch_for_another_build)
+        with self._named_if_removed():
+            return Locations(self.path / LOCATIONS, self.manifest, split, variants)
 
     def samples(
         self, split: str, variant: int = 0, positions: Sequence[int] | None = None, fields: Sequence[str] | None = None
@@ -327,7 +322,7 @@ class Dataset:
         self.check_files(split, [variant], sizes=False)
         for position, shard, frame, crc in self._frames(split, variant, positions):
             path = self.shard_path(self.file(split, variant, shard))
-            with self._watch_for_another_build(), open_file(path) as file:
+            with self._named_if_removed(), open_file(path) as file:
                 payload = read_record(file, path, frame, position, payload_crc=crc)
             try:
                 yield self.decode(payload, fields)
@@ -367,169 +362,57 @@ class Dataset:
             raise SampleError(str(error)) from error
 
     @contextmanager
-    def _watch_for_another_build(self) -> Iterator[None]:
-        """Say so if what is wrong inside comes from a build that replaced the dataset since it was opened."""
+    def _named_if_removed(self) -> Iterator[None]:
+        """Say so if what is wrong inside comes from the removal of this version."""
         try:
             yield
-        except DatasetError as error:
-            if not isinstance(error, DatasetReplacedError):
-                self.check_not_replaced(error)
+        except DatasetError:
+            if self.version is not None:
+                hold(self.version)
             raise
 
-    def check_not_replaced(self, error: Exception | None = None) -> None:
-        """Raise DatasetReplacedError if a build was published in this place since this was opened. Added fields do not count.
-
-        Args:
-            error: What was wrong, which may come from that.
-        """
-        now = _identity(self.path)
-        if self.opened and now:  # the same build may have been published once more, in other files
-            is_replaced = False
-            if self.opened != now:
-                try:
-                    there = read_manifest(self.path)
-                    is_replaced = there == self.manifest or replace(there, added=self.manifest.added) != self.manifest
-                except DatasetError:
-                    is_replaced = True
-        else:
-            is_replaced = self._describes_another_build()
-        if is_replaced:
-            raise self._replaced() from error
-
     def fields_added_since(self) -> list[str]:
-        """Return the names of the fields that were added since this was opened; none where `tfprep.json` cannot be read."""
+        """Return the names of the fields that were added since this was opened; none where that cannot be read."""
+        if self.version is None:
+            return []
         try:
-            now = read_manifest(self.path).groups.values()
+            now = open_dataset(self.version.root).manifest.groups.values()
         except DatasetError:
             return []
         return [name for one in now for name in one.fields if name not in self.fields]
 
-    def _describes_another_build(self) -> bool:
+    @cached_property
+    def _checked_index(self) -> FileDigest:
+        """The digest of the index. It is compared with the file once, which never changes."""
+        path, expected = self.path / INDEX, self.manifest.files[INDEX]
         try:
-            return replace(read_manifest(self.path), added=self.manifest.added) != self.manifest
-        except StorageError as error:
-            return isinstance(
-                error.__cause__, FileNotFoundError
-            )  # a store that does not answer says nothing about builds
-        except DatasetError:
-            return True
-
-    def _replaced(self) -> DatasetReplacedError:
-        if not is_remote(self.path) and not self.path.exists():
-            return DatasetReplacedError(f"{self.path} was deleted or moved since it was opened")
-        return DatasetReplacedError(f"{self.path} was replaced by another build since it was opened; open it again")
-
-    def _check_index(self) -> None:
-        """Compare the index with the size and CRC-32C in `tfprep.json`, at first use and whenever the file was replaced."""
-        path = self.path / self.manifest.index
-        expected = self.manifest.files[self.manifest.index]
-        try:
-            state = file_state(path)
+            found = crc32c_of(path), file_size(path)
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise DatasetError(f"{path} is missing; {self.manifest.way_out}") from None
             raise
-        if state == self._checked_index.get("state"):
-            return
-        if (crc32c_of(path), file_size(path)) != (expected.crc32c, expected.bytes):
+        if found != (expected.crc32c, expected.bytes):
             raise DatasetError(
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
                 f"copy the whole dataset again, or {self.manifest.way_out}"
             )
-        self._checked_index["state"] = state
-
-    @cached_property
-    def _checked_index(self) -> dict[str, object]:
-        """The state of the index's file when it was compared last."""
-        return {}
+        return expected
 
 
-def open_dataset(path: PathOrUrl) -> Dataset:
+def open_dataset(path: PathOrUrl, version: int | None = None) -> Dataset:
     """Open the dataset in this folder or at this URL, for inspection without a loader (`tfprep.open` returns one with loaders).
 
-    Raises:
-        DatasetError: There is no dataset that this version reads.
-    """
-    return Dataset(*read_dataset(folder_at(path)))
-
-
-def read_dataset(folder: Path) -> tuple[Path, Manifest, FileIdentity | None]:
-    """Read what makes a `Dataset`: its folder, which may lie beside imported shards, its manifest, and that file's identity.
-
-    What a publication changes meanwhile is read again: a dataset whose files still have the hidden names of one loses them soon.
+    Args:
+        path: The folder or URL of a dataset, or of one of its versions.
+        version: The number of the version; None for the current one.
 
     Raises:
-        DatasetError: There is none, or something is wrong with it; the message says what to do.
+        DatasetError: There is no dataset that this version of tfprep reads.
     """
-    if isinstance(folder, Path) and folder.is_file():
-        raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
-    if not is_remote(folder):  # where each look is a request
-        folder = manifest_folder(folder)
-    end = time.monotonic() + PUBLICATION_S
-    while True:
-        before = _identity(folder)
-        try:
-            manifest = read_manifest(folder)
-        except DatasetError as error:
-            is_missing = is_remote(folder) and isinstance(error.__cause__, FileNotFoundError)
-            if is_missing and (beside := manifest_folder(folder)) != folder:
-                return read_dataset(beside)
-            if time.monotonic() > end or before == _identity(folder):
-                raise
-        else:
-            still = before == _identity(folder) and not manifest.index.startswith(".")
-            if still or time.monotonic() > end:
-                return folder, manifest, before
-        time.sleep(PAUSE_S)
+    return Dataset(*read_dataset(path, version))
 
 
-def manifest_folder(folder: Path) -> Path:
-    """Return the folder of a dataset's `tfprep.json`: this one, or for imported shards the one that lies beside them."""
-    if size_of(folder / MANIFEST) is None and size_of(folder / BESIDE / MANIFEST) is not None:
-        return folder / BESIDE
-    return folder
-
-
-def _identity(folder: Path) -> FileIdentity | None:
-    """Return the identity of `tfprep.json`; None where there is none, and at a URL, where each look is a request."""
-    if is_remote(folder):
-        return None
-    try:
-        return identity_of((folder / MANIFEST).stat())
-    except OSError:
-        return None
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read and check the `tfprep.json` of a folder.
-
-    Raises:
-        DatasetError: There is none, or something is wrong with it; the message says what to do.
-    """
-    return parse_manifest(load_manifest(folder), folder / MANIFEST)
-
-
-def load_manifest(folder: Path) -> bytes:
-    """Return the bytes of `tfprep.json`; DatasetError if they cannot be read."""
-    path = folder / MANIFEST
-    try:
-        if is_remote(path):  # with one request: between two of them it may be replaced
-            return bytes(open_store(folder).read(MANIFEST, 0, MOST_BYTES + 1))
-        with open_file(path) as file:
-            return file.read(MOST_BYTES + 1)
-    except DatasetError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise DatasetError(f"{folder} holds no {MANIFEST}: {_why_not(folder)}") from error.__cause__
-        raise
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
-
-
-def _why_not(folder: Path) -> str:
-    if is_remote(folder):
-        return "check the URL; `tfprep build RECIPE --out FOLDER` makes a dataset"
-    if not folder.exists():
-        return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
-    if (folder / PRIVATE).is_dir():
-        return "a build has begun here and not finished; run the same command again and it continues"
-    return "it is not a dataset built by tfprep; `tfprep index` makes one of TFRecords that another tool wrote"
+def read_dataset(path: PathOrUrl, version: int | None = None) -> tuple[Path, Manifest, Version, Held | None]:
+    """Read what makes a `Dataset`; arguments and errors are those of `open_dataset`."""
+    found, held = hold_current(path, version)
+    return found.path, read_manifest(found.path), found, held

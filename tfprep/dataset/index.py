@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
+from tfprep.dataset.names import INDEX
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
@@ -128,7 +129,7 @@ def read_index(
     Raises:
         DatasetError: The index cannot be read, or its rows cannot be those of this dataset.
     """
-    path = folder / manifest.index
+    path = folder / INDEX
     files = manifest.splits[split].files[variant]
     try:
         with _opened(path) as file:
@@ -137,7 +138,7 @@ def read_index(
             rows = sum(counts)
             if rows != manifest.splits[split].samples:
                 raise DatasetError(
-                    f"{path} lists {rows} records of split {split!r}, variant {variant}; tfprep.json says "
+                    f"{path} lists {rows} records of split {split!r}, variant {variant}; manifest.json says "
                     f"{manifest.splits[split].samples}; {manifest.way_out}"
                 )
             if first is not None:

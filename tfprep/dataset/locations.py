@@ -2,7 +2,7 @@
 
 The rows stand in the order of the index: by split, variant, shard and position in the shard. A row (`row_type`) holds the
 frame's `offset` in its shard, its `size` and `payload_crc`, the `label` if the index has one number a record, and for each
-stored field `FIELD_offset` (from the beginning of the frame) and `FIELD_size`. `tfprep.json` holds the CRC-32C of the rows of
+stored field `FIELD_offset` (from the beginning of the frame) and `FIELD_size`. `manifest.json` holds the CRC-32C of the rows of
 each shard: they are compared, and the numbers checked, when a row of that shard is first used. The first batch of a dataset of
 any size thus needs some pages of the file alone.
 
@@ -11,8 +11,7 @@ All of it follows from `index.parquet`, which is for people and tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -31,7 +30,6 @@ from tfprep.fields import Array
 from tfprep.storage.urls import file_size, is_remote, open_file
 
 RowType = np.dtype[np.void]
-Watch = Callable[[], AbstractContextManager[None]]
 
 
 def row_type(fields: Mapping[str, FieldInfo]) -> RowType:
@@ -77,7 +75,7 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
     if crcs is None:
-        raise DatasetError(f"{index} lists another number of records than tfprep.json")
+        raise DatasetError(f"{index} lists another number of records than manifest.json")
     left = iter(crcs)
     splits = {
         name: replace(info, rows_crc32c=tuple(tuple(next(left) for _ in files) for files in info.files))
@@ -121,7 +119,7 @@ def _mapped(path: Path, row: RowType, first: int, count: int) -> Array:
 class Locations:
     """The rows of consecutive variants of a split. Those of a shard are checked when one of them is first used."""
 
-    def __init__(self, path: Path, manifest: Manifest, split: str, variants: range, watch: Watch) -> None:
+    def __init__(self, path: Path, manifest: Manifest, split: str, variants: range) -> None:
         """Map the rows into memory, or read them if they lie at a URL.
 
         Args:
@@ -129,15 +127,14 @@ class Locations:
             manifest: What the dataset is.
             split: One of its splits.
             variants: Variants that follow each other.
-            watch: A context for errors of the file, which may have been replaced by another build.
 
         Raises:
             DatasetError: The file is missing or has another size.
         """
         info = manifest.splits[split]
         files = [file for variant in variants for file in info.files[variant]]
-        self._path, self._watch = path, watch
-        self._way_out = manifest.way_out if manifest.imported else "`tfprep repair` writes it anew"
+        self._path = path
+        self._way_out = manifest.way_out
         self._ends = np.cumsum([file.records for file in files])
         self._file_bytes = [file.bytes for file in files]
         self._crcs = [crc for variant in variants for crc in info.rows_crc32c[variant]]
@@ -149,10 +146,9 @@ class Locations:
         for name, one in manifest.splits.items():
             first = total + variants.start * one.samples if name == split else first
             total += one.variants * one.samples
-        with watch():
-            if (found := file_size(path)) != row.itemsize * total:
-                raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._way_out}")
-            self._rows = _mapped(path, row, first, info.samples * len(variants))
+        if (found := file_size(path)) != row.itemsize * total:
+            raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._way_out}")
+        self._rows = _mapped(path, row, first, info.samples * len(variants))
         self.nbytes = self._rows.nbytes if is_remote(path) else 0  # pages that are mapped belong to the system
 
     def __len__(self) -> int:
@@ -167,8 +163,7 @@ class Locations:
         if not self._is_checked:
             shards = self.shards(numbers)
             for shard in np.unique(shards[self._unchecked[shards]]).tolist():
-                with self._watch():
-                    self._check_shard(shard)
+                self._check_shard(shard)
                 self._unchecked[shard] = False
             self._is_checked = not self._unchecked.any()
         rows: Array = self._rows[numbers]

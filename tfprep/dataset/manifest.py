@@ -1,4 +1,4 @@
-"""`tfprep.json`: what a dataset is, as plain JSON that reading never executes.
+"""`manifest.json`: what a version of a dataset is, as plain JSON that reading never executes.
 
 The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`), so that a change of any byte is found.
 
@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,16 @@ import numpy as np
 
 from tfprep.codecs import from_description
 from tfprep.codecs.raw import require_bfloat16
-from tfprep.dataset.names import INDEX, LOCATIONS, check_file_name, check_name
+from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, check_file_name, check_name
 from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain_leaf, wrong
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
-from tfprep.storage.urls import open_file
+from tfprep.storage.store import open_store
+from tfprep.storage.urls import is_remote, open_file
 from tfprep.units import printable
 
-FORMAT_VERSION = 2
-MANIFEST = "tfprep.json"
-BESIDE = "tfprep-index"
-"""The folder of an imported dataset that lies beside its shards."""
+FORMAT_VERSION = 3
 NOT_SEALED = "was changed after it was written: its own checksum is wrong"
 
 
@@ -114,12 +112,11 @@ class Imported:
     """More of a dataset of TFRecords that other tools wrote, which `tfprep index` made.
 
     Attributes:
-        root: The folder that all shards are in or below: relative to that of `tfprep.json`, absolute, or a URL.
+        root: The folder that all shards are in or below: relative to that of `manifest.json`, absolute, or a URL.
         features: The name that each field has in the Examples.
         left_out: The features that are no fields, and why.
         versions: By split, for each shard a text that changes when the file is written.
         commands: By split, the command that indexes it.
-        fixed: The fields whose numbers are places in the image in a form that is not known: they cannot follow geometry.
     """
 
     root: str
@@ -127,7 +124,6 @@ class Imported:
     left_out: Mapping[str, str]
     versions: Mapping[str, tuple[str, ...]]
     commands: Mapping[str, str]
-    fixed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,10 +132,11 @@ class AddedFields:
 
     Attributes:
         folder: The name of its folder, inside that of this dataset.
-        sha256: The SHA-256 of its `tfprep.json`, in hexadecimal.
+        sha256: The SHA-256 of its `manifest.json`, in hexadecimal.
         fields: What it stores.
         variants: By split, the number of variants that have these fields: the first ones. A split that is not named has none.
         pixels: Whether the values belong to the pixels of the stored variant, so that they do not follow an op at load.
+        within: The folder, beside that of the version, that `folder` is in; "" for the version's own.
     """
 
     folder: str
@@ -147,14 +144,16 @@ class AddedFields:
     fields: Mapping[str, FieldInfo]
     variants: Mapping[str, int]
     pixels: bool
+    within: str = ""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that `tfprep.json` holds.
+    """All that `manifest.json` holds.
 
     `classes` and `class_counts` are by field; counts are of variant 0, by split. `files` holds the digests of the published files
-    that are no shards, by name: the index (its name is `index`), `locations.bin`, the files for TensorFlow Datasets, the rejects.
+    that are not shards, by name: the index, `locations.bin`, the files for TensorFlow Datasets, the rejected samples.
+    `within` is the folder of the shards, beside that of the version, such as `shards` at a store; "" for the version's own.
     `imported` is None for a built dataset; where it is not, there is no recipe. `added` holds the fields that models computed, by
     the name that `tfprep add-fields` gave them together; None without any.
     """
@@ -172,19 +171,7 @@ class Manifest:
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     imported: Imported | None = None
     added: Mapping[str, AddedFields] | None = None
-
-    @property
-    def index(self) -> str:
-        """The name of the index's file. It is a hidden name while a build replaces an older dataset."""
-        return self._named(INDEX)
-
-    @property
-    def locations(self) -> str:
-        """The name of `locations.bin`, hidden like that of the index."""
-        return self._named(LOCATIONS)
-
-    def _named(self, ending: str) -> str:
-        return next((name for name in self.files if name.endswith(ending)), ending)
+    within: str = ""
 
     @property
     def groups(self) -> Mapping[str, AddedFields]:
@@ -202,8 +189,13 @@ class Manifest:
         """The command that mends what is wrong with the dataset's files, for messages."""
         return "run tfprep index again" if self.imported else "run the build again, it writes it anew"
 
+    def staying_in(self, folder: str) -> Manifest:
+        """Return the manifest of a version at a store whose own shards and added fields stay in `folder`, where they are."""
+        added = {name: replace(entry, within=entry.within or folder) for name, entry in self.groups.items()}
+        return replace(self, within=self.within or folder, added=added or None)
+
     def to_json(self) -> str:
-        """The text of `tfprep.json`, with its own checksum at the end."""
+        """The text of `manifest.json`, with its own checksum at the end."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.added is None:
             del own["added"]
@@ -285,7 +277,7 @@ _AROUND = ("format_version", "sha256")
 
 
 def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manifest:
-    """Check the content of `tfprep.json` and return what it says.
+    """Check the content of `manifest.json` and return what it says.
 
     Args:
         content: The bytes of the file.
@@ -322,6 +314,27 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     except (WrongJsonError, DatasetError) as error:
         raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
     return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the `manifest.json` of a version's folder.
+
+    Raises:
+        DatasetError: There is none, or something is wrong with it; the message says what to do.
+    """
+    return parse_manifest(load_manifest(folder), folder / MANIFEST)
+
+
+def load_manifest(folder: Path) -> bytes:
+    """Return the bytes of `manifest.json`; DatasetError if they cannot be read."""
+    path = folder / MANIFEST
+    try:
+        if is_remote(path):
+            return bytes(open_store(folder).read(MANIFEST, 0, MOST_BYTES + 1))
+        with open_file(path) as file:
+            return file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
 
 
 def _leaf(kind: type) -> Callable[[Any], Any]:
@@ -453,9 +466,12 @@ def _check_sha256(way: str, value: str) -> None:
 
 
 def _check_files(manifest: Manifest) -> None:
-    for name in (manifest.index, manifest.locations):
+    for name in (INDEX, LOCATIONS):
         if name not in manifest.files:
             raise DatasetError(f"files does not name {name}")
+    for folder in (manifest.within, *(entry.within for entry in manifest.groups.values())):
+        if folder:
+            check_file_name(folder)
     for name, digest in manifest.files.items():
         check_file_name(name)
         _check_sha256(name, digest.sha256)

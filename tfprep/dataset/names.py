@@ -6,9 +6,18 @@ import re
 
 from tfprep.errors import DatasetError
 
+POINTER = "tfprep.json"
+"""The pointer of a dataset, which names its current version."""
+MANIFEST = "manifest.json"
+"""What a version is."""
+SHARDS = "shards"
+"""The folder of a dataset at a store that holds the shards of all its versions."""
+BESIDE = "tfprep-index"
+"""The folder of an imported dataset that lies beside its shards."""
 INDEX = "index.parquet"
 LOCATIONS = "locations.bin"
 REJECTS = "rejects.jsonl"
+REPORT = "report.html"
 PRIVATE = ".tfprep"
 """Receipts and the lock of a build; readers do not look into it."""
 
@@ -38,13 +47,8 @@ def variant_split(split: str, variant: int) -> str:
     return split if variant == 0 else f"{split}_v{variant}"
 
 
-def hidden_name(name: str, sha256: str) -> str:
-    """Return a second name for a file of this content, under which a build publishes it before it replaces the usual name."""
-    return f".{sha256[:16]}.{name}"
-
-
 def stored_name(name: str, sha256: str) -> str:
-    """Return the name of a file of this content at an object store, where nothing can be renamed and others may read.
+    """Return the name of a file of this content at an object store, where all versions share the shards.
 
     A name belongs to one content, so builds never write over one another's objects. It begins with the digest because stores
     spread their load by the beginnings of names.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfprep.codecs import from_description
 from tfprep.dataset.manifest import FileDigest, Manifest
-from tfprep.dataset.names import variant_split
+from tfprep.dataset.names import INDEX, variant_split
 from tfprep.dataset.plain_json import indented
 from tfprep.fields import Kind
 
@@ -131,7 +131,10 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
     samples = sum(split.samples for split in manifest.splits.values())
     labels = [info.spec.shape for info in manifest.fields.values() if info.spec.kind == "label"]
     columns = {**_COLUMNS, "size": "sc:Integer", **({"label": "sc:Integer"} if labels and labels[0] == () else {})}
-    shards = [_file(file.name, "application/octet-stream", file.bytes, file.sha256) for file in manifest.shard_files()]
+    folder = f"../{manifest.within}/" if manifest.within else ""
+    shards = [
+        _file(file.name, "application/octet-stream", file.bytes, file.sha256, folder) for file in manifest.shard_files()
+    ]
     records = {
         "@type": "cr:RecordSet",
         "@id": "records",
@@ -140,7 +143,7 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
         "field": [
             {
                 "@type": "cr:Field", "@id": f"records/{name}", "name": name, "dataType": kind,
-                "source": {"fileObject": {"@id": manifest.index}, "extract": {"column": name}},
+                "source": {"fileObject": {"@id": INDEX}, "extract": {"column": name}},
             }
             for name, kind in columns.items()
         ],
@@ -151,15 +154,15 @@ def croissant_text(manifest: Manifest, index: FileDigest) -> str:
         "conformsTo": f"{_VOCABULARY}1.0",
         "name": manifest.name,
         "description": f"{samples} samples in {', '.join(manifest.splits)}; fields: {', '.join(manifest.fields)}.",
-        "distribution": [_file(manifest.index, "application/x-parquet", index.bytes, index.sha256), *shards],
+        "distribution": [_file(INDEX, "application/x-parquet", index.bytes, index.sha256), *shards],
         "recordSet": [records, *_class_names(manifest)],
     }
     return indented(document) + "\n"
 
 
-def _file(name: str, encoding: str, size: int, sha256: str) -> dict[str, Any]:
+def _file(name: str, encoding: str, size: int, sha256: str, folder: str = "") -> dict[str, Any]:
     return {
-        "@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": name, "contentSize": f"{size} B",
+        "@type": "cr:FileObject", "@id": name, "name": name, "contentUrl": f"{folder}{name}", "contentSize": f"{size} B",
         "encodingFormat": encoding, "sha256": sha256,
     }  # fmt: skip
 

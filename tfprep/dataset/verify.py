@@ -15,26 +15,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Boxes, Scalar, Texts
+from tfprep.codecs import Columns, Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
-from tfprep.dataset.dataset import Dataset, load_manifest, manifest_folder
+from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import read_index
 from tfprep.dataset.manifest import (
-    MANIFEST,
     NOT_SEALED,
     FileInfo,
     Manifest,
     digest_of,
     is_sealed,
+    load_manifest,
     parse_manifest,
     sha256_of,
 )
+from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
+from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS
 from tfprep.records import Frame, decode, format_index, read_record
 from tfprep.records.find import find_features, head_bytes
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.urls import PathOrUrl, file_size, folder_at, open_file
+from tfprep.storage.urls import PathOrUrl, file_size, open_file
 
 _BATCH_ROWS = 8192
 _FRAME_COLUMNS = ("offset", "size", "payload_crc")
@@ -60,9 +62,10 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         The faults; none if every byte of every published file is as it was built.
 
     Raises:
-        DatasetError: There is no `tfprep.json` that could be read.
+        DatasetError: There is no `manifest.json` that could be read.
     """
-    folder = manifest_folder(folder_at(path))
+    version, held = hold_current(path)
+    folder = version.path
     content = load_manifest(folder)
     try:
         manifest = parse_manifest(content, folder / MANIFEST, sealed=False)
@@ -71,7 +74,7 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         return
     if not is_sealed(content):
         yield Fault(MANIFEST, None, f"it {NOT_SEALED}")
-    data = Dataset(folder, manifest)
+    data = Dataset(folder, manifest, version, held)
     parts = {"": data}
     for group, entry in manifest.groups.items():
         try:
@@ -112,10 +115,10 @@ def _added_faults(added: Dataset, data: Dataset) -> Iterator[Fault]:
                     if digest != record_digest(keys[number], crcs[number]):
                         what = f"record {number} of {split}, variant {variant}"
                         reason = f"{what} was computed from another record than {keys[number]!r}"
-                        yield Fault(added.manifest.index, None, reason)
+                        yield Fault(INDEX, None, reason)
                         break
     except DatasetError as error:
-        yield Fault(added.manifest.index, None, str(error))
+        yield Fault(INDEX, None, str(error))
 
 
 def record_digest(key: str, payload_crc: int) -> bytes:
@@ -143,12 +146,12 @@ def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
             rows = None
-            if data.manifest.index not in damaged:
+            if INDEX not in damaged:
                 try:
                     rows = read_index(data.path, data.manifest, split, variant, check.columns)
                 except DatasetError as error:
-                    yield Fault(data.manifest.index, None, str(error))
-            if rows is not None and data.manifest.locations not in damaged:
+                    yield Fault(INDEX, None, str(error))
+            if rows is not None and LOCATIONS not in damaged:
                 yield from _location_faults(data, split, variant, rows)
             first = 0
             for file in files:
@@ -162,7 +165,7 @@ def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -
     try:
         rows = data.locations(split, range(variant, variant + 1)).take(np.arange(len(index)))
     except DatasetError as error:
-        yield Fault(data.manifest.locations, None, str(error))
+        yield Fault(LOCATIONS, None, str(error))
         return
     start = numpy_column(index["offset"])
     for name in rows.dtype.names or ():
@@ -170,7 +173,7 @@ def _location_faults(data: Dataset, split: str, variant: int, index: pa.Table) -
         different = np.flatnonzero(rows[name] != expected)
         if len(different):
             reason = f"{name} of {len(different)} records of {split}, variant {variant}, is not that of the index"
-            yield Fault(data.manifest.locations, None, f"{reason}; the first is record {different[0]}")
+            yield Fault(LOCATIONS, None, f"{reason}; the first is record {different[0]}")
 
 
 def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _IndexCheck) -> Iterator[Fault]:
@@ -268,7 +271,7 @@ class _IndexCheck:
             codec = self._data.codecs[name]
             span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
-            if size and not isinstance(codec, Scalar | Texts | Boxes):  # one string, without its tag and its length
+            if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length
                 size -= head_bytes(size)
             spans[name] = (span.offset + span.size - size if span else 0), size
         return spans
@@ -280,5 +283,5 @@ class _IndexCheck:
         """Yield the faults since the last call."""
         for reasons in self._reasons.values():
             more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-            yield Fault(self._data.manifest.index, None, f"{shard}, {reasons[0]}{more}")
+            yield Fault(INDEX, None, f"{shard}, {reasons[0]}{more}")
         self._reasons = {}

@@ -299,4 +299,4 @@ def _rejects(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
                 key, stage, field, error = (str(one.get(name, "")) for name in ("key", "stage", "field", "error"))
                 yield key, stage, field, error, str(one.get("file", "")) or key
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise DatasetError(f"{path} is damaged ({error}); tfprep repair mends it") from error
+        raise DatasetError(f"{path} is damaged ({error}); tfprep build --verify mends it") from error

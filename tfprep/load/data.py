@@ -413,7 +413,7 @@ class Data(SplitLoaders, Dataset):
         if not any(name in self.manifest.statistics for name in names):
             available = ", ".join(self.manifest.statistics) or "no field"
             raise LoaderError(
-                f"tfprep.json has statistics of {available}, not of {', '.join(names)}: only images have them"
+                f"the manifest has statistics of {available}, not of {', '.join(names)}: only images have them"
             )
         mean, std = mean_and_std(names, self.fields, self.manifest.statistics)
         return keras.layers.Normalization(mean=list(mean), variance=[value**2 for value in std])
@@ -482,13 +482,20 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
     return Mix(dict(shares))
 
 
-def open(path: PathOrUrl) -> Data:
+def open(path: PathOrUrl, version: int | None = None) -> Data:
     """Open the dataset in this folder, or at this URL (`gs://bucket/photos`, `s3://...`: `pip install 'tfprep[s3]'`).
 
+    Args:
+        path: The folder or URL of a dataset, or of one of its versions (`out/photos/v0003`).
+        version: The number of the version; None for the current one.
+
+    Returns:
+        The version, which stays as it is whatever builds do meanwhile. `data.path` is its folder.
+
     Raises:
-        DatasetError: There is none that this version reads.
+        DatasetError: There is none that this tfprep reads.
     """
     folder = folder_at(path)
     if not is_remote(folder):
         folder = folder.absolute()  # files are opened later, and the current folder may be another one then
-    return Data(*read_dataset(folder))
+    return Data(*read_dataset(folder, version))

@@ -7,17 +7,16 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfprep.builder.at_store import store_locked
-from tfprep.builder.layout import Layout, locked, scratch_folder
+from tfprep.builder.layout import scratch_folder
 from tfprep.builder.options import Part
-from tfprep.dataset.manifest import MANIFEST
 from tfprep.dataset.names import fields_receipts
-from tfprep.errors import BuildError, DatasetError, DatasetReplacedError, RecipeError
+from tfprep.dataset.versions import NewVersion, current_version, locked
+from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.limits import usable_cpus
 from tfprep.load import Data
 from tfprep.load import open as open_data
@@ -26,7 +25,6 @@ from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, unpublish_fields
 from tfprep.pool import Died, Done, Pool, Progress, worker_environment
 from tfprep.recipe.model_fields import ModelFields, load_fields
-from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, is_remote, names_in
 
 OnProgress = Callable[[int, int], None]
@@ -69,6 +67,7 @@ def add_fields(
     devices: int | Sequence[str | int] | None = None,
     part: tuple[int, int] | None = None,
     replace: bool = False,
+    verify: bool = False,
     on_progress: OnProgress | None = None,
 ) -> FieldsSummary:
     """Compute fields of a dataset with a model, and store them beside it. Its own shards do not change.
@@ -84,6 +83,7 @@ def add_fields(
         part: (number, parts): compute only every `parts`-th shard, from that number on, and publish nothing. Parts may run at the
             same time on machines that share the folder. A run without `part` then publishes.
         replace: Allow fields of the same name to be replaced by those of another model.
+        verify: Read all computed shards, and compute again those whose bytes are not those that were computed.
         on_progress: Called several times a second with the samples that are done, and all that were due.
 
     Returns:
@@ -107,19 +107,24 @@ def add_fields(
                 "a file of its own, then the same without part, then those of the rest"
             )
         _check_replace(plan, replace)
-        on_the_way = scratch_folder() if is_remote(plan.data.path) else nullcontext(plan.data.path)  # to the store
-        with on_the_way as scratch, _held(plan.data, shared=chosen is not None) as version:
+        with ExitStack() as stack:
+            scratch = (
+                stack.enter_context(scratch_folder()) if is_remote(plan.root) else plan.root
+            )  # on the way to a store
+            new = _lock(stack, plan.data, scratch, shared=chosen is not None)
             tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
+            if verify:
+                plan.forget_damaged(tasks)
             due = [task for task in tasks if not plan.is_computed(task)]
             if due:
                 timing = timing.plus(_computed(plan, source, due, devices, scratch, on_progress))
-            gone = () if chosen else publish_fields(plan, scratch, version)
+            gone = () if new is None else publish_fields(plan, scratch, new)
         names += one.store
         withdrawn = [*(name for name in withdrawn if name not in one.store), *gone]
         samples += sum(task.records for task in due)
         shards, kept = shards + len(due), kept + len(tasks) - len(due)
     return FieldsSummary(
-        plan.data.path, tuple(names), samples, shards, kept, timing.calls, timing.model_s, time.monotonic() - began,
+        plan.root, tuple(names), samples, shards, kept, timing.calls, timing.model_s, time.monotonic() - began,
         published=chosen is None, withdrawn=tuple(withdrawn),
     )  # fmt: skip
 
@@ -160,11 +165,16 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
     data = open_data(dataset)
     added = data.manifest.groups
     group = name if name in added else data.group_of(name) or name
-    if group not in added and not (group.isidentifier() and names_in(data.path / fields_receipts(group))):
+    assert data.version is not None
+    root = data.version.root
+    if group not in added and not (group.isidentifier() and names_in(root / fields_receipts(group))):
         known = ", ".join(added) or "none"
         raise DatasetError(f"{data.path} has no added fields {name!r}; there are {known}. A field of the records stays")
-    with _held(data, shared=False) as version:
-        unpublish_fields(data, group, version)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder()) if is_remote(root) else root
+        new = _lock(stack, data, scratch, shared=False)
+        assert new is not None
+        unpublish_fields(data, root, group, new)
     return list(added[group].fields) if group in added else []
 
 
@@ -197,8 +207,6 @@ def _check_replace(plan: FieldsPlan, replace: bool) -> None:
         published = plan.data.added(plan.fields.name).manifest
         fingerprints = {published.fingerprint}
         changed = ", ".join(plan.changes(published.recipe["model_fields"]))
-    except DatasetReplacedError:
-        raise
     except DatasetError:  # it is damaged, which this run mends: the receipts know what there was
         fingerprints = {receipt.fingerprint for task in plan.tasks if (receipt := plan.receipt(task))}
     if fingerprints - {plan.fingerprint}:
@@ -255,19 +263,21 @@ def _computed(
     return timing
 
 
-@contextmanager
-def _held(data: Data, *, shared: bool) -> Iterator[str | None]:
-    """Hold the lock of the dataset's folder; yield the version of `tfprep.json` at a store."""
-    if is_remote(data.path):
-        store = open_store(data.path)
-        with store_locked(store, str(data.path), shared=shared):
-            version = store.info(MANIFEST).version
-            data.check_not_replaced()
-            yield version
-        return
-    with locked(Layout(data.path), shared=shared):
-        data.check_not_replaced()
-        yield None
+def _lock(stack: ExitStack, data: Data, scratch: Path, *, shared: bool) -> NewVersion | None:
+    """Hold the lock of the dataset; return the version that is made, None for a part, which publishes nothing.
+
+    Raises:
+        BuildError: Another version was published since the dataset was opened.
+    """
+    assert data.version is not None
+    root, new = data.version.root, None
+    if shared:
+        stack.enter_context(locked(root, shared=True))
+    else:
+        new = stack.enter_context(NewVersion(root, scratch if is_remote(root) else None))
+    if current_version(root) != data.version:
+        raise BuildError(f"{root} was published again since it was opened; run the same command again")
+    return new
 
 
 def _pickled(fields: ModelFields) -> bytes:

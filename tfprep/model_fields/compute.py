@@ -221,7 +221,7 @@ class _ShardFile:
     @cached_property
     def _file(self) -> BinaryIO:
         if not is_remote(self._plan.data.path):
-            self._plan.path.mkdir(exist_ok=True)
+            self._plan.path.mkdir(parents=True, exist_ok=True)
         return self._open.enter_context(whole_file(self._path))
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:

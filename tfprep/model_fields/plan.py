@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,16 @@ from tfprep.builder.shards.sums import merge
 from tfprep.dataset import FileInfo
 from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
-from tfprep.dataset.names import fields_receipt, shard_name
+from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json
+from tfprep.dataset.versions import current_version, durable_write
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.urls import is_remote, read_content, size_of, write_content
+from tfprep.storage.urls import is_remote, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,37 @@ class FieldsPlan:
         return f"{self.fields.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
+    def root(self) -> Path:
+        """The folder or URL of the dataset."""
+        assert self.data.version is not None
+        return self.data.version.root
+
+    @property
     def path(self) -> Path:
-        return self.data.path / self.folder
+        """Where the fields are made: a folder that waits to be published, or at a store that of this content."""
+        return self._waiting(self.folder)
+
+    def _waiting(self, folder: str) -> Path:
+        if is_remote(self.root):
+            return self.root / SHARDS / folder
+        return self.root / fields_receipts(self.fields.name) / folder
+
+    def find(self, folder: str, name: str) -> Path:
+        """Return the path of a computed file, which waits to be published or is published."""
+        waiting = self._waiting(folder) / name
+        entry = self.data.manifest.groups.get(self.fields.name)
+        if entry is None or entry.folder != folder or (not is_remote(self.root) and waiting.exists()):
+            return waiting
+        return self.data.folder_of(entry) / name
 
     def receipt_path(self, task: FieldsTask) -> Path:
-        return self.data.path / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
+        return self.root / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
 
     def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         """Return the receipt of a task, of whatever model; None where there is none, or its file is gone.
 
         Where a run of another model has replaced the receipt, or it was not copied with the dataset, the published fields give
-        it: files that `tfprep.json` names are not computed again, and so not written over.
+        it: files that the manifest names are not computed again, and so not written over.
         """
         stored = self.stored_receipt(task)
         return self._published_receipt(task) or stored if self.why(task, stored) else stored
@@ -166,8 +187,20 @@ class FieldsPlan:
             receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
         except (OSError, ValueError):
             return None
-        there = size_of(self.data.path / receipt.folder / receipt.file.name)
+        there = size_of(self.find(receipt.folder, receipt.file.name))
         return receipt if there == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
+
+    def forget_damaged(self, tasks: Iterable[FieldsTask]) -> None:
+        """Remove the receipts of tasks whose files do not have the bytes that were computed."""
+        for task in tasks:
+            receipt = self.stored_receipt(task)
+            if receipt is None:
+                continue
+            path = self.find(receipt.folder, receipt.file.name)
+            text = format_index(Frame(row[0], row[1]) for row in receipt.rows)
+            idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
+            if sha256_of(path) != receipt.file.sha256 or size_of(idx) is None or read_content(idx) != text.encode():
+                remove_file(self.receipt_path(task))
 
     def _published_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
         entry = self.data.manifest.groups.get(self.fields.name)
@@ -182,8 +215,8 @@ class FieldsPlan:
             table = self._last_rows[task.split, task.variant]
             index = table.slice(task.first, task.records).to_pylist()
             frames = [Frame(row["offset"], row["size"]) for row in index]
-            text = read_content(self.path / f"{task.name}.idx")
-            if text != format_index(frames).encode() or sha256_of(self.path / file.name) != file.sha256:
+            text = read_content(added.path / f"{task.name}.idx")
+            if text != format_index(frames).encode() or sha256_of(added.path / file.name) != file.sha256:
                 return None
         except (DatasetError, OSError):
             return None
@@ -199,7 +232,7 @@ class FieldsPlan:
         path = self.receipt_path(task)
         if not is_remote(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        write_content(path, with_digest(asdict(receipt)))
+        durable_write(path, with_digest(asdict(receipt)))
 
     def why(self, task: FieldsTask, receipt: FieldsReceipt | None) -> str:
         """Return why a shard is to be computed; "" where its receipt is up to date."""
@@ -213,8 +246,13 @@ class FieldsPlan:
 
     def check(self, before: Collection[str] = ()) -> None:
         """Raise RecipeError where the dataset has no such inputs, nor will have them `before`, or has such fields already."""
-        check_no_link(self.path)
+        if current_version(self.root) != self.data.version:
+            raise BuildError(
+                f"{self.data.path} is not the current version of {self.root}, to which fields are added: open that"
+            )
         own = self.data.manifest.groups
+        if self.fields.name in own:
+            check_no_link(self.data.folder_of(own[self.fields.name]))
         for name in self.fields.inputs:
             if name not in ("key", *before, *self.data.fields):
                 raise RecipeError(

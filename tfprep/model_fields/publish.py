@@ -1,14 +1,10 @@
-"""From computed shards to fields of the dataset: their own index and manifest, then the entry in that of the dataset.
-
-The folder of the fields has a name of its own for each content, and nobody reads it before `tfprep.json` of the dataset names it,
-which is replaced in one step. The folder that it named before goes afterwards.
-"""
+"""From computed shards to fields of the dataset: their own index and manifest, and a version of the dataset that names them."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import re
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,35 +14,35 @@ from typing import Any
 import pyarrow as pa
 
 from tfprep.builder.planning.plan import recorded_versions
-from tfprep.builder.publish import replace_manifest
 from tfprep.codecs import TopK
-from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo, read_manifest
+from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, AddedFields, FileDigest, digest_of, parse_manifest
-from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, fields_receipts
+from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest, sha256_of
+from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, SHARDS, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
+from tfprep.dataset.versions import NewVersion, durable_write
 from tfprep.errors import BuildError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.load import Data
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, temporary_path, write_whole
+from tfprep.storage.local import link_or_copy, remove_leftovers, temporary_path
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote, write_content
+from tfprep.storage.urls import is_remote, read_content
 
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
 
-def publish_fields(plan: FieldsPlan, scratch: Path, version: str | None) -> tuple[str, ...]:
+def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[str, ...]:
     """Make the computed shards fields of the dataset. Other added fields that were computed from others of them go.
 
     Args:
         plan: All shards.
         scratch: A local folder for files on their way to a store.
-        version: That of `tfprep.json` at a store when the run began.
+        new: The version that is made.
 
     Returns:
         The names of the fields that are gone. Their files stay: the next run that computes them takes what is up to date.
@@ -54,7 +50,7 @@ def publish_fields(plan: FieldsPlan, scratch: Path, version: str | None) -> tupl
     Raises:
         BuildError: A shard is not computed, shards hold arrays of different types, or another process published meanwhile.
     """
-    before = read_manifest(plan.data.path)  # under the lock: other fields may have been added meanwhile
+    before = plan.data.manifest
     receipts = {task: _ready(plan, task) for task in plan.tasks}
     specs: dict[str, FieldSpec] = {}  # over all shards
     for task, receipt in receipts.items():
@@ -82,17 +78,32 @@ def publish_fields(plan: FieldsPlan, scratch: Path, version: str | None) -> tupl
     )
     content = _written(plan, receipts, manifest, scratch)
     entry = AddedFields(
-        plan.folder, hashlib.sha256(content).hexdigest(), manifest.fields, plan.variants, plan.fields.follows_pixels
+        plan.folder,
+        hashlib.sha256(content).hexdigest(),
+        manifest.fields,
+        plan.variants,
+        plan.fields.follows_pixels,
+        SHARDS if is_remote(plan.root) else "",
     )
     was = before.groups
     old = was.get(plan.fields.name)
     is_same = old is not None and old.sha256 == entry.sha256
     stale = [] if is_same else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
     added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
-    if added != before.added:
-        _replace_manifest(plan.data, replace(before, added=added), version)
-    _remove_folders(plan.data.path, plan.fields.name, plan.folder)
+    if added != before.added or not _is_published(plan):
+        _publish(new, before, replace(before, added=added), plan)
+    remove_waiting(plan.root, plan.fields.name)
     return tuple(name for group in stale for name in was[group].fields)
+
+
+def _is_published(plan: FieldsPlan) -> bool:
+    """Return True if the current version has all files of the plan as they are; those at a store were written in their place."""
+    published = plan.data.folder_of(plan.data.manifest.groups[plan.fields.name])
+    for path in () if is_remote(plan.root) else plan.path.iterdir():
+        other = published / path.name
+        if not other.is_file() or not (os.path.samefile(path, other) or sha256_of(path) == sha256_of(other)):
+            return False
+    return True
 
 
 def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:
@@ -105,39 +116,45 @@ def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, n
     return []
 
 
-def unpublish_fields(data: Dataset, group: str, version: str | None) -> None:
-    """Take the fields out of `tfprep.json`, if they are there, and then remove receipts and folders; at a store folders stay."""
-    manifest = read_manifest(data.path)
-    added = {name: entry for name, entry in manifest.groups.items() if name != group}
-    if len(added) < len(manifest.groups):
-        _replace_manifest(data, replace(manifest, added=added or None), version)
-    store = open_store(data.path)
+def unpublish_fields(data: Dataset, root: Path, group: str, new: NewVersion) -> None:
+    """Publish the dataset without the fields, if it has them, and then remove receipts and files that wait."""
+    added = {name: entry for name, entry in data.manifest.groups.items() if name != group}
+    if len(added) < len(data.manifest.groups):
+        _publish(new, data.manifest, replace(data.manifest, added=added or None))
+    remove_waiting(root, group)
+    store = open_store(root)
     if receipts := [info.name for info in store.list(fields_receipts(group))]:
         store.delete(receipts)
-    _remove_folders(data.path, group, "")
 
 
-def _remove_folders(path: Path, name: str, kept: str) -> None:
-    """Remove the folders of fields replaced, removed or never finished; at a store, where one may be read, they stay."""
-    if is_remote(path):
-        return
-    for folder in path.glob(f"{name}-*"):
-        if re.fullmatch(rf"{name}-[0-9a-f]{{12}}", folder.name) and folder.name != kept and not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)
-    if kept:
-        for folder in (path, path / kept, path / fields_receipts(name)):  # the lock is held: nobody else writes here
-            remove_leftovers(folder)
+def remove_waiting(root: Path, group: str) -> None:
+    """Remove the folders of fields that wait to be published; at a store, where one may be read, they stay."""
+    folder = root / fields_receipts(group)
+    for path in folder.iterdir() if not is_remote(root) and folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _replace_manifest(data: Dataset, manifest: Manifest, version: str | None) -> None:
-    """Replace `tfprep.json` of the dataset, and the copy of which `tfprep repair` makes a lost one again."""
-    text = manifest.to_json()
-    parse_manifest(text.encode("utf-8", "surrogateescape"), data.path / MANIFEST)  # a fault here would hide the dataset
-    if not is_remote(data.path):
-        data.check_not_replaced()
-    replace_manifest(data.path, manifest, version)
-    if not is_remote(data.path) and (copy := data.path / PRIVATE / MANIFEST).exists():
-        write_whole(copy, text)
+def _publish(new: NewVersion, before: Manifest, manifest: Manifest, plan: FieldsPlan | None = None) -> None:
+    """Publish a version with all files of the current one, and those of a plan."""
+    parse_manifest(
+        manifest.to_json().encode("utf-8", "surrogateescape"), new.folder / MANIFEST
+    )  # a fault would hide all
+    assert new.before is not None
+    if is_remote(new.root):
+        manifest = manifest.staying_in(new.before.path.name)
+    new.add_current(manifest.files)
+    for group, entry in before.groups.items():
+        if group not in manifest.groups:
+            new.set_aside(entry.folder, new.root / fields_receipts(group) / entry.folder)
+    for entry in manifest.groups.values():
+        if plan is None or entry.folder != plan.folder:
+            new.add_folder(entry.folder)
+        elif not is_remote(plan.root):
+            remove_leftovers(plan.path)
+            for path in plan.path.iterdir():
+                new.add(f"{plan.folder}/{path.name}", path)
+    new.publish(manifest)
 
 
 def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
@@ -148,15 +165,20 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     receipt = plan.stored_receipt(task)
     if receipt is None or plan.why(task, receipt):
         raise _vanished(plan, task)
-    if receipt.folder != plan.folder:  # take it over from the folder that it was computed for
-        source, before = plan.data.path / receipt.folder, receipt.file.name
-        for suffix in (".idx", ""):  # the dataset may have another name now
-            old, new = f"{before}{suffix}", f"{task.name}{suffix}"
-            if is_remote(plan.data.path):
-                open_store(plan.path).write(new, bytes(open_store(source).read(old)))
-            else:
-                plan.path.mkdir(exist_ok=True)
-                link_or_copy(source / old, plan.path / new)
+    for suffix in (
+        ".idx",
+        "",
+    ):  # it may be in the folder that it was computed for; and the dataset may have another name now
+        source, target = plan.find(receipt.folder, f"{receipt.file.name}{suffix}"), plan.path / f"{task.name}{suffix}"
+        if source == target:
+            continue
+        if is_remote(plan.root):
+            open_store(plan.path).write(target.name, read_content(source))
+        else:
+            plan.path.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            link_or_copy(source, target)
+    if (receipt.folder, receipt.file.name) != (plan.folder, task.name):
         receipt = replace(receipt, folder=plan.folder, file=replace(receipt.file, name=task.name))
         plan.write_receipt(task, receipt)
     return replace(receipt, rows=())
@@ -185,16 +207,16 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
             open_store(plan.path).write(name, path)
             path.unlink()
         else:
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
             path.replace(plan.path / name)
     for name, text in ({} if remote else tfds_files(manifest)).items():
-        write_whole(plan.path / name, text)
+        durable_write(plan.path / name, text)
         files[name] = digest_of(plan.path / name)
     text = replace(manifest, files=files).to_json()
     content = text.encode("utf-8", "surrogateescape")
     parse_manifest(content, plan.path / MANIFEST)
-    write_content(plan.path / MANIFEST, text)
-    if not remote:
-        sync_folder(plan.path)
+    durable_write(plan.path / MANIFEST, text)
     return content
 
 

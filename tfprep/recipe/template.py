@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfprep.dataset.dataset import open_dataset
-from tfprep.dataset.manifest import BESIDE, MANIFEST
+from tfprep.dataset.names import BESIDE, MANIFEST, POINTER
 from tfprep.dataset.records_source import Records
 from tfprep.errors import DatasetError, SourceError
 from tfprep.fields import RASTER_KINDS, Kind
@@ -43,7 +43,7 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
     Raises:
         SourceError: No source fits, or several do. The message holds the recipes that come nearest.
     """
-    is_dataset = any((folder / name).exists() for name in (MANIFEST, f"{BESIDE}/{MANIFEST}"))
+    is_dataset = any((folder / name).exists() for name in (POINTER, MANIFEST, f"{BESIDE}/{POINTER}"))
     if layout is not None or not is_dataset:
         try:
             return detect(folder, layout, ignore)

@@ -141,15 +141,15 @@ def whole_folder(out: Path) -> Iterator[Path]:
         raise
 
 
-def link_or_copy(source: Path, alias: Path) -> None:
-    """Give a file a second name; a file system without hard links gets a copy. An alias that exists has the same content."""
-    if alias.exists():
-        return
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Give a file a second name, which must be free; a file system without hard links gets a copy. Return True for a link."""
     try:
-        os.link(source, alias)
+        os.link(source, target)
+        return True
     except OSError:
-        with source.open("rb") as content, whole_file(alias) as copy:
+        with source.open("rb") as content, whole_file(target) as copy:
             shutil.copyfileobj(content, copy, 1 << 20)
+        return False
 
 
 def temporary_path(path: Path, word: str) -> Path:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from tfprep.errors import DatasetError, StorageError
-from tfprep.storage import local
 from tfprep.storage.address import Url, parse_url
 from tfprep.storage.local import open_regular
 from tfprep.storage.store import Store, find_object, open_store
@@ -85,14 +84,6 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-def write_content(path: Path, content: str) -> None:
-    """Write a text file whole, local or at a URL, as `tfprep.storage.local.write_whole` does."""
-    if is_remote(path):
-        open_store(path.parent).write(path.name, content.encode("utf-8", "surrogateescape"))
-    else:
-        local.write_whole(path, content)
-
-
 def remove_file(path: Path) -> None:
     """Remove a file, local or at a URL, if it exists."""
     if is_remote(path):
@@ -137,19 +128,12 @@ class _ObjectFile(io.RawIOBase):
 
 def file_size(path: Path) -> int:
     """Return the size of a file; DatasetError where it is missing."""
-    return int(file_state(path)[0])
-
-
-def file_state(path: Path) -> tuple[int, object]:
-    """Return the size of a file and a value that changes when it is replaced or written to; DatasetError where it is missing."""
     if is_remote(path):
-        info = open_store(path.parent).info(path.name)
-        return info.bytes, info.version
+        return open_store(path.parent).info(path.name).bytes
     try:
-        status = path.stat()
+        return path.stat().st_size
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror})") from error
-    return status.st_size, (status.st_mtime_ns, status.st_ino)
 
 
 def listed_sizes(folder: Any) -> dict[str, int]:

@@ -154,12 +154,13 @@ def _readable(name: str, values: Mapping[str, list[Any]]) -> Any:
 
 def built(folder: Path) -> dict[str, Any]:
     """By split and variant, the key and the content of each record in the order of the shards."""
-    index = pq.read_table(folder / "index.parquet", columns=["key", "split", "variant"]).to_pylist()
+    version = folder / "v0001"
+    index = pq.read_table(version / "index.parquet", columns=["key", "split", "variant"]).to_pylist()
     expected: dict[str, Any] = {}
     for split in SAMPLES:
         for variant in range(2 if split == "train" and folder.name == "every_kind" else 1):
             suffix = f"_v{variant}" if variant else ""
-            shards = sorted(folder.glob(f"{folder.name}-{split}{suffix}.tfrecord-*-of-?????"))
+            shards = sorted(version.glob(f"{folder.name}-{split}{suffix}.tfrecord-*-of-?????"))
             keys = [row["key"] for row in index if (row["split"], row["variant"]) == (split, variant)]
             records = zip(keys, contents(shards), strict=True)
             expected[f"{split}{suffix}"] = [{"key": key, **record} for key, record in records]
@@ -176,7 +177,8 @@ def main() -> None:
         for recipe in (every_kind(), originals()):
             folder = out / recipe.name
             build(recipe, folder, Path(temporary), options=BuildOptions(workers=0))
-            (folder / "report.html").unlink()  # no reader needs these
+            (folder / "v0001/report.html").unlink()  # no reader needs these
+            (folder / "current").unlink()
             shutil.rmtree(folder / ".tfprep")
             expected[recipe.name] = built(folder)
     (out / "indexed").mkdir()
@@ -184,6 +186,8 @@ def main() -> None:
     with contextlib.chdir(out / "indexed"):  # the index notes its command
         for split in SAMPLES:
             index_tfrecords(f"{split}-*.tfrecord", split, options=IndexOptions(workers=0))
+    shutil.rmtree(out / "indexed/tfprep-index/v0001")
+    (out / "indexed/tfprep-index/current").unlink()
     shutil.rmtree(out / "indexed/tfprep-index/.tfprep")
     expected["indexed"] = {split: list(contents([out / "indexed" / f"{split}-00000.tfrecord"])) for split in SAMPLES}
     text = json.dumps(expected, ensure_ascii=False)

@@ -18,7 +18,7 @@ from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
 
 HERE = Path(__file__).parent
-OLDEST = 2
+OLDEST = 3
 VERSIONS = range(OLDEST, FORMAT_VERSION + 1)
 DATASETS = [(version, name) for version in VERSIONS for name in ("every_kind", "originals", "indexed")]
 RASTERS = (*IMAGES, "depth", "distance")
@@ -87,8 +87,8 @@ def test_every_version_that_is_read_has_its_golden_datasets():
 )
 def test_other_versions_are_refused(version, advice, tmp_path):
     path = Path(shutil.copytree(HERE / f"v{FORMAT_VERSION}" / "originals", tmp_path / "other"))
-    document = json.loads((path / "tfprep.json").read_text())
+    document = json.loads((path / "v0001/manifest.json").read_text())
     del document["sha256"]
-    (path / "tfprep.json").write_text(seal({**document, "format_version": version}))
+    (path / "v0001/manifest.json").write_text(seal({**document, "format_version": version}))
     with pytest.raises(DatasetError, match=f"format version {version}, this tfprep reads .*; {advice}"):
         tfprep.open(path)

@@ -217,7 +217,7 @@ RECIPE = Recipe(
 
 
 def test_derived_inputs_that_cannot_follow():
-    """The derived inputs come from a real recipe, as tfprep.json describes them."""
+    """The derived inputs come from a real recipe, as manifest.json describes them."""
     unfit = unfit_fields(RECIPE.describe())
     refused = {
         op: {name for name, why in unfit.items() if op in why.ops} for op in (RandomFlip, RandomCrop, MixUp, CutMix)

@@ -129,7 +129,9 @@ def test_a_file_that_ends_early(made, bytes_left):
     os.truncate(path, entry["offset"] + min(bytes_left, entry["size"] - 1))
     with pytest.raises(RecordError, match=r"cut short.*train/0014"):
         list(islice(loader, 10))
-    with pytest.raises(DatasetError, match=rf"{path.name} holds \d+ bytes, tfprep.json says \d+; copy the file again"):
+    with pytest.raises(
+        DatasetError, match=rf"{path.name} holds \d+ bytes, manifest.json says \d+; copy the file again"
+    ):
         read(made, 1)
     assert len(read(made, 10, on_bad="skip")) == 10
 

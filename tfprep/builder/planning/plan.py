@@ -29,13 +29,14 @@ from tfprep import __version__
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
+from tfprep.dataset.versions import durable_write
 from tfprep.errors import SourceError
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.describe import NO_SOURCE
 from tfprep.sources import Listing
 from tfprep.sources.raw import file_system_of
-from tfprep.storage.urls import names_in, read_content, remove_file, write_content
+from tfprep.storage.urls import names_in, read_content, remove_file
 
 SHARD_BYTES = 64 << 20
 """Largest number of raw bytes in a shard by default."""
@@ -177,7 +178,7 @@ def remember_shards(plan: Plan, layout: Layout) -> None:
     """Note the number of shards: later builds of the dataset keep it, whatever is added."""
     known = _remembered(layout, plan.recipe.name)
     if known != {**known, **plan.shards}:
-        write_content(layout.plan, json.dumps({"name": plan.recipe.name, "shards": {**known, **plan.shards}}))
+        durable_write(layout.plan, json.dumps({"name": plan.recipe.name, "shards": {**known, **plan.shards}}))
 
 
 def remember_recipes(plan: Plan, layout: Layout) -> None:
@@ -185,7 +186,7 @@ def remember_recipes(plan: Plan, layout: Layout) -> None:
     known = names_in(layout.recipes)
     for split, fingerprint in plan.fingerprints.items():
         if f"{fingerprint}.json" not in known:
-            write_content(layout.recipes / f"{fingerprint}.json", json.dumps(plan.described[split]))
+            durable_write(layout.recipes / f"{fingerprint}.json", json.dumps(plan.described[split]))
 
 
 def forget_recipes(plan: Plan, layout: Layout) -> None:
@@ -309,7 +310,7 @@ def warning_of_opencv() -> str:
 
 @cache
 def recorded_versions() -> dict[str, str]:
-    """Return the versions that `tfprep.json` names."""
+    """Return the versions that the manifest names."""
     import pyarrow as pa  # Not at the top: worker processes import this module and need no Arrow.
 
     libraries = {name: number for name, number in building_versions().items() if name != "maker"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,16 @@ import numpy as np
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.plan import Plan, differing_listings, maker_versions
-from tfprep.builder.receipts import Receipt, changed_samples, read_contents, read_receipts, same_files, write_receipt
-from tfprep.dataset.manifest import MANIFEST
+from tfprep.builder.receipts import (
+    Receipt,
+    changed_samples,
+    is_of,
+    read_contents,
+    read_receipts,
+    same_files,
+    write_receipt,
+)
+from tfprep.dataset.names import INDEX
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.recipe.changes import only_code_changed, what_changed
 from tfprep.recipe.describe import NO_SOURCE
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from tfprep.dataset import Dataset
 
 NOT_BUILT = "not built yet"
+DAMAGED = "its bytes are not those that were built"
 UNREAD = "an input could not be read last time"
 CRASHED = "a sample crashed or took too long last time"
 ACCIDENTS = {"read": UNREAD, "process": CRASHED, "memory": "a sample did not fit into memory last time"}
@@ -64,15 +72,38 @@ class ShardState:
 
 
 def shard_states(
-    plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None, *, identities: bool = True
-) -> Iterator[ShardState]:
-    """Compare shards of the plan (None: all of them) with their receipts; without `identities`, files by size and time alone."""
-    places = list(plan.starts if shards is None else shards)
+    plan: Plan, layout: Layout, shards: Iterable[tuple[str, int]] | None = None, *, identities: bool = True,
+    verify: bool = False,
+) -> Iterator[ShardState]:  # fmt: skip
+    """Compare shards of the plan with their receipts.
+
+    Args:
+      plan: The plan.
+      layout: The folders of the build.
+      shards: Which shards; None for all.
+      identities: Compare raw files by more than size and time.
+      verify: Read the bytes of all shards.
+    """
+    places, published = list(plan.starts if shards is None else shards), _published_shards(layout)
     for (split, shard), receipt in zip(places, read_receipts(layout, places), strict=True):
         if receipt is None:
             yield ShardState(split, shard, plan.size(split, shard), NOT_BUILT)
+        elif not is_of(layout, receipt, published, verify=verify):
+            yield ShardState(split, shard, plan.size(split, shard), DAMAGED)
         else:
             yield _state(plan, receipt, layout, identities)
+
+
+def _published_shards(layout: Layout) -> dict[str, str] | None:
+    """Return the SHA-256 of each shard of the current version, by name; None where that cannot be read."""
+    if layout.current is None or layout.at_store:
+        return {}
+    from tfprep.dataset.manifest import read_manifest
+
+    try:
+        return {file.name: file.sha256 for file in read_manifest(layout.current).shard_files()}
+    except DatasetError:
+        return None
 
 
 def explain(states: Sequence[ShardState]) -> str:
@@ -164,12 +195,12 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     Usually a build continues the dataset that is there: samples were added or changed, or the recipe was edited. It replaces the
     dataset by another one if the name differs, if no sample is the same, or if a limit would leave fewer samples.
     """
-    if not layout.at_store and not os.path.exists(layout.out / MANIFEST):
+    if layout.current is None:
         return
     from tfprep.dataset import open_dataset  # with Arrow, which the first build imports while workers are busy
 
     try:
-        published = open_dataset(layout.out)
+        published = open_dataset(layout.current)
     except StorageError:
         raise
     except DatasetError:
@@ -194,7 +225,7 @@ def _share_samples(plan: Plan, published: Dataset) -> bool:
     from tfprep.dataset.index import read_keys
 
     try:
-        for keys in read_keys(published.path / published.manifest.index):
+        for keys in read_keys(published.path / INDEX):
             hashes = sample_hashes(plan.recipe.seed, [key.encode("utf-8", "surrogateescape") for key in keys])
             # NumPy 2.0 fails on uint64 with its other algorithm.
             if any(np.isin(rows["hash"], hashes, kind="sort").any() for rows in plan.samples.numbers.blocks()):

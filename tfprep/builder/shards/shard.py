@@ -353,7 +353,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequen
     layout = context.layout
     if layout.at_store:
         # Names belong to contents, so that other attempts do not matter: the receipt that is written last describes its files.
-        receipt = replace(shard.receipt(), files=tuple(file.put(layout.store) for file in files))
+        receipt = replace(shard.receipt(), files=tuple(file.put(layout.shard_store) for file in files))
         write_receipt(layout, receipt, shard.contents())
         return receipt
     with name_locked(layout, f"shard {task.split} {task.shard}"):

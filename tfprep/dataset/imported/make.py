@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfprep.dataset.dataset import read_manifest
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_receipts, scan_shards
 from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
@@ -34,10 +33,10 @@ from tfprep.dataset.imported.shards import (
     shards_at,
 )
 from tfprep.dataset.imported.write import Content, Groups, write_imported
-from tfprep.dataset.manifest import BESIDE, MANIFEST, Manifest
-from tfprep.dataset.names import PRIVATE, check_name
-from tfprep.errors import BuildLockedError, DatasetError
-from tfprep.storage.local import locked, writing
+from tfprep.dataset.manifest import Manifest, read_manifest
+from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, check_name
+from tfprep.dataset.versions import NewVersion, find_version, version_folder
+from tfprep.errors import DatasetError
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in
 
@@ -126,13 +125,12 @@ def index_tfrecords(
     if out is None and is_remote(beside):
         raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
     folder = Path(os.path.abspath(out)) if out is not None else beside / BESIDE
-    if (folder / MANIFEST).is_file() and read_manifest(folder).imported is None:
-        raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-    busy = BuildLockedError(f"another process indexes into {folder}; wait until it has finished")
-    with writing(folder):
-        (folder / PRIVATE).mkdir(parents=True, exist_ok=True)
-    with locked(folder / PRIVATE / "lock", busy):
-        old = read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    if (folder / MANIFEST).is_file():
+        raise DatasetError(f"{folder} is a version of a dataset; choose another folder for the index")
+    with NewVersion(folder) as new:
+        old = None if new.before is None else read_manifest(new.before.path)
+        if old is not None and old.imported is None:
+            raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
         groups, scanned = _scan(folder, splits, old, options, on_bytes)
         if options.on_bad != "skip":
             for key in splits:
@@ -140,7 +138,7 @@ def index_tfrecords(
         commands = dict(old.imported.commands) if old and old.imported else {}
         commands |= dict.fromkeys(splits, _command(os.fspath(source), split, out, features, options))
         content = _decide(groups, old.name if old else name, declared, options, commands)
-        manifest = write_imported(folder, content, old)
+        manifest = write_imported(new, content, old)
         found = {part_of(one, folder / PRIVATE) for group in groups.values() for _, one in group}
         remove_receipts(folder / PRIVATE, found)
     names = [name_below(content.root, shard.path) for shard in scanned]
@@ -220,7 +218,8 @@ def _tfds_folder(source: str) -> Place | None:
     path = Path(os.path.abspath(source.removeprefix("file://")))
     if not path.is_dir():
         return None
-    if (path / MANIFEST).is_file() and read_manifest(path).imported is None:
+    is_dataset = (path / POINTER).is_file() or (path / MANIFEST).is_file()
+    if is_dataset and read_manifest(find_version(path).path).imported is None:
         raise DatasetError(f"{path} was built by tfprep; open it as it is, it needs no other index")
     if not (path / INFO_JSON).is_file():
         raise DatasetError(
@@ -244,7 +243,7 @@ def _scan(
     work = folder / PRIVATE
     shards: dict[str, Sequence[Shard]] = {}
     if old is not None and old.imported is not None:
-        root = root_of(folder, old)
+        root = root_of(version_folder(folder, 1), old)
         for split, info in old.splits.items():  # as they were indexed; or as they are if nothing is known of them
             versions = zip(info.files[0], old.imported.versions[split], strict=True)
             before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]

@@ -1,7 +1,7 @@
-"""From the part files of shards to the files of a dataset: `index.parquet`, `locations.bin`, `rejects.jsonl` and `tfprep.json`.
+"""From the part files of shards to the files of a version: `index.parquet`, `locations.bin` and `rejects.jsonl`.
 
 They are those of a built dataset. The index has the values of single numbers and short strings besides, each in a column of the
-field's own name, and no digests of sources, which nobody knows. Readers use the old files until all new ones are there.
+field's own name, and no digests of sources, which nobody knows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import MANIFEST, FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of, kept_fields
-from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS, hidden_name
+from tfprep.dataset.manifest import FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of, kept_fields
+from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS
+from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.local import link_or_copy, sync_folder, write_whole, writing
+from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote
 
 Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
@@ -178,40 +179,26 @@ class Content:
         return {f"{field.name}_offset": first, f"{field.name}_size": size, field.name: values}
 
 
-def write_imported(folder: Path, content: Content, old: Manifest | None) -> Manifest:
-    """Write the dataset into a folder, in place of an older one.
+def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> Manifest:
+    """Publish the dataset as the current version.
 
     Raises:
         DatasetError: No record of a split can be read.
         BuildError: The folder cannot be written to.
     """
-    work = folder / PRIVATE
-    with writing(folder):
-        for name in (INDEX, LOCATIONS, REJECTS):
-            # Those of a command that was killed may be second names of published files.
-            (work / name).unlink(missing_ok=True)
-        write_index(work / INDEX, content.schema, content.tables(work))
-    write_whole(work / REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejects))
-    manifest = write_locations(work / LOCATIONS, work / INDEX, _manifest(folder, content))
-    files = {name: digest_of(work / name) for name in (INDEX, LOCATIONS, REJECTS)}
+    index, locations = new.file(INDEX), new.file(LOCATIONS)
+    with writing(index):
+        write_index(index, content.schema, content.tables(new.root / PRIVATE))
+    rejects = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejects))
+    manifest = write_locations(locations, index, _manifest(new.root, content))
+    files = {path.name: digest_of(path) for path in (index, locations, rejects)}
     names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
     identity = json.dumps([files[LOCATIONS].sha256, names])
     manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
     manifest = replace(manifest, added=kept_fields(old, manifest))
-    # The steps of a build: at every moment readers find the old dataset or the new one.
-    with writing(folder):
-        if (folder / MANIFEST).is_file():
-            aliases = {name: hidden_name(name, digest.sha256) for name, digest in files.items()}
-            for name, alias in aliases.items():
-                link_or_copy(work / name, folder / alias)
-            hidden = replace(manifest, files={aliases[name]: digest for name, digest in files.items()})
-            write_whole(folder / MANIFEST, hidden.to_json())
-        for name in files:
-            os.replace(work / name, folder / name)
-        write_whole(folder / MANIFEST, manifest.to_json())
-        for path in folder.glob(f".{'[0-9a-f]' * 16}.*"):
-            path.unlink(missing_ok=True)
-    sync_folder(folder)
+    for entry in manifest.groups.values():
+        new.add_folder(entry.folder)
+    new.publish(manifest)
     return manifest
 
 
@@ -226,7 +213,7 @@ def _manifest(folder: Path, content: Content) -> Manifest:
     return Manifest(
         name=content.name,
         fingerprint="",
-        recipe={"row_fields": {field.name: list(field.rows) for field in fields if field.spec.kind == "boxes"}},
+        recipe={},
         fields=content.infos,
         splits=splits,
         classes={field.name: field.classes for field in fields if field.classes},
@@ -237,11 +224,10 @@ def _manifest(folder: Path, content: Content) -> Manifest:
         versions={"tfprep": __version__},
         rejects=len(content.rejects),
         imported=Imported(
-            root=os.path.relpath(root, folder) if is_inside else str(root),
+            root=os.path.relpath(root, version_folder(folder, 1)) if is_inside else str(root),
             features={field.name: field.feature for field in fields},
             left_out=dict(content.left_out),
             versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
             commands=dict(content.commands),
-            fixed=tuple(field.name for field in fields if field.fixed),
         ),
     )

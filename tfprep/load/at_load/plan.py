@@ -218,7 +218,7 @@ def plan_at_load(
 ) -> AtLoad | None:
     """The ops for these outputs; None without ops. LoaderError where a field cannot follow an op (see `unfit_fields`).
 
-    `recipes` are those of the datasets, as `tfprep.json` holds them.
+    `recipes` are those of the datasets, as the manifest holds them.
     """
     check_ops(ops, views)
     about = outputs, specs, classes, recipes
@@ -454,7 +454,7 @@ class Unfit(NamedTuple):
 
 
 def unfit_fields(recipe: Mapping[str, Any]) -> dict[str, Unfit]:
-    """The derived inputs of a recipe, as `tfprep.json` holds it, that cannot follow an op at load, by name."""
+    """The derived inputs of a recipe, as the manifest holds it, that cannot follow an op at load, by name."""
     code = recipe.get("code", {})
     reasons = {name: _unfit(*_described(options, code)) for name, options in recipe.get("derive", {}).items()}
     unfit = {name: reason for name, reason in reasons.items() if reason is not None}

@@ -247,12 +247,9 @@ class BatchAssembler:
 
         Raises:
             RecordError: By the policy, bad records are errors.
-            DatasetReplacedError: The record is of another build.
             LoaderError: `ATTEMPTS` others in a row cannot be read either.
         """
         bad, sample = self._bad, int(batch.indices.row[row])
-        if not bad.known(record):
-            self._table.check_not_replaced(record)
         table, key = self._table, self._table.key(sample)
         offset = int(table.locate(np.array([record]), ["offset"])["offset"][0])
         path, number = str(table.files[int(table.file_of(record))]), table.number_in_file(record)

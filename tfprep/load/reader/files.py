@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import DatasetError, DatasetReplacedError, RecordError, StorageError
+from tfprep.errors import DatasetError, RecordError, StorageError
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
 from tfprep.load.reader.thread_state import Scratch
@@ -98,7 +98,7 @@ class Fetched:
             return False
         try:
             part.content = self.request(part.file, part.start, part.stop)
-        except (StorageError, DatasetReplacedError) as error:
+        except DatasetError as error:
             part.error = error
         except BaseException as error:
             part.error = StorageError(f"{self._paths[part.file]} cannot be read ({type(error).__name__}: {error})")
@@ -111,7 +111,7 @@ class Fetched:
         """Read bytes of a file with one request.
 
         Raises:
-            DatasetReplacedError: They are of another object than the bytes that were read before.
+            DatasetError: They are of another object than the bytes that were read before.
             StorageError: The store does not deliver them.
         """
         path = self._paths[file]
@@ -121,9 +121,7 @@ class Fetched:
         content = np.frombuffer(data, np.uint8)
         with self._lock:
             if version and version != self._versions.setdefault(path, version):
-                raise DatasetReplacedError(
-                    f"{path} was replaced since the loader began to read it; open the dataset again"
-                )
+                raise DatasetError(f"{path} was replaced since the loader began to read it; open the dataset again")
             self.requests, self.bytes = self.requests + 1, self.bytes + len(content)
         return content
 
@@ -156,9 +154,8 @@ class _LocalFile:
 class Files:
     """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread.
 
-    A file that is opened must be the one that was there when the loader was made: a build renames its shards to their places, so
-    that another inode is another build's. `changed` holds those that were written to in place since then: the checksums of each
-    of their records are to be compared.
+    An imported file that is opened must be the one that was there when the loader was made: another tool may replace it.
+    `changed` holds those that were written to in place since then: the checksums of each of their records are to be compared.
     """
 
     def __init__(
@@ -169,7 +166,7 @@ class Files:
         damaged: Callable[[int], None] | None = None,
         limit: int = OPEN_FILES,
     ) -> None:
-        """`identities`: those of the files when the loader was made; None where any file will do, such as a copy of a shard.
+        """`identities`: those of imported files when the loader was made; None for the files of a version, which never change.
         `damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
         self.paths, self._identities = paths, identities
         self.remote = np.array([is_remote(path) for path in paths], bool)
@@ -183,8 +180,7 @@ class Files:
         """The open file; the least recently used is closed where there are too many.
 
         Raises:
-            DatasetReplacedError: Another file has taken its place.
-            DatasetError: It cannot be opened.
+            DatasetError: Another file has taken its place, or it cannot be opened.
         """
         with self._lock:
             if number in self._open:
@@ -236,8 +232,8 @@ class Files:
             self._open.clear()
 
 
-def _replaced(path: Path, how: str) -> DatasetReplacedError:
-    return DatasetReplacedError(f"{path} was {how} since the loader was made; open the dataset again")
+def _replaced(path: Path, how: str) -> DatasetError:
+    return DatasetError(f"{path} was {how} since the loader was made; open the dataset again")
 
 
 def read_at(descriptor: int, target: Array, offset: int) -> bool:

@@ -140,10 +140,6 @@ class RecordTable:
         """One sample's key, for messages."""
         return str(self.column("key")[row].as_py())
 
-    def check_not_replaced(self, record: int) -> None:
-        """Raise DatasetReplacedError if another build replaced the dataset of a record, which cannot be read."""
-        self.parts[int(np.searchsorted(self._first_record, record, "right")) - 1].dataset.check_not_replaced()
-
     def number_in_file(self, record: int) -> int:
         """A record's number in its file, from 0."""
         file = int(self.file_of(record))

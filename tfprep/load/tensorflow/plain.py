@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
-from tfprep.dataset.manifest import MANIFEST
 from tfprep.errors import LoaderError
 from tfprep.fields import stored_name
 from tfprep.load.memory import budget_bytes
@@ -28,10 +27,6 @@ from tfprep.storage.urls import scheme_of
 
 READS, BLOCK = 16, 16
 """Shards that are read at the same time, and records that are taken from each in turn."""
-CHECKED_BYTES = 64 << 20
-"""The most bytes of `tfprep.json` that an iteration reads to notice another build."""
-_SEAL_BYTES = 80
-"""The end of `tfprep.json`, which holds the SHA-256 of all before."""
 BUFFER_SHARE = 0.5
 """The share of the memory budget that the shuffle buffer takes: of encoded records, before they are decoded."""
 
@@ -70,7 +65,9 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
     join = samples.ragged_batch if outputs.ragged else samples.batch
     full = info.samples >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
-    return join(options.batch_size, drop_remainder=drop).prefetch(tf.data.AUTOTUNE)
+    batches = join(options.batch_size, drop_remainder=drop).prefetch(tf.data.AUTOTUNE)
+    batches.tfprep_data = data  # holds the version as long as something reads it
+    return batches
 
 
 def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptions) -> int:
@@ -88,7 +85,6 @@ def _records(
     """The records of the shards, a tuple with that of each place: of `used` variants all, or with `each_once` in each iteration
     one of each shard, drawn anew."""
     info = places[0].split(split)
-    check = _check_of_build(places[0], info.shards * (1 if each_once else len(used)))
     paths = tf.constant(
         [
             [
@@ -108,10 +104,7 @@ def _records(
         files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
 
     def read(files: Any) -> tf.data.Dataset:
-        first, *others = tf.unstack(files, len(places))
-        after = tf.data.Dataset.from_tensors((first, *others)).map(lambda first, *others: (check(first), *others))
-        records = tf.data.Dataset.zip(tuple(map(tf.data.TFRecordDataset, (check(first), *others))))
-        return records.concatenate(after.filter(lambda *files: False))
+        return tf.data.Dataset.zip(tuple(map(tf.data.TFRecordDataset, tf.unstack(files, len(places)))))
 
     return files.interleave(
         read,
@@ -120,32 +113,6 @@ def _records(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
-
-
-def _check_of_build(data: Dataset, shards: int) -> Callable[[Any], Any]:
-    """A function from the path of a shard to that path, which fails where `tfprep.json` is not what it was when this was made.
-
-    It reads the file before and after a shard, of many shards only as often as fits into `CHECKED_BYTES` an iteration.
-    """
-    manifest = str(data.path / MANIFEST)
-    with tf.io.gfile.GFile(manifest, "rb") as file:
-        content = file.read()
-    data.check_not_replaced()
-    seal = content[-_SEAL_BYTES:]
-    one_in = max(1, shards * len(content) // CHECKED_BYTES)
-    message = f"DatasetReplacedError: {data.path} was replaced by another build since it was opened; open it again"
-
-    def check(path: Any) -> Any:
-        def compare() -> Any:
-            # TensorFlow reads a file of a constant name once, when it optimizes the graph: the name depends on the shard's.
-            name = tf.strings.join([manifest, tf.strings.substr(path, 0, 0)])
-            now = tf.strings.substr(tf.io.read_file(name), -_SEAL_BYTES, _SEAL_BYTES)
-            with tf.control_dependencies([tf.debugging.Assert(tf.equal(now, seal), [message])]):
-                return tf.identity(path)
-
-        return tf.cond(tf.strings.to_hash_bucket_fast(path, one_in) == 0, compare, lambda: tf.identity(path))
-
-    return check
 
 
 def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:

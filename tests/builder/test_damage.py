@@ -1,0 +1,178 @@
+"""Every kind of damage is found by `verify`, and `build --verify` makes the bytes of before again."""
+
+import json
+import shutil
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.commands import status_of
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset.verify import verify
+from tfprep.errors import BuildError
+
+TINY = """
+from tfprep import Recipe, codecs, sources
+RECIPE = Recipe(name="tiny", source=sources.Folder("{split}/{label}/**"),
+                store={"image": codecs.Png(), "label": codecs.Scalar()}, shards={"train": 2, "val": 1}, variants={"train": 2})
+"""
+SHARD = "tiny-train.tfrecord-00000-of-00002"
+KINDS = (
+    SHARD, "tiny-train_v1.tfrecord-00000-of-00002", f"{SHARD}.idx", "manifest.json", "index.parquet", "locations.bin",
+    "rejects.jsonl", "features.json", "dataset_info.json", "croissant.json", "label.labels.txt",
+)  # fmt: skip
+"""A file of each kind."""
+
+
+def photo(number):
+    return Image.fromarray(np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A built dataset with a rejected sample, its raw files and its recipe. Tests copy it."""
+    root = tmp_path_factory.mktemp("pristine")
+    for number in range(9):
+        path = root / "raw" / ("val" if number > 6 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photo(number).save(path)
+    (root / "raw/train/a/broken.png").write_bytes(b"no image")
+    (root / "recipe.py").write_text(TINY)
+    build(root / "recipe.py", root / "out", root / "raw", options=BuildOptions(workers=0))
+    return root
+
+
+@pytest.fixture
+def copy(pristine, tmp_path):
+    return shutil.copytree(pristine, tmp_path / "here", symlinks=True)
+
+
+def published(here):
+    files = [path for path in open_dataset(here / "out").path.iterdir() if path.name != "report.html"]
+    return {path.name: path.read_bytes() for path in files}
+
+
+def fix(here):
+    return build(here / "recipe.py", here / "out", here / "raw", options=BuildOptions(workers=0, verify=True))
+
+
+def flip(path, *places, bit=4):
+    """Changes a bit of each of these bytes."""
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place] ^= bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_flip_in_every_kind_of_file_is_found_and_mended(copy, name):
+    """`benchmarks/damage.py` makes 200 in each, and mends them."""
+    whole = published(copy)
+    assert whole.keys() - set(KINDS) == {n for n in whole if "-of-" in n and n not in KINDS}
+    rng, path = np.random.default_rng(0), copy / "out/v0001" / name
+    for number in range(20):
+        place, bit = int(rng.integers(len(whole[name]))), 1 << int(rng.integers(8))
+        flip(path, place, bit=bit)
+        assert name in {fault.file for fault in verify(copy / "out")}, (place, bit)
+        if number == 19:
+            assert fix(copy).built_shards == (".tfrecord" in name)
+            assert published(copy) == whole
+            assert list(verify(copy / "out")) == []
+        path.write_bytes(whole[name])
+
+
+def test_many_missing_files_are_made_again_and_others_are_not_touched(copy):
+    whole = published(copy)
+    kept = next(name for name in whole if "-val.tfrecord" in name and not name.endswith(".idx"))
+    before = (copy / "out/v0001" / kept).stat().st_ino
+    for name in whole:
+        if "-train" in name or name in ("index.parquet", "features.json"):
+            (copy / "out/v0001" / name).unlink()
+    assert fix(copy).built_shards == 2
+    assert (published(copy), (copy / "out/v0002" / kept).stat().st_ino) == (whole, before)
+
+
+def test_a_dataset_without_the_notes_of_its_build_or_its_pointer(copy):
+    whole = published(copy)
+    (copy / "out/tfprep.json").write_text("{")
+    assert fix(copy).built_shards == 0
+    assert published(copy) == whole
+    shutil.rmtree(copy / "out/.tfprep")
+    (copy / "out/tfprep.json").unlink()
+    assert fix(copy).built_shards == 3
+    assert published(copy) == whole
+
+
+def test_damaged_notes_of_a_build_never_get_into_the_dataset(copy):
+    """A flipped bit in a receipt, or in the rows that belong to it, and an index that has to be made from them."""
+    whole, rng = published(copy), np.random.default_rng(2)
+    for name in ("train-00000.json", "train-00000.contents.json"):
+        path = copy / "out/.tfprep/receipts" / name
+        flip(path, int(rng.integers(path.stat().st_size)), bit=1 << int(rng.integers(8)))
+        (copy / "out/current/index.parquet").unlink()
+        with suppress(BuildError):  # "run the build again"
+            fix(copy)
+        fix(copy)
+        assert published(copy) == whole
+
+
+def test_a_pointer_that_was_set_back_by_hand_mixes_no_versions(copy):
+    """Shards of both versions have equal names and sizes. Receipts are those of the later version."""
+    recipe = copy / "recipe.py"
+    recipe.write_text(TINY.replace("codecs.Png()", "codecs.Raw()").replace("variants=", "seed=1, variants="))
+    fix(copy)
+    first = published(copy)
+    recipe.write_text(
+        recipe.read_text()
+        .replace("RECIPE =", "from tfprep import augment\nRECIPE =")
+        .replace("store=", "geometry=[augment.Flip(p=1.0)], store=")
+    )
+    fix(copy)
+    second = published(copy)
+    of_variant = KINDS[1]
+    assert first[of_variant] != second[of_variant]
+    assert len(first[of_variant]) == len(second[of_variant])
+    opened = open_dataset(copy / "out")  # so that the version stays in its place
+    (copy / "out/tfprep.json").write_text('{"version": 2}')
+    build(recipe, copy / "out", copy / "raw", options=BuildOptions(workers=0))
+    assert published(copy) == second
+    assert list(verify(copy / "out")) == []
+    assert opened.version.number == 3
+
+
+def test_without_raw_files_an_index_opens_the_records_that_are_intact(copy):
+    """The command of docs/inspect.md, which needs no manifest."""
+    data = open_dataset(copy / "out")
+    images, row = [sample["image"] for sample in data.samples("train")], data.index("train").to_pylist()[1]
+    path = data.path / data.file("train", 0, row["shard"]).name
+    flip(path, row["offset"] + row["size"] // 2)
+    (data.path / "manifest.json").unlink()
+    options = IndexOptions(on_bad="skip")
+    index_tfrecords(copy / "out/current/tiny-train.tfrecord-*-of-?????", "train", copy / "rest", options=options)
+    left = [sample["image"] for sample in open_dataset(copy / "rest").samples("train")]
+    assert len(left) == len(images) - 1 == 6
+    assert all(np.array_equal(one, other) for one, other in zip(left, [images[0], *images[2:]], strict=True))
+    (line,) = map(json.loads, (copy / "rest/current/rejects.jsonl").read_text().splitlines())
+    assert (line["shard"], line["offset"]) == (path.name, row["offset"])
+
+
+def test_the_command(copy, capsys):
+    flip(copy / "out/v0001" / SHARD, 40)
+    for built in (1, 0):
+        words = [
+            "build",
+            copy / "recipe.py",
+            "--out",
+            copy / "out",
+            "--data",
+            copy / "raw",
+            "--verify",
+            "--json",
+            "--workers",
+            0,
+        ]
+        assert status_of(*words) == 0
+        assert json.loads(capsys.readouterr().out)["built_shards"] == built

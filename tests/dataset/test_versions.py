@@ -1,0 +1,227 @@
+"""A reader reads the version that it opened, whatever is published or removed meanwhile."""
+
+import itertools
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import tfprep
+from tfprep.dataset import open_dataset, read_manifest
+from tfprep.dataset.clean import clean
+from tfprep.dataset.versions import NewVersion, current_version, durable_write, open_version
+from tfprep.errors import BuildError, BuildLockedError, DatasetError
+
+SAMPLES = 40
+
+
+def shown(number):
+    """Both channels hold a constant, which together are a number."""
+    return np.stack([np.full((24, 32), number % 256), np.full((24, 32), number // 256)], -1).astype(np.uint8)
+
+
+def numbers(batch):
+    values = np.asarray(batch["clicks"]).astype(int)
+    assert (values == values[:, :1, :1]).all()
+    return values[:, 0, 0, 0] + 256 * values[:, 0, 0, 1]
+
+
+@pytest.fixture
+def publish(make_dataset, tmp_path):
+    """Publish a version whose samples show numbers from `first` on; all versions have equal names and sizes."""
+
+    count = itertools.count()
+
+    def make(first, keep=1):
+        def fields(rng, number):
+            return {"clicks": shown(number + first), "label": number % 3}
+
+        name = f"made{next(count)}"
+        made = make_dataset(name, samples={"train": SAMPLES}, shards=10, fields=("clicks", "label"), make=fields)
+        with NewVersion(tmp_path / "out") as new:
+            for path in made.path.iterdir():
+                new.add(path.name, path)
+            return new.publish(read_manifest(made.path), keep)
+
+    return make
+
+
+def seen(batches, count):
+    return {number for batch in islice(batches, count) for number in numbers(batch).tolist()}
+
+
+OLD, NEW = set(range(SAMPLES)), set(range(1000, 1000 + SAMPLES))
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": "threads"}, {"workers": "threads", "on_bad": "skip"}, {"workers": "processes"}]
+)
+def test_loaders_go_on_with_their_version_through_many_publications(publish, tmp_path, options):
+    publish(0)
+    with closing(tfprep.open(tmp_path / "out").numpy_loader("train", 8, cache=False, **options).repeat()) as loader:
+        batches = iter(loader)
+        assert seen(batches, 5) == OLD
+        for _ in range(4):
+            publish(1000, keep=0)
+            assert seen(batches, 10) == OLD
+        assert not loader.report()["bad_records"]
+    assert seen(iter(tfprep.open(tmp_path / "out").numpy_loader("train", 8)), 5) == NEW
+
+
+def test_samples_pickles_and_forks_are_of_the_version_that_was_opened(publish, tmp_path):
+    publish(0)
+    data = tfprep.open(tmp_path / "out")
+    sent, samples = pickle.dumps(data), data.samples("train")
+    next(samples)
+    publish(1000, keep=0)
+    publish(1000, keep=0)
+    assert {int(one["clicks"][0, 0, 0]) for one in samples} | {0} == OLD
+    assert pickle.loads(sent).path == data.path == tmp_path / "out/v0001"
+    pid = os.fork()
+    if not pid:
+        status = 0 if len(list(data.samples("train"))) == SAMPLES else 1
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    del data, samples
+    publish(1000, keep=0)
+    assert not (tmp_path / "out/v0001").exists()
+    with pytest.raises(DatasetError, match=r"v0001 was removed or moved: open .*out again"):
+        pickle.loads(sent)
+
+
+HOLDING = """
+import sys, tfprep
+data = tfprep.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+print(len(list(data.samples("train"))))
+"""
+
+
+def test_another_process_keeps_its_version_and_a_killed_one_does_not(publish, tmp_path):
+    publish(0)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    reader, killed = (subprocess.Popen([sys.executable, "-c", HOLDING, tmp_path / "out"], **pipes) for _ in range(2))
+    assert reader.stdout.readline() == killed.stdout.readline() == "open\n"
+    publish(1000, keep=0)
+    killed.kill()
+    killed.wait()
+    assert list(clean(tmp_path / "out", remove=True).versions) == [1]
+    assert (tmp_path / "out/v0001").exists()
+    killed.communicate()
+    assert reader.communicate()[0] == f"{SAMPLES}\n"
+    assert clean(tmp_path / "out", remove=True).freed > 0
+    assert not (tmp_path / "out/v0001").exists()
+
+
+def test_readers_that_open_while_versions_are_published_and_removed_see_whole_ones(publish, tmp_path):
+    publish(0)
+    ended, wrong = threading.Event(), []
+
+    def read():
+        while not ended.is_set():
+            data = tfprep.open(tmp_path / "out")
+            found = {int(numbers({"clicks": one["clicks"][None]})[0]) for one in data.samples("train")}
+            if found not in (OLD, NEW):
+                wrong.append(found)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(30):
+        publish(1000 * (number % 2), keep=0)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    publish(0, keep=0)
+    assert [path.name for path in (tmp_path / "out").glob("v*")] == ["v0032"]
+
+
+def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
+    out = tmp_path / "out"
+    for first in (0, 1000, 1000):
+        publish(first, keep=5)
+    assert json.loads((out / "tfprep.json").read_text()) == {"version": 3}
+    assert os.readlink(out / "current") == "v0003"
+    assert tfprep.open(out).path == tfprep.open(out / "current").path == out / "v0003"
+    for data in (tfprep.open(out, version=1), tfprep.open(out / "v0001"), open_dataset(out, 1)):
+        assert (data.path, data.version.number, data.version.root) == (out / "v0001", 1, out)
+        assert int(next(data.samples("train"))["clicks"][0, 0, 0]) == 0
+    assert open_version(out, 2).path == out / "v0002"
+    with pytest.raises(DatasetError, match="has no version 9; it has 1, 2, 3"):
+        tfprep.open(out, version=9)
+
+
+def test_unchanged_files_are_shared_and_nothing_is_written_in_place(publish, tmp_path):
+    out = tmp_path / "out"
+    publish(0)
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in (out / "v0001").iterdir()}
+    with NewVersion(out) as new:
+        manifest = read_manifest(new.before.path)
+        new.add_current(manifest.files)
+        new.write("rejects.jsonl", "other")
+        new.file("index.parquet").write_bytes(b"other")
+        new.publish(manifest)
+    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in (out / "v0001").iterdir()} == before
+    shared = {path.name for path in (out / "v0002").iterdir() if path.stat().st_ino == before.get(path.name, [0])[0]}
+    assert shared == before.keys() - {"manifest.json", "rejects.jsonl", "index.parquet"}
+
+
+def test_a_pointer_that_is_damaged_or_of_another_format_is_named(publish, tmp_path):
+    publish(0)
+    for text in (
+        "",
+        "{",
+        "[]",
+        '{"version": 0}',
+        '{"version": "1"}',
+        '{"version": true}',
+        '{"format_version": 2}',
+        "[" * 9999,
+    ):
+        (tmp_path / "out/tfprep.json").write_text(text)
+        with pytest.raises(DatasetError, match=r"tfprep\.json is damaged, or of another version of tfprep"):
+            tfprep.open(tmp_path / "out")
+    (tmp_path / "out/tfprep.json").write_text('{"version": 7}')
+    with pytest.raises(DatasetError, match="v0007 was removed or moved"):
+        tfprep.open(tmp_path / "out")
+
+
+def test_one_publication_at_a_time_and_none_into_a_version(publish, tmp_path):
+    publish(0)
+    with NewVersion(tmp_path / "out"), pytest.raises(BuildLockedError), NewVersion(tmp_path / "out"):
+        pass
+    with (
+        pytest.raises(BuildError, match="is a version of a dataset, which never changes"),
+        NewVersion(tmp_path / "out/v0001"),
+    ):
+        pass
+
+
+def test_a_link_that_points_elsewhere_is_set_right_and_a_folder_of_that_name_stays(publish, tmp_path):
+    publish(0)
+    (tmp_path / "out/current").unlink()
+    (tmp_path / "out/current").symlink_to("v0009")
+    publish(1000)
+    assert os.readlink(tmp_path / "out/current") == "v0002"
+    (tmp_path / "out/current").unlink()
+    (tmp_path / "out/current").mkdir()
+    publish(0)
+    assert current_version(tmp_path / "out").number == 3
+
+
+def test_a_durable_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    durable_write(tmp_path / "file", "one")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: os.close(-1))
+    with pytest.raises(BuildError, match="cannot write"):
+        durable_write(tmp_path / "file", "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "one"

@@ -1,0 +1,594 @@
+"""A dataset is a set of immutable versions and one small pointer. This module is the only one that publishes.
+
+    out/photos/
+      tfprep.json           the pointer: {"version": 4}; the only file that is ever replaced
+      current -> v0004      a link for people and other tools (local folders only), repaired from the pointer
+      v0004/                shards, index, `manifest.json`, report: written once
+      v0003/                the version before
+      .tfprep/              receipts, the lock, and `new`: the version that is being made
+
+At an object store, which has no hard links, all versions share the shards in `shards/`, whose names begin with the digest of
+their content; the folder of a version holds the rest. `manifest.json` names the shards.
+
+A version is made in `.tfprep/new`, with hard links to what it shares with the current one. Publication makes its files durable,
+moves the folder into place and replaces the pointer. A process that dies before the last step leaves the version before, and the
+next one continues. Readers lock the folder that they read (`hold`), and removal skips folders that are locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, REPORT
+from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
+from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, write_whole, writing
+from tfprep.storage.locks import StoreLock, folder_locked, store_locked
+from tfprep.storage.store import find_object, open_store
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, names_in, open_file, read_content, size_of
+
+if TYPE_CHECKING:
+    from tfprep.dataset.manifest import Manifest
+
+CURRENT = "current"
+NEW = f"{PRIVATE}/new"
+RUN = "run"
+"""The object at a store by which a build takes the number of a version."""
+_FOLDER = re.compile(r"v([0-9]{4,18})\Z")
+_MOST_POINTER_BYTES = 4096
+_ATTEMPTS = 100
+"""Builds that publish while a reader opens the dataset; each costs it another look at the pointer."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a dataset.
+
+    Attributes:
+      root: The folder or URL of the dataset, with the pointer.
+      number: The number of the version, from 1; 0 for a folder that was copied out of its dataset under another name.
+      path: The folder or URL of the version.
+    """
+
+    root: Path
+    number: int
+    path: Path
+
+
+def version_folder(root: Path, number: int) -> Path:
+    """Return the folder or URL of a version."""
+    return root / f"v{number:04d}"
+
+
+# --- opening --------------------------------------------------------------------------------------------------------------
+
+
+def current_version(root: PathOrUrl) -> Version:
+    """Return the version that the pointer names.
+
+    Args:
+      root: The folder or URL of the dataset.
+
+    Raises:
+      DatasetError: There is no dataset, or its pointer is damaged. The cause is a FileNotFoundError where there is no pointer.
+    """
+    place = folder_at(root)
+    number = _read_pointer(place)
+    return Version(place, number, version_folder(place, number))
+
+
+def open_version(root: PathOrUrl, number: int) -> Version:
+    """Return a version by its number.
+
+    Args:
+      root: The folder or URL of the dataset.
+      number: The number of the version.
+
+    Raises:
+      DatasetError: There is no such version; the message lists those that are there.
+    """
+    place = folder_at(root)
+    version = Version(place, number, version_folder(place, number))
+    if size_of(version.path / MANIFEST) is None:
+        known = ", ".join(map(str, version_numbers(place))) or "none"
+        raise DatasetError(f"{place} has no version {number!r}; it has {known}. Builds keep older ones with --keep")
+    return version
+
+
+def find_version(path: PathOrUrl, number: int | None = None) -> Version:
+    """Return the version that a user's path means.
+
+    Args:
+      path: The folder or URL of a dataset or of one of its versions, or the folder of TFRecords with an index in it.
+      number: The version; None for the current one.
+
+    Raises:
+      DatasetError: There is none; the message says what to do.
+    """
+    folder = folder_at(path)
+    if not is_remote(folder) and folder.is_file():
+        raise DatasetError(f"{folder} is a file; open the dataset's folder, {folder.parent}")
+    if number is not None:
+        return open_version(folder, number)
+    try:
+        return current_version(folder)
+    except DatasetError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        if size_of(folder / MANIFEST) is not None:
+            folder = folder if is_remote(folder) else folder.resolve()
+            named = _FOLDER.match(folder.name)
+            return Version(folder.parent, int(named[1]) if named else 0, folder)
+        if size_of(folder / BESIDE / POINTER) is not None:
+            return current_version(folder / BESIDE)
+        raise
+
+
+def version_numbers(root: Path) -> list[int]:
+    """Return the numbers of all complete versions of a dataset, in order."""
+    if is_remote(root):
+        names = [info.name.rpartition("/")[0] for info in open_store(root).list() if info.name.endswith(f"/{MANIFEST}")]
+    elif root.is_dir():
+        names = [path.name for path in root.iterdir() if (path / MANIFEST).is_file()]
+    else:
+        names = []
+    return sorted(int(match[1]) for name in names if (match := _FOLDER.match(name)))
+
+
+def _read_pointer(root: Path) -> int:
+    path = root / POINTER
+    try:
+        if is_remote(root):
+            content = bytes(open_store(root).read(POINTER, 0, _MOST_POINTER_BYTES))
+        else:
+            with open_file(path) as file:
+                content = file.read(_MOST_POINTER_BYTES)
+    except DatasetError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise DatasetError(f"{root} holds no {POINTER}: {_why_not(root)}") from FileNotFoundError()
+        raise
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
+    number = None
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        number = json.loads(content)["version"]
+    if type(number) is not int or not 1 <= number < 10**18:
+        raise DatasetError(
+            f'{path} is damaged, or of another version of tfprep: it is {{"version": N}}. Run the build again'
+        )
+    return number
+
+
+def _why_not(root: Path) -> str:
+    if is_remote(root):
+        return "check the URL; `tfprep build RECIPE --out FOLDER` makes a dataset"
+    if not root.exists():
+        return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
+    if (root / PRIVATE).is_dir():
+        return "a build has begun here and not finished; run the same command again and it continues"
+    return "it is not a dataset built by tfprep; `tfprep index` makes one of TFRecords that another tool wrote"
+
+
+# --- holding --------------------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """A shared lock on the folder of a version. It ends with the last reference to this object, in forked processes too."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._descriptor)  # a forked process has a copy of the descriptor, which holds the same lock
+
+
+def hold(version: Version) -> Held | None:
+    """Keep builds from removing a version while this process, or one that it forks, reads it.
+
+    Args:
+      version: The version.
+
+    Returns:
+      The lock, which lasts as long as the object; None where there is none, as at a URL.
+
+    Raises:
+      DatasetError: The version was removed.
+    """
+    if is_remote(version.path):
+        return None
+    try:
+        descriptor = os.open(version.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _removed(version) from error
+    except OSError:
+        return None  # a folder that may not be listed cannot be locked; its files may be readable
+    held = Held(descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _removed(version) from error
+    except OSError:
+        return held  # the file system has no locks, and so no builds, which need one
+    # It may have been moved away between the two calls.
+    if not (version.path / MANIFEST).exists() or not os.path.samestat(os.fstat(descriptor), os.stat(version.path)):
+        raise _removed(version)
+    return held
+
+
+def hold_current(path: PathOrUrl, number: int | None = None) -> tuple[Version, Held | None]:
+    """Find a version as `find_version` does, and hold it. A version that a build removes meanwhile is looked for again."""
+    for _ in range(_ATTEMPTS):
+        version = find_version(path, number)
+        try:
+            return version, hold(version)
+        except DatasetError:
+            if find_version(path, number) == version:
+                raise
+    raise DatasetError(f"{path} is published again and again while it is opened; open it when the builds have ended")
+
+
+def _removed(version: Version) -> DatasetError:
+    return DatasetError(
+        f"{version.path} was removed or moved: open {version.root} again. Builds keep older versions with --keep"
+    )
+
+
+# --- publishing -----------------------------------------------------------------------------------------------------------
+
+
+def durable_write(path: Path, content: str | bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a power failure. Every command writes with it.
+
+    Args:
+      path: A local path, or a URL.
+      content: Text, in which lone surrogates become the bytes that they stand for, or bytes.
+
+    Raises:
+      BuildError: The disk refuses.
+      StorageError: The store refuses.
+    """
+    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    if is_remote(path):
+        open_store(path.parent).write(path.name, data)
+        return
+    with whole_file(path) as file:
+        file.write(data)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def locked(root: Path, *, shared: bool = False) -> Iterator[StoreLock | None]:
+    """Hold the lock of a dataset: exclusively, or shared with other parts of a build. Yields the lock of a store.
+
+    Raises:
+      BuildLockedError: Another process holds it, which is named.
+      BuildError: Nothing can be written there.
+    """
+    if is_remote(root):
+        with store_locked(open_store(root), str(root), shared=shared) as lock:
+            yield lock
+        return
+    with writing(root):
+        (root / PRIVATE).mkdir(parents=True, exist_ok=True)
+    with folder_locked(root / PRIVATE / "lock", root, shared=shared):
+        yield None
+
+
+class NewVersion:
+    """The version that is being made. A context: it holds the lock of the dataset, and leaves its files for the next run.
+
+    Attributes:
+      root: The dataset.
+      folder: The local folder of its files.
+      before: The version that is current; None without one.
+      is_pointed: Whether the pointer names it; if not, it is damaged, or a process died before it was written.
+      copied: The number of files that were copied because the file system has no hard links.
+    """
+
+    def __init__(self, root: PathOrUrl, scratch: Path | None = None) -> None:
+        """Args: `root` is the dataset; `scratch` a local folder, in place of `root`, for files on their way to a store."""
+        self.root = folder_at(root)
+        self.folder = (scratch or self.root) / NEW
+        self.before: Version | None = None
+        self.is_pointed = False
+        self.copied = 0
+        self._names: dict[str, bool] = {}
+        self._open = ExitStack()
+        self._lock: StoreLock | None = None
+        self._pointer: str | None = None
+
+    def __enter__(self) -> NewVersion:
+        if not is_remote(self.root) and (self.root / MANIFEST).exists():
+            raise BuildError(f"{self.root} is a version of a dataset, which never changes; choose another folder")
+        with ExitStack() as stack:
+            self._lock = stack.enter_context(locked(self.root))
+            if is_remote(self.root):
+                info = find_object(open_store(self.root), POINTER)
+                self._pointer = None if info is None else info.version
+            else:
+                _tidy(self.root)
+            self.before = find_current(self.root)
+            with suppress(DatasetError):
+                self.is_pointed = current_version(self.root) == self.before
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, name: str, source: Path) -> None:
+        """Make a durable file part of the version: by a hard link, or a copy where links fail or the file is at a store.
+
+        Args:
+          name: Its name in the version, such as `index.parquet` or `teacher/index.parquet`.
+          source: The file, which may be in `folder` already.
+        """
+        target, self._names[name] = self.folder / name, True
+        if target == source:
+            return
+        self.folder.joinpath(name).parent.mkdir(exist_ok=True)
+        with writing(target):
+            target.unlink(missing_ok=True)
+        if is_remote(source):
+            with whole_file(target) as file:
+                file.write(read_content(source))
+        elif not link_or_copy(source, target):
+            self.copied += 1
+
+    def add_folder(self, name: str) -> None:
+        """Make a folder of the current version part of this one, such as that of added fields; at a store it is shared anyway."""
+        assert self.before is not None
+        folder = self.before.path / name
+        if not is_remote(folder) and folder.is_symlink():
+            raise DatasetError(f"{folder} is a link; the files of a version are in its folder: copy the folder itself")
+        for path in () if is_remote(self.root) else folder.iterdir():
+            self.add(f"{name}/{path.name}", path)
+
+    def set_aside(self, name: str, place: Path) -> None:
+        """Link the files of a folder that this version will not have to a place where a later run finds them."""
+        assert self.before is not None
+        folder = self.before.path / name
+        if is_remote(folder) or folder.is_symlink() or not folder.is_dir():
+            return  # at a store it stays in its place
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if not (place / path.name).exists():
+                link_or_copy(path, place / path.name)
+
+    def add_current(self, files: Iterable[str]) -> None:
+        """Make all files of the current version part of this one, without its folders; `files` are those that are not shards."""
+        assert self.before is not None
+        names = names_in(self.before.path)
+        if is_remote(self.root):
+            names &= {*files, REPORT}  # shards stay where they are
+        for name in names - {MANIFEST}:
+            if is_remote(self.root) or (self.before.path / name).is_file():
+                self.add(name, self.before.path / name)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a new file, which the caller writes; `publish` makes it durable."""
+        target, self._names[name] = self.folder / name, False
+        with writing(target):
+            target.parent.mkdir(exist_ok=True)
+            target.unlink(missing_ok=True)  # it may be a link to a file of another version
+        return target
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text file of the version, and return its path."""
+        path = self.file(name)
+        write_whole(path, text)
+        self._names[name] = True
+        return path
+
+    def clear(self) -> None:
+        """Remove what is left of earlier runs and was not added to the version."""
+        with writing(self.folder):
+            for path in sorted(self.folder.rglob("*"), reverse=True):
+                if path.is_dir() and not path.is_symlink():
+                    with suppress(OSError):
+                        path.rmdir()
+                elif path.relative_to(self.folder).as_posix() not in self._names:
+                    path.unlink()
+
+    def publish(
+        self, manifest: Manifest, keep: int | None = None, look: Callable[[Path], None] = lambda folder: None
+    ) -> Version:
+        """Make the files the current version.
+
+        Args:
+          manifest: What the version is; it names all files but the report.
+          keep: The number of older versions that stay, those that somebody holds besides; None for the present number, at least
+            one. At a store all stay.
+          look: Called with the complete folder before it is published; it may write a report there.
+
+        Returns:
+          The version.
+
+        Raises:
+          BuildError: The disk refuses, or another process published at the store meanwhile.
+          StorageError: The store refuses.
+        """
+        older = 1 if is_remote(self.root) else max(1, len(_folders(self.root)) - 1)
+        self.write(MANIFEST, manifest.to_json())
+        self.clear()
+        with writing(self.folder):
+            for name, is_durable in self._names.items():
+                if not is_durable:
+                    _sync(self.folder / name)
+        version = self._publish_at_store(look) if is_remote(self.root) else self._publish_here(look)
+        self._names.clear()
+        self.before = version
+        if not is_remote(self.root):
+            remove_old(self.root, older if keep is None else keep)
+        return version
+
+    def _publish_here(self, look: Callable[[Path], None]) -> Version:
+        look(self.folder)
+        for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
+            sync_folder(folder)
+        number = max(_folders(self.root), default=0) + 1
+        number = max(number, self.before.number + 1 if self.before else 1)
+        version = Version(self.root, number, version_folder(self.root, number))
+        with writing(version.path):
+            os.rename(self.folder, version.path)
+        sync_folder(self.folder.parent)
+        sync_folder(self.root)
+        durable_write(self.root / POINTER, json.dumps({"version": number}) + "\n")
+        _point_link(version)
+        with writing(self.folder):
+            self.folder.mkdir()
+        return version
+
+    def _publish_at_store(self, look: Callable[[Path], None]) -> Version:
+        """Write the files under a number that only this build uses, and replace the pointer if nobody else has."""
+        store, run = open_store(self.root), secrets.token_hex(8)
+        number = self.before.number + 1 if self.before else 1
+        while True:
+            try:
+                store.replace(f"{version_folder(Path(), number)}/{RUN}", run.encode(), None)
+                break
+            except ObjectChangedError:  # of a build that ended before it published
+                number += 1
+        version = Version(self.root, number, version_folder(self.root, number))
+        for name in sorted(self._names, key=lambda name: name == MANIFEST):
+            store.write(f"{version.path.name}/{name}", self.folder / name)
+        look(version.path)
+        assert self._lock is not None
+        self._lock.check()
+        try:  # `replace` takes a pointer with this content for its own: where an answer was lost, the run's word says so
+            pointer = json.dumps({"version": number, "run": run}) + "\n"
+            self._pointer = store.replace(POINTER, pointer.encode(), self._pointer)
+        except ObjectChangedError as error:
+            raise BuildError(
+                f"{self.root}: another process published in the meantime, so this one did not; run the same command again: it "
+                "continues from the shards that are there"
+            ) from error
+        for name in self._names:
+            (self.folder / name).unlink()
+        return version
+
+
+def find_current(root: Path) -> Version | None:
+    """Return the current version for a build: None without one, and where the pointer is damaged, the last complete one.
+
+    Raises:
+      StorageError: The store cannot be reached or refuses.
+    """
+    try:
+        return current_version(root)
+    except StorageError:
+        raise
+    except DatasetError:
+        numbers = version_numbers(root)
+        return Version(root, numbers[-1], version_folder(root, numbers[-1])) if numbers else None
+
+
+def _folders(root: Path) -> list[int]:
+    return sorted(int(match[1]) for path in root.iterdir() if (match := _FOLDER.match(path.name)))
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _point_link(version: Version) -> None:
+    """Make `current` a link to the version. The pointer decides: a file system without links is no reason to fail."""
+    link, target = version.root / CURRENT, version.path.name
+    with suppress(OSError):
+        if os.readlink(link) == target:
+            return
+    if link.exists() and not link.is_symlink():
+        return  # of somebody else
+    temporary = version.root / PRIVATE / CURRENT
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)
+
+
+def _tidy(root: Path) -> None:
+    """Undo and finish what a process left that was killed while it published or removed. The lock is held."""
+    for folder in (root, root / PRIVATE):
+        remove_leftovers(folder)
+    for path in (root / PRIVATE).glob("removed-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    current = find_current(root)
+    if current is None:
+        return
+    new = root / NEW
+    for number in _folders(root):
+        path = version_folder(root, number)
+        if number <= current.number or (new.exists() and any(new.iterdir())):
+            continue
+        with _unused(path) as is_free:  # it was moved here, and the pointer was not replaced
+            if is_free:
+                with suppress(OSError):
+                    new.rmdir()
+                os.rename(path, new)
+    _point_link(current)
+
+
+# --- removing -------------------------------------------------------------------------------------------------------------
+
+
+def remove_old(root: PathOrUrl, keep: int = 1) -> int:
+    """Remove older versions of a local dataset. The lock of the dataset has to be held.
+
+    Args:
+      root: The folder of the dataset.
+      keep: The number of versions that stay besides the current one, the latest ones; those that somebody holds stay too.
+
+    Returns:
+      The number of bytes that are free again: of files that no other version shares.
+    """
+    place = folder_at(root)
+    current = current_version(place).number
+    others = sorted((number for number in _folders(place) if number != current), reverse=True)
+    freed = 0
+    for number in others[keep:]:
+        path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
+        with _unused(path) as is_free, writing(path):
+            if not is_free:
+                continue
+            os.rename(path, aside)  # in one step, so that nobody opens half of it
+        freed += own_bytes(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    return freed
+
+
+def own_bytes(folder: Path) -> int:
+    """Return the bytes of the files of a folder that no other folder shares with it."""
+    states = [path.lstat() for path in folder.rglob("*") if path.is_file()]
+    return sum(state.st_size for state in states if state.st_nlink == 1)
+
+
+@contextmanager
+def _unused(path: Path) -> Iterator[bool]:
+    """Yield True if nobody holds the version; nobody can begin to before the block ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        is_free = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            is_free = False
+        yield is_free
+    finally:
+        os.close(descriptor)
