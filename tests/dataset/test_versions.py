@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import tfprep
+from tests.commands import status_of
 from tfprep.dataset import open_dataset, read_manifest
 from tfprep.dataset.clean import clean
 from tfprep.dataset.versions import NewVersion, current_version, durable_write, open_version
@@ -225,3 +227,20 @@ def test_a_durable_file_is_whole_or_not_there(tmp_path, monkeypatch):
         durable_write(tmp_path / "file", "two")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "one"
+
+
+def test_several_hosts_are_told_to_open_one_version(publish, tmp_path):
+    publish(0)
+    with pytest.warns(UserWarning, match=r"each host opens .*tfprep\.open\(path, version=1\)"):
+        tfprep.open(tmp_path / "out").numpy_loader("train", 8, hosts=(0, 2))
+    tfprep.open(tmp_path / "out", version=1).numpy_loader("train", 8, hosts=(0, 2))
+
+
+def test_info_names_the_version_and_the_older_ones(publish, tmp_path, capsys):
+    for first in (0, 1000, 1000):
+        publish(first, keep=5)
+    assert status_of("info", tmp_path / "out") == 0
+    assert re.search(r"version 3; older ones: 1 \(\S+ k?B of its own\), 2 \(", capsys.readouterr().out)
+    assert status_of("clean", tmp_path / "out", "--keep", 1, "--remove") == 0
+    assert "1 older version; " in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").glob("v*")) == ["v0002", "v0003"]

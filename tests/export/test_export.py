@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,8 +18,9 @@ from tests.commands import status_of
 from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tfprep import codecs
 from tfprep.dataset import open_dataset
-from tfprep.errors import DatasetError
+from tfprep.errors import BuildError, DatasetError
 from tfprep.export import export
+from tfprep.storage.local import whole_folder
 
 pytestmark = pytest.mark.filterwarnings(  # of pycocotools
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
@@ -421,3 +423,51 @@ def test_a_key_that_file_names_cannot_hold_is_named(make_dataset, tmp_path):
             assert re.search(
                 r"'\S*/\\xe9t\\xe9.jpg' cannot be the name of a file here: .* is ascii. Set PYTHONUTF8=1", done.stderr
             )
+
+
+@pytest.fixture
+def killed_export(photos, tmp_path):
+    """A function that starts an export and kills it before its folder gets its name."""
+
+    def run():
+        code = (
+            "import os, sys; from pathlib import Path\n"
+            "from tfprep.dataset import open_dataset; from tfprep.export import export\n"
+            "os.sync = lambda: os._exit(9)\n"
+            "export(open_dataset(sys.argv[1]), Path(sys.argv[2]), 'folder')"
+        )
+        return subprocess.run([sys.executable, "-c", code, photos.path, tmp_path / "out"], check=False).returncode
+
+    return run
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next_one(photos, tmp_path, killed_export):
+    assert killed_export() == 9
+    assert [path.name for path in tmp_path.iterdir()] == [".out.export.tmp"]
+    export(open_dataset(photos.path), tmp_path / "out", "parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert {path.suffix for path in (tmp_path / "out").rglob("*") if path.is_file()} == {".parquet"}
+
+
+def test_places_that_no_folder_can_take_are_refused_before_the_work(photos, tmp_path, monkeypatch):
+    data = open_dataset(photos.path)
+    monkeypatch.setitem(sys.modules["tfprep.export.export"]._WRITERS, "folder", None)  # no work is begun
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(BuildError, match="is a mount point or the current folder, which cannot be replaced"):
+        export(data, Path("."), "folder")
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    with pytest.raises(BuildError, match="is a mount point or the current folder"):
+        export(data, tmp_path / "new", "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_a_link_to_an_empty_folder_is_followed_and_a_second_export_is_refused(photos, tmp_path):
+    data = open_dataset(photos.path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    with whole_folder(tmp_path / "empty"), pytest.raises(BuildError, match="another process writes"):
+        export(data, tmp_path / "link", "parquet")
+    export(data, tmp_path / "link", "parquet")
+    assert (tmp_path / "link").is_symlink()
+    assert list((tmp_path / "empty").glob("*.parquet"))

@@ -13,9 +13,11 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.options import FILE, OLD_FOLDER, PATH, json_option, option
+from tfprep.errors import DatasetError
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
+    from tfprep.dataset.versions import Version
     from tfprep.inspect.diff import Difference, KeyList
     from tfprep.inspect.groups import Suspicion
     from tfprep.inspect.leaks import Leaks, Pair
@@ -50,6 +52,8 @@ def info_command(folder: str, as_json: bool) -> None:
         statistics.append((f"{name} mean {mean}", f"std {std}"))
     if statistics:
         text.echo(text.table(statistics))
+    if data.version is not None and data.version.number:
+        text.echo(f"  version {data.version.number}{_older(data.version)}")
     text.echo("  built with " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     if sizes := mixed_sizes(manifest):
         text.echo(sizes)
@@ -59,6 +63,18 @@ def info_command(folder: str, as_json: bool) -> None:
     if manifest.rejects:
         rejected = text.number(manifest.rejects, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
+
+
+def _older(version: Version) -> str:
+    """Which other versions there are, and the bytes that only they take."""
+    from tfprep.dataset.clean import clean
+
+    try:
+        sizes = clean(version.root).versions
+    except DatasetError:  # a folder that was copied, or a URL that cannot be listed
+        return ""
+    others = [f"{number} ({text.size(own)} of its own)" for number, own in sizes.items() if number != version.number]
+    return f"; older ones: {', '.join(others)}" if others else ""
 
 
 def mixed_sizes(manifest: Manifest) -> str:

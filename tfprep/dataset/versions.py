@@ -25,7 +25,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +57,13 @@ class Version:
       root: The folder or URL of the dataset, with the pointer.
       number: The number of the version, from 1; 0 for a folder that was copied out of its dataset under another name.
       path: The folder or URL of the version.
+      is_chosen: Whether the user named it, by its number or its folder.
     """
 
     root: Path
     number: int
     path: Path
+    is_chosen: bool = field(default=False, compare=False)
 
 
 def version_folder(root: Path, number: int) -> Path:
@@ -97,7 +99,7 @@ def open_version(root: PathOrUrl, number: int) -> Version:
       DatasetError: There is no such version; the message lists those that are there.
     """
     place = folder_at(root)
-    version = Version(place, number, version_folder(place, number))
+    version = Version(place, number, version_folder(place, number), is_chosen=True)
     if size_of(version.path / MANIFEST) is None:
         known = ", ".join(map(str, version_numbers(place))) or "none"
         raise DatasetError(f"{place} has no version {number!r}; it has {known}. Builds keep older ones with --keep")
@@ -127,7 +129,7 @@ def find_version(path: PathOrUrl, number: int | None = None) -> Version:
         if size_of(folder / MANIFEST) is not None:
             folder = folder if is_remote(folder) else folder.resolve()
             named = _FOLDER.match(folder.name)
-            return Version(folder.parent, int(named[1]) if named else 0, folder)
+            return Version(folder.parent, int(named[1]) if named else 0, folder, is_chosen=True)
         if size_of(folder / BESIDE / POINTER) is not None:
             return current_version(folder / BESIDE)
         raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,18 @@ class Prefetching(Protocol):
         """Fill no more batches."""
 
 
+def _warn_of_versions(sources: Sequence[SplitRows]) -> None:
+    """Warn where hosts could open different versions of a dataset, because a build publishes meanwhile."""
+    for version in dict.fromkeys(source.dataset.version for source in sources):
+        if version is not None and not version.is_chosen:
+            warnings.warn(
+                f"each host opens the current version of {version.root} by itself, and a build that publishes meanwhile would "
+                f"give some of them another one: open the same version on all hosts, tfprep.open(path, version={version.number})",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
 class Pipeline:
     """The parts of a loader, made from its plan. The passes of a loader share it.
 
@@ -83,6 +96,8 @@ class Pipeline:
                 if options.workers == "processes":
                     raise
                 plan = plan_loader(sources, options, class_names, obstacle=str(error))
+        if options.host.count > 1:
+            _warn_of_versions(sources)
         self.plan, self.start_step = plan, first_step(plan)
         self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants

@@ -128,17 +128,35 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a folder that takes the place of `out`, missing or empty, when the block ends, and is removed if it raises."""
-    temporary = temporary_path(out.absolute(), secrets.token_hex(6))
+    """Yield a folder that takes the place of `out`, missing or empty, when the block ends, and is removed if it raises.
+
+    It is beside `out` and locked meanwhile. The next process with the same `out` removes what a killed one left.
+
+    Raises:
+        BuildError: No folder can take this place, the disk refuses, or another process writes there.
+    """
+    target = out.resolve()
+    if os.path.ismount(target) or target in (Path.cwd(), *Path.cwd().parents):
+        raise BuildError(
+            f"{out} is a mount point or the current folder, which cannot be replaced; name a new folder in it"
+        )
+    temporary, busy = temporary_path(target, "export"), BuildError(f"another process writes {out}; wait for it")
     with writing(out):
-        temporary.mkdir(parents=True)
-    try:
-        with writing(out):
-            yield temporary
-            temporary.replace(out)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        temporary.mkdir(parents=True, exist_ok=True)
+    with locked(temporary, busy) as descriptor:
+        if not temporary.exists() or not os.path.samestat(os.fstat(descriptor), temporary.stat()):
+            raise busy  # it has just become `out`
+        try:
+            with writing(out):
+                for path in temporary.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                yield temporary
+                os.sync()  # one call for any number of files
+                temporary.replace(target)
+                sync_folder(target.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 def link_or_copy(source: Path, target: Path) -> bool:
