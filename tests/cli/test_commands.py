@@ -20,6 +20,7 @@ from tests.examples import detection, serialized, write
 from tests.photos import write_photos
 from tests.sources.test_pixels import gamma_profile
 from tests.waiting import wait_until
+from tfprep.builder.options import BuildEvent
 from tfprep.builder.planning.plan import warning_of_opencv
 from tfprep.cli import COMMANDS, text
 from tfprep.cli.options import byte_count, share
@@ -314,6 +315,24 @@ def test_amounts_that_are_none(function, reason, wrong):
     for typed in wrong:
         with pytest.raises(click.BadParameter, match=reason):
             function(typed)
+
+
+def test_every_character_of_a_name_is_valid_json(capsys):
+    """U+007F to U+009F, which act on a terminal, and what stands for bytes that are not UTF-8."""
+    names = ["".join(map(chr, range(0xA0))), "größe", "\u202e"]
+    text.print_json({"names": names})
+    out = capsys.readouterr().out
+    assert json.loads(out)["names"] == names
+    assert not [one for one in out if 0x7F <= ord(one) <= 0x9F]
+    event = BuildEvent("reject", "a\x7f\x85", 1.0, {"key": "b\x9f"})
+    assert json.loads(text.escaped_json(event.to_json()))["key"] == "b\x9f"
+
+
+@pytest.mark.parametrize("order", [("check", "--html", "/"), ("stats", "--html", "."), ("check", "--groups", ".")])
+def test_a_folder_is_no_file_to_write(run, built, order):
+    status, _, err = run(order[0], built, *order[1:])
+    assert status == 2
+    assert "is a directory" in err
 
 
 def test_an_error_with_json_is_json(run, tmp_path):

@@ -1,16 +1,20 @@
 """An index whose digest is right and whose rows are wrong, as a stranger may write one: each rule refuses it."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tfprep
-from tfprep.dataset import open_dataset
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.dataset.index import write_index
 from tfprep.dataset.names import INDEX, LOCATIONS
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
+from tfprep.records import encode, frame
 
 
 @pytest.fixture
@@ -148,3 +152,27 @@ def test_numbers_that_cannot_be_are_refused(placed, values):
     placed.change_index(5 + 3, **values)
     with pytest.raises(DatasetError, match=r"lie outside their record|lies outside its shard"):
         open_dataset(placed.path).locations("train", range(1)).take(np.array([3]))
+
+
+LITTLE_MEMORY = """
+import resource, sys
+import pyarrow.parquet
+from tfprep.dataset import open_dataset
+data = open_dataset(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (6 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+data.index("train", 0)
+"""
+
+
+def test_memory_that_cannot_be_had_is_no_damage(tmp_path):
+    (tmp_path / "0.tfrecord").write_bytes(
+        b"".join(frame(encode({"text": b"%0250d" % number})[0]) for number in range(60_000))
+    )
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", options=IndexOptions(workers=0))
+    done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "memory or a thread for it cannot be had" in last
+    assert "damaged" not in last

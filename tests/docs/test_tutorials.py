@@ -1,5 +1,6 @@
 """Tutorials run from top to bottom as printed: shell commands, files, and Python as one session, which makes a picture."""
 
+import ast
 import json
 import re
 import shlex
@@ -150,3 +151,15 @@ def test_the_notebook_is_that_of_the_page():
     assert printed == (DOCS / "tutorials" / "segmentation.ipynb").read_text(), (
         "python docs/tutorials/notebook.py segmentation"
     )
+
+
+def test_a_file_that_another_one_imports_runs_nothing():
+    """A script that imports `network` from the script of before would train the model of before first."""
+    for page in sorted(DOCS.rglob("*.md")):
+        files = dict(re.findall(r"^# file: (\w+)\.py\n(.*?)^```", page.read_text(), re.S | re.M))
+        for name, code in files.items():
+            if any(re.search(rf"^(from|import) {name}\b", other, re.M) for other in files.values()):
+                runs = [
+                    one for one in ast.parse(code).body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
+                ]
+                assert not runs, (page, name)

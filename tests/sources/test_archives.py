@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
 import zipfile
 
@@ -166,6 +167,24 @@ def test_a_compressed_archive_is_copied_once(tmp_path, staging, ending):
     with pytest.raises(SourceError, match=rf"a\.{ending} is not (a )?whole"):
         list(source.scan(root).entries)
     assert list(staging.iterdir()) == [copy]  # no half copy stays
+
+
+def test_a_copy_that_was_cut_short_is_made_again(tmp_path, staging):
+    """A disk that was full, or a file system that lost the end of a file."""
+    tar = tmp_path / "a.tar"
+    with tarfile.open(tar, "w") as file:
+        for number in range(3):
+            content = io.BytesIO(bytes(5000))
+            info = tarfile.TarInfo(f"{number}.bin")
+            info.size = 5000
+            file.addfile(info, content)
+    packed = tmp_path / "a.tar.gz"
+    packed.write_bytes(gzip.compress(tar.read_bytes()))
+    assert compressed.plain_archive(packed).read_bytes() == tar.read_bytes()
+    (copy,) = staging.iterdir()
+    os.truncate(copy, 6000)
+    assert compressed.plain_archive(packed).read_bytes() == tar.read_bytes()
+    assert list(staging.iterdir()) == [copy]
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, staging, monkeypatch):

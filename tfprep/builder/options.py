@@ -100,8 +100,8 @@ class BuildEvent:
     Attributes:
       name: `planned`, `space` (the estimated size), `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
         native code wrote, by sample), `differing` (shards hold records of different forms), `node` (a node of a cluster joined),
-        `warning`, `empty` (a split, class or field without values), `part` (a part is complete), `published`, `report` (it could
-        not be written) or `failed`.
+        `warning`, `code` (the user's code changed, and nothing else), `empty` (a split, class or field without values), `part` (a
+        part is complete), `published`, `report` (it could not be written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
       facts: The same as plain JSON.

@@ -122,7 +122,7 @@ def build_command(
 
     def report(event: BuildEvent) -> None:
         if as_json:
-            text.echo(event.to_json(), err=True)
+            click.echo(text.escaped_json(event.to_json()), err=True)
         elif event.name in ("warning", "empty") or (event.name == "code" and confirm is None):
             text.echo(f"Warning: {event.text}", err=True)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
-from tfprep.cli.options import FILE, OLD_FOLDER, PATH, json_option, option
+from tfprep.cli.options import FILE, OLD_FOLDER, json_option, option
 from tfprep.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ _SHOWN, _stats_CLASSES_SHOWN = 3, 20
 @option(
     "--samples", type=click.IntRange(0), default=1000, help="Number of samples of each split whose records are read."
 )
-@option("--html", type=PATH, metavar="FILE", help="Write a page with charts and pictures to FILE.")
+@option("--html", type=FILE, metavar="FILE", help="Write a page with charts and pictures to FILE.")
 @json_option
 def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
     """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, brightness, objects, rejects, duplicates."""
@@ -229,12 +229,12 @@ _PAIRS_SHOWN = 10
     "than 200,000 samples.",
 )
 @option(
-    "--exclude", type=PATH, metavar="FILE",
+    "--exclude", type=FILE, metavar="FILE",
     help="Write the samples whose removal leaves no pair across splits to FILE, for sources.Without in a recipe.",
 )  # fmt: skip
-@option("--groups", type=PATH, metavar="FILE",
+@option("--groups", type=FILE, metavar="FILE",
         help="Write the groups of samples that are alike to FILE, for group_by=sources.GroupFile in a recipe.")  # fmt: skip
-@option("--html", type=PATH, metavar="FILE", help="Write a page with pictures to FILE.")
+@option("--html", type=FILE, metavar="FILE", help="Write a page with pictures to FILE.")
 @option("--data", type=OLD_FOLDER, help="Folder of the raw files, to read camera and time from their EXIF data.")
 @option("--pairs", type=click.IntRange(0), default=1000, help="Number of pairs to list.")
 @json_option

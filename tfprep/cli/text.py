@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -13,7 +14,18 @@ import click
 
 from tfprep.units import duration, number, printable, size
 
-__all__ = ["duration", "echo", "json_alone", "number", "print_json", "print_result", "progress", "size", "table"]
+__all__ = [
+    "duration",
+    "echo",
+    "escaped_json",
+    "json_alone",
+    "number",
+    "print_json",
+    "print_result",
+    "progress",
+    "size",
+    "table",
+]
 
 _json_out: list[Any] = []
 """The standard output, last, where `json_alone` keeps it for JSON."""
@@ -60,8 +72,13 @@ def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON. Control characters are escaped as JSON demands; lone surrogates as `\\udcff`."""
-    line = printable(json.dumps(value, indent=1, ensure_ascii=False, default=str))
-    click.echo(line, file=_json_out[-1] if _json_out else None)
+    text = escaped_json(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    click.echo(text, file=_json_out[-1] if _json_out else None)
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON as a terminal may show it: also U+007F to U+009F, which `printable` writes in a form that is not JSON."""
+    return printable(re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 @contextmanager

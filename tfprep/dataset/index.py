@@ -15,6 +15,7 @@ Each (split, variant) begins a new row group, so a reader that wants one variant
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,23 +132,18 @@ def read_index(
     """
     path = folder / INDEX
     files = manifest.splits[split].files[variant]
-    try:
-        with _opened(path) as file:
-            groups = _row_groups(file.metadata, split, variant)
-            counts = [file.metadata.row_group(group).num_rows for group in groups]
-            rows = sum(counts)
-            if rows != manifest.splits[split].samples:
-                raise DatasetError(
-                    f"{path} lists {rows} records of split {split!r}, variant {variant}; manifest.json says "
-                    f"{manifest.splits[split].samples}; {manifest.way_out}"
-                )
-            if first is not None:
-                groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
-            table = file.read_row_groups(groups, columns=columns).slice(0, first)
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {manifest.way_out}") from None
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{path} is damaged ({error}); {manifest.way_out}") from error
+    with _opened(path, manifest.way_out) as file:
+        groups = _row_groups(file.metadata, split, variant)
+        counts = [file.metadata.row_group(group).num_rows for group in groups]
+        rows = sum(counts)
+        if rows != manifest.splits[split].samples:
+            raise DatasetError(
+                f"{path} lists {rows} records of split {split!r}, variant {variant}; manifest.json says "
+                f"{manifest.splits[split].samples}; {manifest.way_out}"
+            )
+        if first is not None:
+            groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
+        table = file.read_row_groups(groups, columns=columns).slice(0, first)
     values = None if manifest.imported is None else dict[str, pa.DataType]()
     expected = schema(list(manifest.fields), label_type(manifest.fields), values)
     try:
@@ -160,22 +156,29 @@ def read_index(
 
 def read_keys(path: Path) -> Iterator[list[str]]:
     """Yield the keys of all records, some at a time. Raises DatasetError if the index cannot be read."""
-    try:
-        with _opened(path) as file:
-            for batch in file.iter_batches(_KEYS, columns=["key"]):
-                yield batch.column(0).to_pylist()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
+    with _opened(path, "run the build again, it writes it anew") as file:
+        for batch in file.iter_batches(_KEYS, columns=["key"]):
+            yield batch.column(0).to_pylist()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    if not is_remote(path):
-        with pq.ParquetFile(path, memory_map=True) as file:
+def _opened(path: Path, way_out: str) -> Iterator[pq.ParquetFile]:
+    """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
+    try:
+        if not is_remote(path):
+            with pq.ParquetFile(path, memory_map=True) as file:
+                yield file
+            return
+        with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests
             yield file
-        return
-    with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests
-        yield file
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing; {way_out}") from None
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        # Arrow's plain exception is "Unknown error": of a thread that could not be started, for example.
+        lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN)
+        if lacks or type(error) is pa.ArrowException:
+            raise DatasetError(f"{path} cannot be read: memory or a thread for it cannot be had ({error})") from error
+        raise DatasetError(f"{path} is damaged ({error}); {way_out}") from error
 
 
 def _row_groups(metadata: pq.FileMetaData, split: str, variant: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Copies of raw files whose parts cannot be read by themselves, in a form whose parts can: made once, kept for later builds.
 
-They lie in the folder that TFPREP_STAGING names, by default `~/.cache/tfprep/staging`. A copy belongs to one state of its file;
-when the file has changed, a new copy replaces it. The folder may be deleted at any time: the next build makes what it needs anew.
+They are in the folder that TFPREP_STAGING names, by default `~/.cache/tfprep/staging`. A copy belongs to one state of its file;
+its name holds its size: a copy that was cut short is made again, and so is that of a file that has changed. The folder may be
+deleted at any time: the next build makes what it needs again.
 """
 
 from __future__ import annotations
@@ -37,18 +38,24 @@ def staged(path: Path, kind: str, write: Callable[[CheckedFile], None]) -> Path:
     """
     state = state_of(path)
     name, version = _digest(str(path.absolute()), kind), _digest(f"{state.text} {state.identity}")
-    copy = _folder() / f"{name}-{version}{kind}"
-    if copy.exists():
-        return copy
-    with writing(copy):
-        copy.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(copy) as file:
+    folder = _folder()
+    for copy in folder.glob(f"{name}-{version}-*"):
+        if copy.name == f"{name}-{version}-{copy.stat().st_size}{kind}":  # of the size that was written
+            return copy
+    unnamed = folder / f"{name}-{version}{kind}"
+    with writing(unnamed):
+        folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(unnamed) as file:
+        checked = CheckedFile(file, path)
         try:
-            write(CheckedFile(file, path))
+            write(checked)
         except OSError as error:
             raise SourceError(f"{path} is not whole, or cannot be read: {error.strerror or error}") from error
-    for older in copy.parent.glob(f"{name}-*{kind}"):
-        if older != copy:
+    copy = folder / f"{name}-{version}-{checked.size}{kind}"
+    with writing(copy):
+        os.replace(unnamed, copy)
+    for older in folder.glob(f"{name}-*"):
+        if not older.name.startswith(f"{name}-{version}"):
             with suppress(OSError):
                 older.unlink()
     return copy
