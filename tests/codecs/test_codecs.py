@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tfprep import codecs
-from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
 from tfprep.errors import BuildError, DatasetError, RecipeError, SampleError
 from tfprep.fields import KINDS, FieldSpec
 
@@ -120,7 +120,7 @@ def test_the_environment_does_not_change_what_blosc_stores(monkeypatch, name):
         (lambda: Raw().check("t", "text"), "use Text"),
         *[
             (lambda codec=codec: codec.encode(None), "TFRecords of other")
-            for codec in (Encoded(), Texts(), Columns("a"))
+            for codec in (Encoded(), Texts(), Boxes(["a"], "xyxy"))
         ],
     ],
 )

@@ -12,8 +12,8 @@ from scipy import ndimage
 
 from tests.examples import example, serialized
 from tfprep import codecs
-from tfprep.codecs import Columns, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
-from tfprep.errors import SampleError
+from tfprep.codecs import Boxes, Encoded, Jpeg, Original, Png, Raw, Scalar, Text, Texts, TopK, Zstd
+from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import FieldSpec
 
 tf = pytest.importorskip("tensorflow")
@@ -212,17 +212,28 @@ def test_lists_of_strings_are_read_as_tensorflow_reads_them():
         Texts().decode(content, FieldSpec("text", (3,), "string"))
 
 
-@pytest.mark.covers("Columns")
+@pytest.mark.covers("Boxes")
 @pytest.mark.parametrize("rows", [0, 1, 3])
-def test_rows_in_columns_are_those_of_tensorflow(rows):
-    names, table = ("box/a", "box/b"), RNG.normal(size=(rows, 2)).astype(np.float32)
-    columns = dict(zip(names, table.T, strict=True))
-    spec, codec = FieldSpec("scalar", (None, 2), "float32"), Columns(names)
-    np.testing.assert_array_equal(codec.decode(columns, spec), table)
-    parsed = tf.io.parse_single_example(serialized(columns if rows else {}), codec.tf_features("boxes", spec))
-    np.testing.assert_array_equal(codec.tf_decode(parsed, "boxes", spec), table)
-    with pytest.raises(SampleError, match="columns of the same rows differ in length: 2 of 'box/a', 0 of 'box/b'"):
-        codec.decode({"box/a": [1, 2]}, spec)
+@pytest.mark.parametrize("content", [written(PIL, "JPEG"), written(PIL, "PNG")])
+def test_boxes_are_shares_times_the_sides_of_the_image(rows, content):
+    names = [f"box/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
+    shares = RNG.random((rows, 4)).astype(np.float32)
+    features = {**dict(zip(names, shares.T, strict=True)), "image": content} if rows else {"image": content}
+    flat = {"boxes": shares[:, [1, 0, 3, 2]].ravel(), "image": content} if rows else {"image": content}
+    spec, expected = FieldSpec("boxes", (None, 4), "float32"), shares * np.array([50, 37, 50, 37], np.float32)
+    for codec, record in (
+        (Boxes(names, "rel_xyxy", "image"), features),
+        (Boxes(["boxes"], "rel_yxyx", "image"), flat),
+    ):
+        decoded_features = {name: [value] if name == "image" else value for name, value in record.items()}
+        np.testing.assert_allclose(codec.decode(decoded_features, spec), expected, rtol=1e-6)
+        parsed = tf.io.parse_single_example(serialized(record), codec.tf_features("boxes", spec))
+        np.testing.assert_allclose(codec.tf_decode(parsed, "boxes", spec), expected, rtol=1e-6)
+    with pytest.raises(SampleError, match="sides of the same boxes differ in number: 2 of 'box/xmin', 0 of 'box/ymin'"):
+        Boxes(names, "xyxy").decode({"box/xmin": [1, 2]}, spec)
+    for wrong in ((names[:2], "xyxy", ""), (names, "rel_xyxy", ""), (names, "xyxy", "image"), (names, "corners", "")):
+        with pytest.raises(RecipeError):
+            Boxes(*wrong)
 
 
 @pytest.mark.covers("Original")
@@ -329,5 +340,5 @@ def test_top_k_keeps_the_largest_of_tensorflows_softmax_and_spreads_the_rest(cla
 
 def test_every_codec_comes_back_from_its_description():
     plain = [Jpeg(81, "444"), Png(7), Raw("float16"), Raw(), Scalar(), Text(), Original(), Encoded(), Texts()]
-    for codec in (*plain, Columns(["a"]), TopK(7, None)):
+    for codec in (*plain, Boxes(["a"], "xyxy"), TopK(7, None)):
         assert codecs.from_description(codec.describe()) == codec

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from tfprep import images
 from tfprep.codecs.codec import (
     Codec,
     Described,
@@ -23,7 +24,7 @@ from tfprep.codecs.codec import (
     tensor_feature,
 )
 from tfprep.errors import RecipeError, SampleError
-from tfprep.fields import Array, FieldSpec, Kind
+from tfprep.fields import Array, BoxFormat, FieldSpec, Kind, check_box_format, convert_boxes
 from tfprep.optional import require_package
 
 DTYPES = (
@@ -231,43 +232,81 @@ class Text(OneBytes):
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Rows of numbers, float32 [N, K], whose K columns are features of their own: boxes of TensorFlow's Object Detection API."""
+class Boxes(Described):
+    """Boxes that another tool stored, read as x0, y0, x1, y1 in pixels of the image: float32 [N, 4].
 
-    columns: Sequence[str]
+    Attributes:
+        features: The four features of one number per box, or the one feature of four numbers per box.
+        format: Their form (`tfprep.convert_boxes`).
+        image: The feature of the encoded image, whose size makes pixels of shares; "" for boxes that are stored in pixels.
+    """
+
+    features: Sequence[str]
+    format: str
+    image: str = ""
+
+    def __post_init__(self) -> None:
+        check_box_format(self.format, "format")
+        names = list(self.features) if isinstance(self.features, list | tuple) else []
+        if len(names) not in (1, 4) or not all(isinstance(name, str) for name in (*names, self.image)):
+            raise RecipeError(f"Boxes reads one feature, or four; got {self.features!r} and the image {self.image!r}")
+        if self.format.startswith("rel_") != bool(self.image):
+            raise RecipeError(f"Boxes: {self.format} and the image {self.image!r}; shares are those of an image")
+        object.__setattr__(self, "features", names)
 
     def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("scalar",), "it reads TFRecords of other tools")
+        require_kind(self, field, kind, ("boxes",), "it reads TFRecords of other tools")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
-        raise RecipeError("Columns() reads TFRecords of other tools; a recipe stores rows of numbers as Scalar()")
+        raise RecipeError("Boxes() reads TFRecords of other tools; a recipe stores boxes as Scalar()")
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return FieldSpec(kind, (len(value), len(self.columns)), "float32")
+        return FieldSpec(kind, (len(value), 4), "float32")
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
-        """The rows; `feature` is a mapping with the numbers of each column. A feature that it lacks has none."""
-        columns = [np.asarray(feature.get(name, ()), np.float32) for name in self.columns]
+        """The boxes; `feature` is a mapping with the features of the record. One that it lacks has no numbers."""
+        columns = [np.asarray(feature.get(name, ()), np.float32) for name in self.features]
         if len({len(column) for column in columns}) != 1:
-            counts = ", ".join(f"{len(column)} of {name!r}" for name, column in zip(self.columns, columns, strict=True))
-            raise SampleError(f"columns of the same rows differ in length: {counts}")
-        return np.stack(columns, -1)
+            counts = ", ".join(f"{len(one)} of {name!r}" for name, one in zip(self.features, columns, strict=True))
+            raise SampleError(f"sides of the same boxes differ in number: {counts}")
+        if len(columns) == 1 and len(columns[0]) % 4:
+            raise SampleError(f"{len(columns[0])} numbers of {self.features[0]!r} are not boxes of four")
+        boxes = np.stack(columns, -1).reshape(-1, 4)
+        size = None
+        if self.image:
+            if len(content := feature.get(self.image, ())) != 1:
+                raise SampleError(
+                    f"the record has {len(content)} values of {self.image!r}, of whose size boxes are shares"
+                )
+            size = images.stored_size(bytes(content[0]))
+        pixels: Array = convert_boxes(boxes, "xyxy", source=cast(BoxFormat, self.format), size=size)
+        return pixels.astype(np.float32, copy=False)
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         import tensorflow as tf
 
-        return {column: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for column in self.columns}
+        numbers = {one: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for one in self.features}
+        return numbers | ({self.image: tf.io.FixedLenFeature([], tf.string)} if self.image else {})
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
-        return tf.ensure_shape(tf.stack([features[column] for column in self.columns], -1), spec.shape)
+        boxes = tf.reshape(tf.stack([features[one] for one in self.features], -1), [-1, 4])
+        size: Any = None
+        if self.image:
+            content = features[self.image]
+            sides = tf.cond(
+                tf.io.is_jpeg(content),
+                lambda: tf.io.extract_jpeg_shape(content)[:2],
+                lambda: tf.reverse(
+                    tf.io.decode_raw(tf.strings.substr(content, 16, 8), tf.int32, little_endian=False), [0]
+                ),
+            )
+            size = tf.unstack(tf.cast(sides, tf.float32), num=2)
+        return tf.ensure_shape(convert_boxes(boxes, "xyxy", source=cast(BoxFormat, self.format), size=size), spec.shape)
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature(spec.shape, spec.dtype, "none")}
-
-    def describe(self) -> dict[str, Any]:
-        return {"codec": "columns", "columns": list(self.columns)}
 
 
 _ITEM = 0x0A
@@ -334,7 +373,7 @@ def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple
         features: The features of the record.
         name: The name of the field's feature.
     """
-    if isinstance(codec, Columns):
+    if isinstance(codec, Boxes):
         return features, None
     value = features.get(name, [])  # other tools leave a feature out where it has no values
     if not isinstance(codec, Scalar | Texts):

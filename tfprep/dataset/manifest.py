@@ -117,6 +117,7 @@ class Imported:
         left_out: The features that are no fields, and why.
         versions: By split, for each shard a text that changes when the file is written.
         commands: By split, the command that indexes it.
+        fixed: The fields whose numbers are places in the image in a form that is not known: they cannot follow geometry.
     """
 
     root: str
@@ -124,6 +125,7 @@ class Imported:
     left_out: Mapping[str, str]
     versions: Mapping[str, tuple[str, ...]]
     commands: Mapping[str, str]
+    fixed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

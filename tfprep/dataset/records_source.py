@@ -111,7 +111,9 @@ class Records:
 
         earlier = {**data.manifest.recipe.get("derive", {}), **data.manifest.recipe.get("stack", {})}
         derived = tuple(name for name in self.fields if name in earlier)
-        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes, derived=derived)
+        imported = data.manifest.imported
+        fixed = tuple(name for name in self.fields if imported is not None and name in imported.fixed)
+        return Listing(self.kinds(), (_RECORD,), (_STORED, _CRC), entries(), classes, derived=derived, fixed=fixed)
 
 
 @dataclass(frozen=True)

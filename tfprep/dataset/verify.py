@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.codecs import Columns, Scalar, Texts
+from tfprep.codecs import Boxes, Scalar, Texts
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import read_index
@@ -271,7 +271,7 @@ class _IndexCheck:
             codec = self._data.codecs[name]
             span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
-            if size and not isinstance(codec, Scalar | Texts | Columns):  # one string, without its tag and its length
+            if size and not isinstance(codec, Scalar | Texts | Boxes):  # one string, without its tag and its length
                 size -= head_bytes(size)
             spans[name] = (span.offset + span.size - size if span else 0), size
         return spans

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.codecs import Columns
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
@@ -112,6 +111,8 @@ class LoaderPlan:
     @cached_property
     def _geometry(self) -> tuple[Mapping[str, Any], frozenset[str]]:
         recipes = [source.dataset.manifest.recipe for source in self.sources]
+        for source, name in itertools.product(self.sources if self.options.geometry else (), self._named.fields):
+            check_movable(source.dataset, name, "geometry")
         return plan_geometry(tuple(self.options.geometry), self._named, self.specs, recipes)
 
     @property
@@ -182,11 +183,8 @@ class LoaderPlan:
                     f"at_load: '{name}' lies in records of its own ({added}), and cannot follow the images; leave it out of "
                     "`fields`, or use RandomFlip and RandomCrop"
                 )
-            if moves and isinstance(dataset.codecs.get(name), Columns):
-                raise LoaderError(
-                    f"at_load: '{name}' holds boxes in the numbers of another tool, which cannot follow the images; leave it out "
-                    "of `fields`, or use ops that change color alone"
-                )
+            if moves:
+                check_movable(dataset, name, "at_load")
         return plan
 
     @cached_property
@@ -439,3 +437,13 @@ def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:
     """Return what is read and kept: the outputs that are delivered, or their stored form."""
     stored = {cast.output.name: cast.stored for cast in casts}
     return [stored.get(output.name, output) for output in read.outputs]
+
+
+def check_movable(dataset: Any, name: str, option: str) -> None:
+    """Raise LoaderError if a field's numbers are places in the image in a form that `tfprep index` does not know."""
+    imported = dataset.manifest.imported
+    if imported is not None and name in imported.fixed:
+        raise LoaderError(
+            f"{option}: the numbers of '{name}' cannot follow the images: declare {imported.features[name]!r} as boxes or points "
+            "(tfprep index --features), or leave it out of `fields`"
+        )

@@ -46,6 +46,7 @@ class Listing:
         classes: Class names of label and mask fields, in the order of their numbers.
         tally: Number of files passed over or missing, by reason; complete once `entries` is consumed.
         derived: The fields that an earlier recipe derived: geometry moves their pixels, and leaves their numbers as they are.
+        fixed: The fields whose numbers are places in the image in a form that is not known: a recipe with geometry refuses them.
     """
 
     kinds: Mapping[str, Kind]
@@ -55,6 +56,7 @@ class Listing:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tally: Mapping[str, int] = field(default_factory=dict)
     derived: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
 
 class FieldDecoder(Protocol):

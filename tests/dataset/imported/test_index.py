@@ -132,6 +132,10 @@ def test_names(tmp_path):
         ([tf.io.serialize_tensor(tf.constant([1.5, 2.5])).numpy() + b"\xff"], "a tensor of tf.io.serialize_tensor"),
         ([b"\x1f\x8b\x08\0" + b"\xff" * 20], "GZIP"),
         ([b"\xc3", b"\xb6"], "no text"),  # together they are one letter
+        (
+            [bytes(range(6)), bytes(6)],
+            "6 bytes in every record, no text: raw numbers",
+        ),  # a mask of few classes is UTF-8
         ([1, 1.5], "float in 1 records and int64 in 1 records"),
     ],
 )
@@ -165,10 +169,56 @@ def test_declared_features(tmp_path):
         DatasetError, match=r"'matrix' is declared with the shape \[5, None\], but the records have 12 values"
     ):
         index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
-    for text in ("[", '{"array": {"size": 3}}', '{"array": {"dtype": "uint9"}}', '{"array": {"kind": "picture"}}'):
+    for entry, message in (
+        ({"n": {"kind": "boxes", "format": "xyxy"}}, "'n' is declared as boxes, which its int64 values"),
+        ({"array": {"kind": "label"}}, "'array' is declared as label"),
+    ):
+        declared.write_text(json.dumps(entry))
+        write(tmp_path / "1.tfrecord", [serialized({"n": 1, "array": b"text"})])
+        with pytest.raises(DatasetError, match=message):
+            index_tfrecords(str(tmp_path / "1.tfrecord"), "val", tmp_path / "other", features=declared)
+    for text in (
+        "[",
+        '{"array": {"size": 3}}',
+        '{"array": {"kind": "boxes"}}',
+        '{"array": {"format": "xyxy"}}',
+        '{"array": {"dtype": "uint9"}}',
+        '{"array": {"kind": "picture"}}',
+    ):
         declared.write_text(text)
         with pytest.raises(DatasetError, match=r"declared\.json"):
             index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+
+
+def test_float_lists_of_a_declared_kind(tmp_path):
+    """Boxes are of the declared form; a kind that a list of numbers cannot be is refused."""
+    bands, boxes = RNG.random((4, 5, 2)).astype(np.float32), RNG.integers(0, 9, (3, 4)).astype(np.float32)
+    write(tmp_path / "0.tfrecord", [serialized({"bands": bands.ravel(), "where": boxes.ravel()})])
+    declared = tmp_path / "declared.json"
+
+    def index_as(kinds):
+        declared.write_text(json.dumps(kinds))
+        return index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+
+    index_as({"where": {"kind": "boxes", "format": "center_xywh"}})
+    data = tfprep.open(tmp_path)
+    assert (data.fields["bands"].kind, data.fields["where"].kind) == ("scalar", "boxes")
+    (sample,) = data.samples("train")
+    half = boxes[:, 2:] / 2
+    np.testing.assert_allclose(sample["where"], np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1))
+    sides = dict(zip(("xmin", "ymin", "xmax", "ymax"), boxes.T / 9, strict=True))
+    write(tmp_path / "1.tfrecord", [serialized(sides)])
+    declared.write_text(json.dumps({"xmin": {"kind": "boxes", "format": "xyxy"}}))
+    index_tfrecords(str(tmp_path / "1.tfrecord"), "train", tmp_path / "sides", features=declared)
+    (sample,) = tfprep.open(tmp_path / "sides").samples("train")
+    np.testing.assert_array_equal(sample["boxes"], boxes / 9)
+    for kinds, message in (
+        ({"bands": {"kind": "map", "shape": [4, 5, 2]}}, "'bands' is declared as map, which its float values"),
+        ({"where": {"kind": "points", "shape": [4, 3]}}, r"'where' is declared as points, whose shape is \[null, 2\]"),
+        ({"where": {"kind": "boxes", "format": "xyxy", "shape": [2, 4]}}, "the records have 12 values"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            index_as(kinds)
 
 
 def test_images_of_several_kinds(tmp_path):

@@ -3,18 +3,19 @@
 import collections
 import contextlib
 import itertools
+import json
 import pickle
 
 import numpy as np
 import pytest
 
 import tfprep
-from tests.examples import detection, serialized, write
-from tfprep import augment
-from tfprep.dataset import IndexOptions, index_tfrecords
+from tests.examples import detection, image_bytes, serialized, write
+from tfprep import Recipe, augment, codecs
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import IndexOptions, Records, index_tfrecords
 from tfprep.dataset.verify import verify
-from tfprep.errors import DatasetError, LoaderError
-from tfprep.load import RandomErasing, RandomFlip
+from tfprep.errors import DatasetError, LoaderError, RecipeError
 
 tf = pytest.importorskip("tensorflow")
 
@@ -82,17 +83,23 @@ def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected
 SIDES = [f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
 
 
+def boxes_in_pixels(folder):
+    """By file name the boxes as TensorFlow parses them, times the sides of the image that it decodes."""
+    spec = {name: tf.io.RaggedFeature(tf.float32) for name in SIDES}
+    spec |= {name: tf.io.FixedLenFeature([], tf.string) for name in ("image/filename", "image/encoded")}
+    boxes = {}
+    for name, features in parsed(folder, spec).items():
+        height, width = tf.io.decode_image(features["image/encoded"]).shape[:2]
+        sides = np.array([width, height, width, height], np.float32)
+        boxes[name] = np.stack([features[side] for side in SIDES], -1) * sides
+    return boxes
+
+
 def test_boxes_in_four_features_are_one_field(data, detections):
     """With the values that TensorFlow parses, in every way of reading them."""
-    assert data.fields["boxes"].shape == (None, 4)
+    assert (data.fields["boxes"].kind, data.fields["boxes"].shape) == ("boxes", (None, 4))
     assert not [name for name in data.fields if name.endswith(("xmin", "ymax"))]
-    spec = {
-        "image/filename": tf.io.FixedLenFeature([], tf.string),
-        **{name: tf.io.RaggedFeature(tf.float32) for name in SIDES},
-    }
-    expected = {
-        name: np.stack([features[side] for side in SIDES], -1) for name, features in parsed(detections, spec).items()
-    }
+    expected = boxes_in_pixels(detections)
     assert {len(boxes) for boxes in expected.values()} == {0, 1, 2, 3}
     fields = ["image_filename", "boxes"]
     ways = {
@@ -107,13 +114,87 @@ def test_boxes_in_four_features_are_one_field(data, detections):
         seen = dict(samples)
         assert seen.keys() == expected.keys(), way
         for name, boxes in seen.items():
-            assert np.array_equal(boxes, expected[name]), (way, name)
-    with pytest.raises(LoaderError, match="'boxes' holds boxes in the numbers of another tool, which cannot follow"):
-        data.numpy_loader("train", 8, fields=["image_encoded", "boxes"], at_load=[RandomFlip()])
-    data.numpy_loader("train", 8, fields=["image_encoded", "boxes"], at_load=[RandomErasing()])
+            np.testing.assert_allclose(boxes, expected[name], rtol=1e-6, err_msg=f"{way} {name}")
     batch = next(iter(data.numpy_loader("train", 8, fields=["boxes"], pad={"boxes": 5}, training=False)))
     assert batch["boxes"].shape == (8, 5, 4)
     assert not list(verify(data.path))
+
+
+def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, detections, tmp_path):
+    """A mirrored image of W pixels has its boxes at W - x; a box of which nothing is visible goes with its row."""
+    fields = ["image_filename", "image_encoded", "boxes", "image_object_class_label"]
+    loader = data.numpy_loader("train", 8, fields=fields, geometry=[mirrored, augment.Resize(30, 50)], training=False)
+    expected, labels = (
+        boxes_in_pixels(detections),
+        parsed(
+            detections,
+            {"image/filename": SPEC["image/filename"], "image/object/class/label": tf.io.RaggedFeature(tf.int64)},
+        ),
+    )
+    sizes = {sample["image_filename"]: sample["image_encoded"].shape[:2] for sample in data.samples("train")}
+    seen = compared = 0
+    for batch in loader:
+        for name, boxes, numbers in zip(
+            batch["image_filename"], batch["boxes"], batch["image_object_class_label"], strict=True
+        ):
+            compared += check_mirrored(boxes, expected[name], sizes[name], (30, 50))
+            assert numbers.tolist() == labels[name]["image/object/class/label"].numpy().tolist()
+            seen += 1
+    assert seen == 60
+    assert compared > 10
+    recipe = Recipe(
+        "mirrored", Records({"image_encoded": "image", "boxes": "boxes", "image_filename": "text"}),
+        {"image_encoded": codecs.Png(), "boxes": codecs.Scalar(), "image_filename": codecs.Text()},
+        geometry=[mirrored, augment.Resize(30, 50)],
+    )  # fmt: skip
+    build(recipe, tmp_path / "out", detections, options=BuildOptions(workers=0))
+    for sample in tfprep.open(tmp_path / "out").samples("train"):
+        check_mirrored(sample["boxes"], expected[sample["image_filename"]], sizes[sample["image_filename"]], (30, 50))
+
+
+def mirrored(size, generator):
+    return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
+
+
+def check_mirrored(boxes, before, size, after):
+    """Compare the boxes whose corners are in order, and return their number: those of these records are random numbers."""
+    (height, width), (rows, columns) = size, after
+    x = np.sort(width - before[:, [0, 2]], 1) * columns / width
+    y = np.sort(before[:, [1, 3]], 1) * rows / height
+    boxes, x, y = (one[(before[:, 2:] > before[:, :2]).all(1)] for one in (boxes, x, y))
+    np.testing.assert_allclose(boxes, np.stack([x[:, 0], y[:, 0], x[:, 1], y[:, 1]], -1), atol=1e-3)
+    return len(boxes)
+
+
+def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):
+    rng = np.random.default_rng(3)
+    image = image_bytes(rng, (10, 12))
+    payloads = [serialized({"image": image, "keypoints": rng.random(6).astype(np.float32), "n": n}) for n in range(4)]
+    write(tmp_path / "0.tfrecord", payloads)
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train")
+    data, fields = tfprep.open(tmp_path), ["image", "keypoints", "n"]
+    message = "numbers of 'keypoints' cannot follow the images: declare 'keypoints' as boxes or points"
+    with pytest.raises(LoaderError, match=message):
+        next(iter(data.numpy_loader("train", 4, fields=fields, geometry=[augment.Flip()])))
+    assert next(iter(data.numpy_loader("train", 4, fields=fields)))["keypoints"].shape == (4, 6)
+    recipe = Recipe(
+        "r", Records({"image": "image", "keypoints": "scalar"}),
+        {"image": codecs.Jpeg(), "keypoints": codecs.Scalar()}, geometry=[augment.Flip()],
+    )  # fmt: skip
+    with pytest.raises(RecipeError, match="numbers of 'keypoints' cannot follow the images"):
+        build(recipe, tmp_path / "out", tmp_path, options=BuildOptions(workers=0))
+    declared = tmp_path / "declared.json"
+    declared.write_text(json.dumps({"keypoints": {"kind": "points", "shape": [3, 2]}}))
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+    batch = next(
+        iter(
+            tfprep.open(tmp_path).numpy_loader(
+                "train", 4, fields=fields, geometry=[augment.Resize(20, 24)], training=False
+            )
+        )
+    )
+    first = tf.io.parse_single_example(payloads[0], {"keypoints": tf.io.FixedLenFeature([3, 2], tf.float32)})
+    np.testing.assert_allclose(batch["keypoints"][0], first["keypoints"] * 2, atol=1e-5)
 
 
 def in_rows(batches):

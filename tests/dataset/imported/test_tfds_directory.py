@@ -26,6 +26,7 @@ def sample(rng, number):
         "image": rng.integers(0, 256, (height, width, 3), np.uint8),
         "gray": rng.integers(0, 256, (8, 8, 1), np.uint8),
         "segmentation_mask": rng.integers(0, 5, (height, width, 1), np.uint8),
+        "labeled": rng.integers(0, 3, (height, width, 1), np.uint8),
         "label": number % 3,
         "file_name": f"f{number}",
         "matrix": rng.random((3, 2), np.float32),
@@ -56,6 +57,7 @@ def folder(tmp_path_factory):
                 "image": features.Image(shape=(None, None, 3)),
                 "gray": features.Image(shape=(8, 8, 1), encoding_format="png"),
                 "segmentation_mask": features.Image(shape=(None, None, 1), use_colormap=True, encoding_format="png"),
+                "labeled": features.LabeledImage(labels=["sky", "road", "car"], shape=(None, None, 1)),
                 "label": features.ClassLabel(names=["cat", "dog", "owl"]),
                 "file_name": features.Text(),
                 "matrix": features.Tensor(shape=(3, 2), dtype=np.float32),
@@ -93,11 +95,14 @@ def test_values_names_shapes_and_classes(folder):
     data = tfprep.open(folder)
     assert {name: split.samples for name, split in data.splits.items()} == {"train": 30, "test": 7}
     assert list(data.class_names) == ["cat", "dog", "owl"]
+    assert data.manifest.classes["labeled"] == ("sky", "road", "car")
+    assert data.manifest.recipe == {"row_fields": {"objects_bbox": ["objects_label", "objects_name"]}}
     shapes = {name: (spec.kind, spec.shape) for name, spec in data.fields.items()}
     assert shapes == {
         "image": ("image", (None, None, 3)), "gray": ("image", (8, 8, 1)), "segmentation_mask": ("mask", (None, None)),
         "label": ("label", ()), "file_name": ("text", ()), "matrix": ("scalar", (3, 2)), "flag": ("scalar", ()),
-        "bytes": ("scalar", (2, 3)), "objects_bbox": ("scalar", (None, 4)), "objects_label": ("scalar", (None,)),
+        "bytes": ("scalar", (2, 3)), "objects_bbox": ("boxes", (None, 4)),
+        "labeled": ("mask", (None, None)), "objects_label": ("scalar", (None,)),
         "objects_name": ("text", (None,)), "three": ("scalar", (3,)),
     }  # fmt: skip
     theirs = tfds.builder_from_directory(str(folder)).as_dataset(split="train", shuffle_files=False)
@@ -111,7 +116,10 @@ def test_values_names_shapes_and_classes(folder):
             assert np.array_equal(mine[name], other[name]), name
         assert np.array_equal(mine["segmentation_mask"], other["segmentation_mask"][..., 0])
         assert mine["file_name"].encode() == other["file_name"]
-        assert np.array_equal(mine["objects_bbox"], other["objects"]["bbox"])
+        height, width = other["image"].shape[:2]
+        yxyx = other["objects"]["bbox"].reshape(-1, 4) * np.array([height, width, height, width], np.float32)
+        np.testing.assert_allclose(mine["objects_bbox"], yxyx[:, [1, 0, 3, 2]], rtol=1e-6)
+        assert np.array_equal(mine["labeled"], other["labeled"][..., 0])
         assert np.array_equal(mine["objects_label"], other["objects"]["label"])
         assert [name.encode() for name in mine["objects_name"]] == other["objects"]["name"].tolist()
     cats = data.numpy_loader(

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import DatasetError
-from tfprep.fields import KINDS
+from tfprep.fields import BOX_FORMATS, KINDS
 from tfprep.storage.urls import open_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
-_ENTRIES = {"kind", "dtype", "shape", "classes"}
+_ENTRIES = {"kind", "dtype", "shape", "classes", "format"}
 _MOST_JSON = 64 << 20
 Shape = tuple[int | None, ...]
 
@@ -35,6 +35,7 @@ class Declared:
         shape: The shape of a value; None for an axis whose length differs.
         dtype: The dtype of a string that holds an array's bytes.
         classes: The names of a label's classes.
+        format: The form of boxes (`tfprep.convert_boxes`); "" if it is not said.
         reason: Why the feature cannot be read; "" if it can.
     """
 
@@ -42,6 +43,7 @@ class Declared:
     shape: Shape | None = None
     dtype: str | None = None
     classes: tuple[str, ...] = ()
+    format: str = ""
     reason: str = ""
 
 
@@ -61,7 +63,7 @@ def read_declared(path: Path) -> dict[str, Declared]:
     for name, entry in raw.items():
         if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
             raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
-        kind, shape, dtype, classes = (entry.get(one) for one in ("kind", "shape", "dtype", "classes"))
+        kind, shape, dtype, classes, form = (entry.get(one) for one in ("kind", "shape", "dtype", "classes", "format"))
         if kind is not None and kind not in KINDS:
             raise DatasetError(f"{path}: the kind of {name!r} is one of {', '.join(KINDS)}, not {kind!r}")
         is_shape = isinstance(shape, list) and all(n is None or (type(n) is int and n >= 0) for n in shape)
@@ -73,8 +75,13 @@ def read_declared(path: Path) -> dict[str, Declared]:
             dtype = None if dtype is None else np.dtype(dtype).name
         except TypeError:
             raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {dtype!r}") from None
-        kind = "label" if classes and kind is None else kind
-        declared[name] = Declared(kind, None if shape is None else tuple(shape), dtype, tuple(classes or ()))
+        if ("format" in entry) != (kind == "boxes") or (kind == "boxes" and form not in BOX_FORMATS):
+            raise DatasetError(
+                f"{path}: {name!r}: kind 'boxes' has a format, and no other kind: one of {', '.join(BOX_FORMATS)}, not {form!r}"
+            )
+        declared[name] = Declared(
+            kind, None if shape is None else tuple(shape), dtype, tuple(classes or ()), form or ""
+        )
     return declared
 
 
@@ -129,10 +136,13 @@ def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Sha
         return Declared(reason=reason)
     if is_image:
         is_mask = kind == "LabeledImage" or image.get("useColormap") is True
-        return Declared("mask" if is_mask else "image", _dimensions(image))
+        classes = _class_names(folder, name) if kind == "LabeledImage" else ()
+        return Declared("mask" if is_mask else "image", _dimensions(image), classes=classes)
     if kind == "ClassLabel":
-        return Declared("label", outer, classes=_class_names(folder, name))
-    return Declared(None, (*outer, *((4,) if kind == "BBoxFeature" else _dimensions(tensor))))
+        return Declared(None if outer else "label", outer, classes=_class_names(folder, name))
+    if kind == "BBoxFeature":
+        return Declared("boxes", (*outer, 4), format="rel_yxyx")
+    return Declared(None, (*outer, *_dimensions(tensor)))
 
 
 def _dimensions(raw: Mapping[str, Any]) -> Shape:

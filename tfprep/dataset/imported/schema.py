@@ -3,23 +3,24 @@
 - Numbers, or strings, of which every record has equally many are an array of that shape: one is a scalar, k are [k].
 - Where records differ, or some do not have the feature, the field is a list of any length; a record without it has none.
 - A string that is a JPEG or a PNG is an image, of one size if all are. Each record must have it.
-- Strings that are UTF-8 are text. All other strings are left out, with what they look like, unless their dtype is declared.
+- Strings that are UTF-8 without control characters are text. All other strings are left out, with what they look like, unless
+  their dtype is declared.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, cast
 
-from tfprep.codecs import Columns, Encoded, Raw, Scalar, Text, Texts
+from tfprep.codecs import Boxes, Encoded, Raw, Scalar, Text, Texts
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset.imported.declared import Declared, Shape
 from tfprep.errors import DatasetError, RecipeError
-from tfprep.fields import RASTER_KINDS, FieldSpec, field_name_fault
+from tfprep.fields import RASTER_KINDS, FieldSpec, Kind, field_name_fault
 
 RESERVED = {
     *("key", "split", "variant", "shard", "offset", "size", "payload_crc", "height", "width"),
@@ -27,7 +28,10 @@ RESERVED = {
 }
 """Columns of an index that are no fields; `label` is the first label."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
-BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "keypoints", "polygon"}
+BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
+_ROWS: Mapping[str, tuple[int]] = {"boxes": (4,), "points": (2,)}
+_MOST_SHARE = 2.0
+"""Sides of boxes that are all smaller are shares of the image, of which some are a little beyond its edge."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
 _DTYPES = {"int64": "int64", "float": "float32"}
@@ -118,6 +122,8 @@ class IndexedField:
         column: Whether the index holds its values in a column, for `where` and `balance`.
         required: Whether a record without it is left out.
         classes: The names of a label's classes.
+        fixed: Whether its numbers are places in the image in a form that is not known, so that they cannot follow geometry.
+        rows: For boxes, the names of the fields with one value per box.
         note: What a user should know about it; "" for nothing.
     """
 
@@ -128,6 +134,8 @@ class IndexedField:
     column: bool = False
     required: bool = False
     classes: tuple[str, ...] = ()
+    fixed: bool = False
+    rows: tuple[str, ...] = ()
     note: str = ""
 
 
@@ -166,35 +174,59 @@ def decide_fields(
     for feature, name in names.items():
         known = declared.get(feature, Declared())
         try:
-            fields.append(_field(name, feature, summaries[feature], records, known, feature in require))
+            field = _field(name, feature, summaries[feature], records, known, feature in require)
+            is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES
+            if known.kind not in (None, field.spec.kind) and not is_side:
+                there = f"{summaries[feature].kind} values of shape {list(field.spec.shape)}"
+                raise DatasetError(
+                    f"{feature!r} is declared as {known.kind}, which its {there} cannot be; correct --features"
+                )
+            fields.append(field)
         except _Unreadable as error:
             left_out[feature] = str(error)
     for feature in sorted(set(declared) - set(summaries)):
         left_out[feature] = declared[feature].reason or "no record has it, although it is declared"
-    return _label_first(_with_boxes(fields)), left_out
+    return _label_first(_with_boxes(fields, summaries, declared)), left_out
 
 
-def _with_boxes(fields: list[IndexedField]) -> list[IndexedField]:
-    """Join the sides of boxes, lists of numbers of equal shape in four features (`.../xmin`, ...), to one field of rows."""
-    by_feature = {field.feature: field for field in fields}
-    for feature in sorted(by_feature):
+def _with_boxes(
+    fields: Sequence[IndexedField], summaries: Mapping[str, FeatureSummary], declared: Mapping[str, Declared]
+) -> list[IndexedField]:
+    """Make boxes of numbers that are declared as boxes, and of four lists of equal shape that are named as their sides.
+
+    Shares of the image and numbers in pixels are told apart by the greatest number, unless the form is declared.
+    """
+    by_feature = {item.feature: item for item in fields}
+    kept, image = list(fields), sized_raster(fields, summaries)
+    for feature, item in by_feature.items():
         prefix, slash, side = feature.rpartition("/")
+        form = declared.get(feature, Declared()).format
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
-        if side != BOX_SIDES[0] or len(parts) < len(sides) or len({part.spec.shape for part in parts}) != 1:
+        if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
+            axis = (*item.spec.shape, 1)[0]
+            greatest = max((summaries[part.feature].greatest or 0.0 for part in parts), default=0.0)
+            form, name = form or ("xyxy" if greatest > _MOST_SHARE else "rel_xyxy"), "boxes"
+            above = prefix.rpartition("/")[0]
+        elif form and item.spec.kind == "boxes":
+            parts, axis, name, above = [item], item.spec.shape[0], item.name, prefix
+        else:
             continue
-        rest, (axis, *_) = [field for field in fields if field not in parts], (*parts[0].spec.shape, 1)
-        name = "boxes"
-        while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in rest):
+        if form.startswith("rel_") and image is None:
+            kept[kept.index(item)] = replace(item, spec=replace(item.spec, kind="scalar"), fixed=True)
+            continue
+        kept = [one for one in kept if one not in parts]
+        while any({name, f"{name}_offset", f"{name}_size"} & {one.name} for one in kept):
             name += "_"
+        rows = [one.name for one in kept if above and one.feature.startswith(f"{above}/") and one.spec.shape == (axis,)]
+        codec = Boxes([part.feature for part in parts], form, image or "" if form.startswith("rel_") else "")
         boxes = IndexedField(
-            name, feature, FieldSpec("scalar", (axis, len(parts)), "float32"),
-            Columns([part.feature for part in parts]).describe(), required=any(part.required for part in parts),
-            note=f"x0, y0, x1, y1 of {prefix}{slash}xmin and the other sides, as they are stored: in this API shares of width "
-            "and height (tfprep.convert_boxes makes pixels of them); geometry= moves pixels, not these numbers",
+            name, feature, FieldSpec("boxes", (axis, 4), "float32"), codec.describe(),
+            required=any(part.required for part in parts), rows=tuple(rows),
+            note=f"x0, y0, x1, y1 in pixels, of {form} in {prefix or feature}",
         )  # fmt: skip
-        fields = [*rest, boxes]
-    return fields
+        kept.append(boxes)
+    return kept
 
 
 def _label_first(fields: list[IndexedField]) -> list[IndexedField]:
@@ -202,10 +234,10 @@ def _label_first(fields: list[IndexedField]) -> list[IndexedField]:
 
     Another field of this name gets another one, if there is a label.
     """
-    if not any(field.spec.kind == "label" for field in fields):
+    if not any(one.spec.kind == "label" for one in fields):
         return fields
     other = "label_"
-    while any({other, f"{other}_offset"} & {field.name, f"{field.name}_offset"} for field in fields):
+    while any({other, f"{other}_offset"} & {one.name, f"{one.name}_offset"} for one in fields):
         other += "_"
     renamed = [
         replace(field, name=other) if field.name == "label" and field.spec.kind != "label" else field
@@ -250,14 +282,29 @@ def _field(
         is_column = most <= 1 and (summary.sizes or (0, 0))[1] <= LONGEST_VALUE
         return IndexedField(name, feature, spec, codec.describe(), column=is_column, required=require)
     shape = shape if known.shape is None else _declared_shape(feature, known.shape, shape, counts)
-    is_named = known.kind == "label" or feature.rpartition("/")[2] == "label"
-    is_label = is_named and summary.kind == "int64" and shape == ()
+    is_named = known.kind == "label" or bool(known.classes) or feature.rpartition("/")[2] == "label"
+    kind: Kind = "label" if is_named and summary.kind == "int64" and shape == () else "scalar"
+    is_side = feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
+    if known.kind in _ROWS and summary.kind == "float" and not is_side:
+        kind = cast(Kind, known.kind)
+        shape = _shape_of_places(feature, kind, shape if known.shape is not None else (None, *_ROWS[kind]), counts)
     words = set(re.split(r"[^a-z]+", feature.lower()))
+    is_place = kind == "scalar" and bool(words & BOX_WORDS)
     return IndexedField(
-        name, feature, FieldSpec("label" if is_label else "scalar", shape, _DTYPES[summary.kind]), Scalar().describe(),
-        column=most <= 1, required=require, classes=known.classes if summary.kind == "int64" else (),
-        note="geometry= moves pixels, not these numbers" if words & BOX_WORDS else "",
+        name, feature, FieldSpec(kind, shape, _DTYPES[summary.kind]), Scalar().describe(),
+        column=most <= 1, required=require, classes=known.classes if summary.kind == "int64" else (), fixed=is_place,
+        note="places in the image? geometry refuses it; declare 'boxes' or 'points' with --features" if is_place else "",
     )  # fmt: skip
+
+
+def _shape_of_places(feature: str, kind: str, shape: Shape, counts: tuple[int, int]) -> Shape:
+    """Return the shape of boxes [N, 4] or points [N, 2] of which the records hold the numbers."""
+    shape = (1, *shape) if shape == _ROWS[kind] else shape
+    if shape[1:] != _ROWS[kind]:
+        raise DatasetError(
+            f"{feature!r} is declared as {kind}, whose shape is [null, {_ROWS[kind][0]}], not {list(shape)}"
+        )
+    return _declared_shape(feature, shape, shape, counts)
 
 
 def _counts(summary: FeatureSummary, records: int, require: bool) -> tuple[int, int]:
@@ -340,7 +387,10 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
         notes.append("a mask: geometry= takes the nearest pixel")
     elif channels == 1 and is_png:
         notes.append("gray; if these are class numbers, declare its kind as 'mask' with --features")
-    return IndexedField(name, feature, spec, Encoded().describe(), required=True, note="; ".join(notes))
+    classes = known.classes if is_mask else ()
+    return IndexedField(
+        name, feature, spec, Encoded().describe(), required=True, classes=classes, note="; ".join(notes)
+    )
 
 
 def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary]) -> str | None:

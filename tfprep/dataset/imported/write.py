@@ -213,7 +213,7 @@ def _manifest(folder: Path, content: Content) -> Manifest:
     return Manifest(
         name=content.name,
         fingerprint="",
-        recipe={},
+        recipe={"row_fields": {field.name: list(field.rows) for field in fields if field.spec.kind == "boxes"}},
         fields=content.infos,
         splits=splits,
         classes={field.name: field.classes for field in fields if field.classes},
@@ -229,5 +229,6 @@ def _manifest(folder: Path, content: Content) -> Manifest:
             left_out=dict(content.left_out),
             versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
             commands=dict(content.commands),
+            fixed=tuple(field.name for field in fields if field.fixed),
         ),
     )

@@ -15,8 +15,8 @@ import numpy as np
 
 from tfprep import images
 from tfprep.codecs import (
+    Boxes,
     Codec,
-    Columns,
     Encoded,
     InPlace,
     Jpeg,
@@ -159,10 +159,8 @@ class FieldPart:
 
     @cached_property
     def whole_example(self) -> bool:
-        """Return whether other features of the record are needed: an array with several unknown sizes, rows in columns."""
-        return isinstance(self.codec, Columns) or (
-            isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1
-        )
+        """Return whether other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
+        return isinstance(self.codec, Boxes) or (isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1)
 
     def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
         """Decode `content` into the batch; SampleError where it cannot be."""
