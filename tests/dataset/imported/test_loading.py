@@ -72,8 +72,8 @@ def check(batch, row, expected):
 
 def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected):
     with contextlib.closing(data.numpy_loader("train", 8, fields=FIELDS, seed=3, remainder="keep")) as loader:
-        two_epochs = itertools.islice(loader.repeat(), 15)
-        names = [check(batch, row, expected) for batch in two_epochs for row in range(8)]
+        two_epochs = itertools.islice(loader.repeat(), 16)
+        names = [check(batch, row, expected) for batch in two_epochs for row in range(len(batch["image_height"]))]
     assert collections.Counter(names) == dict.fromkeys(expected, 2)
     evaluated = data.loader("train", 7, fields=FIELDS, training=False)
     rows = ((batch, row) for batch in evaluated for row in range(int(batch["image_height"].shape[0])))
