@@ -220,7 +220,7 @@ def test_init_leaves_warnings_about_photos_to_the_build(run, tmp_path, monkeypat
         Image.new("RGB", (64, 64), (40 * number, 90, 9)).save(path, icc_profile=gamma_profile(1.0))
     assert run("init", "raw")[0] == 0
     assert not [one for one in recwarn if "color profile" in str(one.message)]
-    assert "4 images have a color profile" in run("build", "recipe.py", "--out", "out")[2]
+    assert "4 images have the color profile" in run("build", "recipe.py", "--out", "out")[2]
 
 
 def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
