@@ -236,8 +236,8 @@ class BuildOptions:
         the most shards that are built at a time; None takes one for each CPU.
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
-      on_warning: "keep" samples of which a decoder warns, such as a damaged JPEG that can be decoded; the report lists them.
-        "reject" treats them as bad. A change builds all shards again.
+      on_warning: "keep" samples with warnings, such as a damaged JPEG that can be decoded, or an annotation that was dropped; the
+        report lists them. "reject" treats them as bad. A change builds all shards again.
       max_bad: Publish nothing if a larger share of the samples (0 to 1) is bad.
       item_timeout_s: Seconds that one sample may take. Its process is then killed and the shard is built again; the sample is
         rejected if it takes too long again.

@@ -71,7 +71,7 @@ def notes_on_images(receipts: Sequence[Receipt]) -> list[str]:
     lines = [f"{count:,} images {note}" for note, count in notes.most_common()]
     if warned := sum(len(receipt.warned) for receipt in receipts):
         rule = "report.html lists them, and --on-warning reject leaves them out"
-        lines.append(f"{warned:,} samples are of damaged files, of which a decoder warned; {rule}")
+        lines.append(f"{warned:,} samples have warnings, such as damaged files or dropped annotations; {rule}")
     return lines
 
 

@@ -38,7 +38,8 @@ _QUIET_S = 2.0
 @option("--on-bad", type=click.Choice(["skip", "fail"]), default="skip",
         help="Leave bad inputs out and list them in rejects.jsonl, or stop at the first one.")  # fmt: skip
 @option("--on-warning", type=click.Choice(["keep", "reject"]), default="keep",
-        help="Keep samples of which a decoder warns, and list them in the report, or treat them as bad.")  # fmt: skip
+        help="Keep samples with warnings (damaged files, dropped annotations) and list them in the report, or treat them as "
+        "bad.")  # fmt: skip
 @option("--max-bad", type=share, metavar="SHARE", show_default=False, default="100%",
         help="Publish nothing if more than this share of the inputs is rejected (for example 1%).")  # fmt: skip
 @option("--sample-timeout", type=POSITIVE, default=300.0,

@@ -43,6 +43,7 @@ from tfprep.images.pillow import (
     decoder_warnings,
     is_jpeg,
     pixel_limit,
+    warn,
 )
 from tfprep.images.png import check_png_size, decode_png, encode_png
 from tfprep.images.profile import foreign_profile
@@ -79,4 +80,5 @@ __all__ = [
     "pixel_limit",
     "pixels_size",
     "stored_size",
+    "warn",
 ]  # fmt: skip

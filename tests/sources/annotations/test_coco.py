@@ -180,7 +180,9 @@ def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
     ]
     odd[-2] = (None, "a bbox is x, y, width and height")
     root, _ = written(tmp_path, content)
-    fields, rejects = built(sources.Coco(fields=("boxes", "box_labels", "instances")), root, tmp_path / "out")
+    fields, rejects = built(
+        sources.Coco(fields=("boxes", "box_labels", "instances"), bad_annotations="reject"), root, tmp_path / "out"
+    )
     for number, (_, reason) in enumerate(odd):
         key = f"train/{number}.png"
         if not reason:
@@ -347,6 +349,37 @@ def test_the_fingerprint_covers_how_objects_become_fields():
     assert fingerprint() == fingerprint(crowds="skip")  # which objects there are shows in the samples
     assert fingerprint() != fingerprint(void=200)
     assert fingerprint() != fingerprint(outside="cut")
+
+
+def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
+    """Its neighbors keep their boxes, labels, numbers and regions; an image of which nothing is left is rejected."""
+    good = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7, "iscrowd": 0}
+    odd = [{**good, "segmentation": value} for value, _ in SHAPES]
+    odd += [{**good, "bbox": value} for value, reason in BOXES if "reaches" not in reason]
+    odd += [{**good, "category_id": value} for value, _ in CLASSES] + [{**good, "bbox": [60, 12, 5, 5]}]
+    content = scene() | {"images": [], "annotations": []}
+    content["categories"] = [*CATEGORIES, {"id": 55}, {"id": 56, "name": " "}]
+    for number, wrong in enumerate(odd):
+        content["images"].append({"id": number, "file_name": f"{number}.png", "height": SIZE[0], "width": SIZE[1]})
+        right = {**good, "bbox": [20, 21, 9, 8], "segmentation": polygon(20, 21, 9, 8), "category_id": 3}
+        for place, one in enumerate([good, wrong, right] if number else [wrong]):
+            content["annotations"].append({**one, "id": 3 * number + place, "image_id": number})
+    root, _ = written(tmp_path, content)
+    source = sources.Coco(fields=("boxes", "box_labels", "box_numbers", "instances", "mask"))
+    with pytest.warns(UserWarning, match=f"{len(odd) - 1} samples have warnings, such as .* dropped annotations"):
+        fields, rejects = built(source, root, tmp_path / "out")
+    assert list(rejects) == ["train/0.png"]
+    page = (tmp_path / "out/report.html").read_text()
+    for number in range(1, len(odd)):
+        one = fields[f"train/{number}.png"]
+        assert one["boxes"].tolist() == [[4, 5, 10, 12], [20, 21, 29, 29]]
+        assert one["box_labels"].tolist() == [1, 0]
+        assert one["box_numbers"].tolist() == [1, 2]
+        expected = region(4, 5, 6, 7) + 2 * region(20, 21, 9, 8)
+        np.testing.assert_array_equal(one["instances"], expected)
+        np.testing.assert_array_equal(one["mask"], np.array([0, 2, 1])[expected])
+        assert f"train/{number}.png: " in page
+    assert page.count("the annotation was dropped") == len(odd) - 1
 
 
 def turned(path, orientation, size=SIZE):

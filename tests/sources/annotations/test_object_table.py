@@ -62,7 +62,7 @@ def test_run_lengths_go_down_the_columns_from_1(tmp_path):
 )
 def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
     root = table(tmp_path, "id,kind,a,b,c,d", "0.png,x,1,2,3,4", row, "1.png,x,1,2,3,4")
-    source = ObjectTable("t.csv", "id", "kind", ("a", "b", "c", "d"))
+    source = ObjectTable("t.csv", "id", "kind", ("a", "b", "c", "d"), bad_annotations="reject")
     fields, rejects = built(source, root, tmp_path / "out")
     assert set(fields) == {"1.png"}
     assert reason in rejects["0.png"]

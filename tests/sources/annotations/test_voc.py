@@ -151,6 +151,6 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     for number, (name, (content, _)) in enumerate(contents.items()):
         write_picture(root / f"JPEGImages/{name}.png", number)
         (root / f"Annotations/{name}.xml").write_bytes(content)
-    fields, rejects = built(sources.Voc(), root, tmp_path / "out")
+    fields, rejects = built(sources.Voc(bad_annotations="reject"), root, tmp_path / "out")
     for name, (_, reason) in contents.items():
         assert reason in rejects[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields

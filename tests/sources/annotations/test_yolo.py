@@ -106,7 +106,7 @@ def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
     root = written(tmp_path / "data", {name: text for name, (text, _) in lines.items()}, DETECT)
     (root / "labels/train/words.txt").write_bytes(b"\xff\xfe0")
     lines["words"] = ("", "words.txt is not text")
-    fields, rejects = built(sources.Yolo(), root, tmp_path / "out")
+    fields, rejects = built(sources.Yolo(bad_annotations="reject"), root, tmp_path / "out")
     for name, (_, reason) in lines.items():
         assert reason in rejects[f"images/train/{name}.png"] if reason else f"images/train/{name}.png" in fields
 

@@ -165,7 +165,8 @@ class SampleMaker:
                 if name in self.classes and self.kinds[name] in ("mask", "label"):
                     fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
                     _check_classes(name, sample[name], self.classes[name], fill, mask)
-            self.warned.extend(f"{name}: {text}" for text in warned if f"{name}: {text}" not in self.warned)
+            known = {text.partition(": ")[2] for text in self.warned}  # of another field of the same annotations
+            self.warned.extend(f"{name}: {text}" for text in warned if text not in known)
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:

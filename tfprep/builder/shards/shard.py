@@ -454,7 +454,7 @@ class _Shard:
         image, maker = self._context.inputs.image, self._context.maker
         for stored in maker.variants(key, raw.parts, self._count, pixels=position < self._sampled):
             if maker.warned and self._context.reject_warned:
-                rule = "the decoder warned, and --on-warning reject leaves such samples out"
+                rule = "--on-warning reject leaves out samples with warnings"
                 raise SampleError(f"{rule}: {'; '.join(maker.warned)}", stage="decode")
             if not rows:
                 moments, counts = self._sums(stored, position)

@@ -50,8 +50,7 @@ class Coco(AnnotatedSource):
     file is in memory while it is listed, its annotations are not.
 
     An image without annotations is kept, with no boxes, unless `unannotated` says otherwise. An annotation of an image that the
-    file does not list is counted in the tally. An annotation that is wrong by itself (a category without a name, a polygon of
-    two points, a box of no width) rejects its image, and names the annotation.
+    file does not list is counted in the tally.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -111,10 +110,9 @@ class Coco(AnnotatedSource):
                         raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
                     texts.append(" ".join(one["caption"].split()))
                 return {**part, "text": "\n".join(texts)}
-            part["objects"] = [item for one in annotations if (item := self._object(one, files, tally)) is not None]
         except WrongAnnotation as fault:
             part["fault"] = str(fault)
-        return part
+        return part | self.objects_of(annotations, lambda one: self._object(one, files, tally))
 
     def _object(self, one: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
         """One annotation as an object; None if it is left out."""

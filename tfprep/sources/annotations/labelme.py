@@ -88,7 +88,7 @@ class LabelMe(AnnotatedSource):
 
         def rows(tally: Counter[str]) -> Iterator[Row]:
             images = (one for one, _ in annotated_images(self, root, image, annotations, tally))
-            return object_rows(self, root, images, partial(_objects, numbers=numbers, tally=tally), tally)
+            return object_rows(self, root, images, partial(_objects, self, numbers=numbers, tally=tally), tally)
 
         return object_listing(self, classes, rows)
 
@@ -104,31 +104,38 @@ def _content(data: bytes, path: str) -> dict[str, Any]:
     return content
 
 
-def _objects(data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
+def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
     content = _content(data, path)
     named = str(content.get("imagePath") or "").replace("\\", "/").rpartition("/")[2].rpartition(".")[0]
     if named and key_of(named) != key_of(path.rpartition("/")[2].rpartition(".")[0]):  # a copied or renamed file
         raise WrongAnnotation(f"{path} is about the image {content['imagePath']!r}; give both one name")
     size = checked_size(content, ("imageHeight", "imageWidth"))
-    objects: dict[Any, dict[str, Any]] = {}
-    for place, shape in enumerate(content["shapes"]):
+
+    def item_of(numbered: tuple[int, dict[str, Any]]) -> dict[str, Any] | None:
+        place, shape = numbered
         name, label = f"{path}: shape {place}", shape.get("label")
         if not isinstance(label, str) or not label:
             raise WrongAnnotation(f"{name} has no label")
         if shape.get("shape_type") == "mask" and label in numbers:
-            objects[place] = {"id": name, "label": numbers[label], **_mask(shape, size, name)}
-            continue
+            return {"id": name, "label": numbers[label], **_mask(shape, size, name)}
         if (corners := _corners_of(shape)) is None:
             tally[f"shape of the type {shape.get('shape_type')!r}, which is no region"] += 1
-            continue
+            return None
         if label not in numbers:
             tally[OTHER_CLASS] += 1
-            continue
+            return None
         if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
-        group = (label, shape["group_id"]) if shape.get("group_id") is not None else place
-        objects.setdefault(group, {"id": name, "label": numbers[label], "polygons": []})["polygons"].append(corners)
-    return {"size": size, "objects": list(objects.values())}
+        return {"id": name, "label": numbers[label], "polygons": [corners], "group": shape.get("group_id")}
+
+    part = source.objects_of(enumerate(content["shapes"]), item_of)
+    objects: dict[Any, dict[str, Any]] = {}
+    for one in part["objects"]:
+        group = one.pop("group", None)
+        first = objects.setdefault(one["id"] if group is None else (one["label"], group), one)
+        if first is not one:
+            first["polygons"] += one["polygons"]
+    return {**part, "size": size, "objects": list(objects.values())}
 
 
 def _corners_of(shape: dict[str, Any]) -> list[float] | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
-from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, Outside, decoders_of
+from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, BadAnnotations, ObjectField, Outside
 from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, check_common, listed_images
 from tfprep.sources.patterns import Companions, Holes, Pattern, Template, walk
@@ -19,6 +19,7 @@ from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, constructor_text, key_of, read_files
 from tfprep.sources.splits import Row, listing_of
 
+T = TypeVar("T")
 Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
 UNANNOTATED = "image without annotations"
 ORPHAN = "annotations without their image"
@@ -33,6 +34,9 @@ class AnnotatedSource:
         fields: What to make of the objects (`tfprep.sources.annotations.objects`).
         unannotated: "keep", "skip" or "reject" images without annotations. `CocoPanoptic` rejects those without a PNG anyway.
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
+        bad_annotations: "drop" an annotation that is wrong by itself, such as a box of no width, a polygon of two points or a
+            class without a name, with a warning in the report, or "reject" its image. An image is rejected if all its annotations
+            are wrong, and in `CocoPanoptic` if one is.
         void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
         splits: As in `Folder`; the names of the lists in `Voc(sets=...)`, and of the splits in the YAML file of `Yolo`.
         pixels: As in `Folder`, for the field `image`.
@@ -45,6 +49,7 @@ class AnnotatedSource:
     fields: tuple[str, ...] = ("boxes", "box_labels")
     unannotated: Unannotated = "keep"
     outside: Outside = "reject"
+    bad_annotations: BadAnnotations = "drop"
     void: int = 255
     splits: Splits = None
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
@@ -65,6 +70,7 @@ class AnnotatedSource:
             raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
         check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
         check_choice(f"{where}: outside", self.outside, ("reject", "cut"))
+        check_choice(f"{where}: bad_annotations", self.bad_annotations, ("drop", "reject"))
         check_common(self, pattern, labeled=False)
 
     def kinds(self) -> dict[str, Kind]:
@@ -74,7 +80,25 @@ class AnnotatedSource:
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of fields that are made of objects, and of images that do not become 8-bit RGB."""
         made = [name for name in self.fields if name not in self.in_files]
-        return decoders_of(made, self.void, self.outside) | pixel_decoders(self.pixels)
+        rules = self.void, self.outside, self.bad_annotations
+        return {name: ObjectField(name, *rules) for name in made} | pixel_decoders(self.pixels)
+
+    def objects_of(self, annotations: Iterable[T], make: Callable[[T], dict[str, Any] | None]) -> dict[str, Any]:
+        """Return the parts `objects` and `dropped` of an image.
+
+        Args:
+            annotations: The annotations of the image.
+            make: Makes an object of one; None if it is left out. Raises WrongAnnotation.
+        """
+        objects, dropped = [], []
+        for one in annotations:
+            try:
+                made = make(one)
+            except WrongAnnotation as fault:
+                dropped.append(str(fault))
+            else:
+                objects += [] if made is None else [made]
+        return {"objects": objects, "dropped": dropped} if dropped else {"objects": objects}
 
     def rows(self) -> dict[str, tuple[str, ...]]:
         """The fields with rows for each box, and a mask that is numbered by the places of the boxes."""
@@ -136,7 +160,7 @@ class AnnotatedImage(NamedTuple):
 
 
 class WrongAnnotation(Exception):
-    """An image is rejected; the message names the fault in its annotations."""
+    """An annotation is dropped, or its image is rejected; the message names the fault."""
 
 
 def read_annotations(root: Path, path: str) -> bytes | None:
@@ -162,10 +186,11 @@ def object_rows(
         try:
             data = read_annotations(root, image.annotations)
             part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
-            if not part["objects"] and source.unannotated == "skip":
+            is_empty = not part["objects"] and not part.get("dropped")
+            if is_empty and source.unannotated == "skip":
                 tally[UNANNOTATED] += 1
                 continue
-            if not part["objects"] and source.unannotated == "reject":
+            if is_empty and source.unannotated == "reject":
                 part["fault"] = f"no annotations in {image.annotations}"
         except WrongAnnotation as fault:
             part = {"objects": [], "fault": str(fault)}

@@ -35,10 +35,11 @@ _NO_RUNS = ("", "-1")
 
 @dataclass
 class _Image:
-    """The rows of one image: the name of the class of each object, the object, and the first fault."""
+    """The rows of one image: the name of the class of each object, the object, those that are wrong, and the first fault."""
 
     split: str
     objects: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
     fault: str = ""
 
 
@@ -47,8 +48,8 @@ class ObjectTable(AnnotatedSource):
     """Images with a table that has a row for each object. Fields: `image`, and those of `fields`.
 
     The rows are in memory while they are listed: about 1 kB each. A row without a box and without run lengths says that its image
-    has no object. Images that no row names are no samples. A row that is wrong rejects its image, and its number is named. With
-    neither `boxes` nor `runs`, `box_labels` are the classes of the image, each once.
+    has no object. Images that no row names are no samples. With neither `boxes` nor `runs`, `box_labels` are the classes of the
+    image, each once.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -114,10 +115,11 @@ class ObjectTable(AnnotatedSource):
             tally.update({OTHER_CLASS: len(image.objects) - len(objects)} if len(objects) < len(image.objects) else {})
             if self.boxes is None and self.runs is None:
                 objects = list({one["label"]: one for one in objects}.values())
-            part: dict[str, Any] = {"size": None, "objects": objects, "relative": relative}
-            if image.fault or (not objects and self.unannotated == "reject"):
+            part: dict[str, Any] = {"size": None, "objects": objects, "dropped": image.dropped, "relative": relative}
+            known = objects or image.dropped
+            if image.fault or (not known and self.unannotated == "reject"):
                 part["fault"] = image.fault or "the image has no objects"
-            if objects or image.fault or self.unannotated != "skip":
+            if known or image.fault or self.unannotated != "skip":
                 yield Entry(key_of(path), image.split, (path,), (part,)), None
 
     def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
@@ -134,14 +136,15 @@ class ObjectTable(AnnotatedSource):
                 raise SourceError(f"{row.place()}: {error}") from error
             where = f"{row.table.file.name}: row {row.number}"
             image = images.setdefault(path, _Image(check_split_name(split, where)))
+            if image.split != split:
+                rule = f"{where} is in {split}, other rows of the image are in {image.split}"
+                image.fault = image.fault or rule
             try:
-                if image.split != split:
-                    raise WrongAnnotation(f"{where} is in {split}, other rows of the image are in {image.split}")
                 if (one := self._object(row.cells, where, row.table.comma)) is not None:
                     image.objects.append(one)
             except (WrongAnnotation, SourceError) as fault:
                 message = str(fault)
-                image.fault = image.fault or (message if message.startswith(where) else f"{where}: {message}")
+                image.dropped.append(message if message.startswith(where) else f"{where}: {message}")
         if not images:
             raise SourceError(f"{root}: no rows in {', '.join(path for path, _ in tables)}")
         boxed = [item for image in images.values() for _, item in image.objects if "box" in item]

@@ -12,6 +12,7 @@ The raw part `objects` of a sample is plain JSON:
                   "number": 2,             its number in a mask of instances, if that is not its place among the objects
                   "void": true,            a region that counts neither as an object nor as background
                   "flags": {"difficult": 1}}, ...],
+     "dropped": ["annotation 8: ..."],     why annotations are left out
      "relative": true,                     coordinates are shares of the image's width and height
      "text": "...",
      "fault": "..."}                       why the whole sample is rejected
@@ -41,15 +42,16 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tfprep import images
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, BoxFormat, Kind, Size, convert_boxes
-from tfprep.images import file_orientation
 from tfprep.optional import require_package
 from tfprep.sources.pixels import TURNED
-from tfprep.sources.source import Entry, FieldDecoder
+from tfprep.sources.source import Entry
 
 Objects: TypeAlias = Mapping[str, Any]
 Outside: TypeAlias = Literal["reject", "cut"]
+BadAnnotations: TypeAlias = Literal["drop", "reject"]
 
 OBJECT_KINDS: Mapping[str, Kind] = {
     "boxes": "boxes",
@@ -75,6 +77,7 @@ class ObjectField:
     field: str
     void: int = 255
     outside: Outside = "reject"
+    bad_annotations: BadAnnotations = "drop"
 
     def size(self, raw: Mapping[str, Any]) -> Size | None:
         return None  # that of the image, with which the annotations' own is compared
@@ -90,23 +93,19 @@ class ObjectField:
         declared = part.get("size")
         if declared is not None and tuple(declared) != tuple(size):
             swapped = tuple(declared) == tuple(size)[::-1]
-            turned = swapped and isinstance(raw.get("image"), bytes) and file_orientation(raw["image"]) > 1
+            turned = swapped and isinstance(raw.get("image"), bytes) and images.file_orientation(raw["image"]) > 1
             hint = f"; {TURNED.format(name='image')}" if turned else ""
             raise SampleError(
                 f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
             )
-        objects = part["objects"]
-        if part.get("relative"):
-            numbers = "box", "polygons", "points"
-            objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
+        objects = self._whole_objects(part, size)
         counted = [one for one in objects if not one.get("void")]
         if self.field == "boxes":
-            boxes = np.array([_box_of(one) for one in counted], np.float64).reshape(-1, 4)
-            return check_boxes(boxes, size, [one["id"] for one in counted], self.outside)
+            if without := next((one["id"] for one in counted if "box" not in one), None):
+                raise SampleError(f"{without} has neither a box nor a polygon")
+            return np.array([one["box"] for one in counted], np.float32).reshape(-1, 4)
         if self.field == "points":
-            points = [(point, one["id"]) for one in counted for point in one.get("points") or []]
-            rows = [check_point(point, size, name, self.outside) for point, name in points]
-            return np.array(rows, np.float32).reshape(-1, 3)
+            return np.array([row for one in counted for row in one.get("points") or []], np.float32).reshape(-1, 3)
         if self.field in DRAWN:
             return self._drawn(objects, len(counted), size)
         if self.field == "box_labels":
@@ -116,6 +115,31 @@ class ObjectField:
         else:
             column = [one.get("flags", {}).get(self.field, 0) for one in counted]
         return np.array(column, np.int64)
+
+    def _whole_objects(self, part: Objects, size: Size) -> Sequence[Objects]:
+        """Return the objects, in pixels, that are right by themselves: the same ones for each field of a sample.
+
+        Those that are wrong are dropped with a warning, or reject the image: always if no other is left.
+        """
+        objects = part["objects"]
+        if part.get("relative"):
+            numbers = "box", "polygons", "points"
+            objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
+        whole, faults = [], list(part.get("dropped", ()))
+        for one in objects:
+            try:
+                whole.append(_whole(one, size))
+            except SampleError as fault:
+                faults.append(fault.reason)
+        if faults and (self.bad_annotations == "reject" or not whole):
+            raise SampleError(faults[0])
+        for reason in faults:
+            images.warn(f"{reason}; the annotation was dropped")
+        far = next((one for one in whole if one["far"]), None)
+        if far is not None and self.outside == "reject":
+            rule = f"{far['id']}: {far['far']} reaches outside the image of {size[1]} x {size[0]}"
+            raise SampleError(f"{rule}; is it the one that was annotated? outside='cut' cuts boxes")
+        return whole
 
     def _drawn(self, objects: Sequence[Objects], counted: int, size: Size) -> Array:
         """Draw the regions in descending order of their area; a void region lies below all objects."""
@@ -130,11 +154,6 @@ class ObjectField:
         for number, region in sorted(regions, key=lambda pair: (pair[0] != self.void, -int(pair[1].sum()))):
             canvas[region] = number
         return canvas
-
-
-def decoders_of(fields: Sequence[str], void: int, outside: Outside) -> dict[str, FieldDecoder]:
-    """Return the decoder of each field that is made of objects."""
-    return {name: ObjectField(name, void, outside) for name in fields if name in OBJECT_KINDS}
 
 
 def check_drawing(fields: Sequence[str], classes: int, void: int, where: str) -> None:
@@ -159,18 +178,52 @@ def _times(value: Any, size: Size) -> Any:
     return [*scaled[:2], value[2]] if len(value) == 3 else scaled
 
 
-def _box_of(one: Objects) -> Sequence[float]:
+def _box_of(one: Objects) -> list[float] | None:
     """The annotated box, or the one around the polygons."""
-    if one.get("box") is not None:
-        return list(one["box"])
-    if not one.get("polygons"):
-        raise SampleError(f"{one['id']} has neither a box nor a polygon")
+    if one.get("box") is not None or not one.get("polygons"):
+        return None if one.get("box") is None else list(one["box"])
     xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in one["polygons"]])
     return [*xy.min(0).tolist(), *xy.max(0).tolist()]
 
 
+def _whole(one: Objects, size: Size) -> dict[str, Any]:
+    """Return an object with its box cut at the image's edges, and in words what of it is `far` outside of the image.
+
+    Raises SampleError if a shape is none: a polygon of two points, a box that covers no pixel, wrong run lengths.
+    """
+    height, width = size
+    for polygon in one.get("polygons") or []:
+        if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
+            raise SampleError(
+                f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
+            )
+    if one.get("rle") is not None:
+        _checked_rle(one, size)
+    if one.get("runs") is not None:
+        starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
+        ends = starts - 1 + lengths
+        if starts.min() < 1 or lengths.min() < 1 or ends.max() > height * width or (starts[1:] <= ends[:-1]).any():
+            rule = f"{one['id']}: run lengths are in order, from 1 to {height * width}"
+            raise SampleError(f"{rule}, the pixels of {width} x {height}")
+    points = one.get("points") or []
+    if not np.isfinite(np.array(points, np.float64)).all():
+        raise SampleError(f"{one['id']}: a point of {points} holds NaN or infinity")
+    outside = [point for point in points if point[2] and _further_outside(point[:2], size)]
+    far = f"its point ({outside[0][0]:g}, {outside[0][1]:g})" if outside else ""
+    if (box := _box_of(one)) is None or one.get("void"):
+        return {**one, "far": far}
+    far = f"its box {_box_text(box)}" if _further_outside(box, size) else far
+    (cut,) = check_boxes(np.array([box], np.float64), size, [one["id"]], "cut").tolist()
+    return {**one, "box": cut, "far": far}
+
+
+def _further_outside(values: Sequence[float], size: Size) -> bool:
+    """Return True if any of x, y, x, y, ... is further outside of the image than by rounding."""
+    return any(not -TOLERANCE_PX <= value <= size[1 - place % 2] + TOLERANCE_PX for place, value in enumerate(values))
+
+
 def region_of(one: Objects, size: Size) -> Array:
-    """The pixels of an object as bool [H, W], by pycocotools. Raises SampleError."""
+    """The pixels of an object that `_whole` has checked as bool [H, W], by pycocotools. Raises SampleError."""
     from pycocotools import mask as masks
 
     height, width = size
@@ -179,22 +232,13 @@ def region_of(one: Objects, size: Size) -> Array:
         return np.asarray(region, bool)
     if one.get("runs") is not None:
         starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
-        ends, pixels = starts - 1 + lengths, height * width
-        if starts.min() < 1 or lengths.min() < 1 or ends.max() > pixels or (starts[1:] <= ends[:-1]).any():
-            rule = f"{one['id']}: run lengths are in order, from 1 to {pixels}"
-            raise SampleError(f"{rule}, the pixels of {width} x {height}")
-        edges = np.zeros(pixels + 1, np.int8)
+        edges = np.zeros(height * width + 1, np.int8)
         np.add.at(edges, starts - 1, 1)
-        np.add.at(edges, ends, -1)
+        np.add.at(edges, starts - 1 + lengths, -1)
         return np.cumsum(edges[:-1]).reshape(width, height).T.astype(bool)
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
-    for polygon in polygons:
-        if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
-            raise SampleError(
-                f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
-            )
     # pycocotools writes outside its memory for some corners that lie far outside the image.
     within = [np.clip(np.reshape(one, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for one in polygons]
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
@@ -250,7 +294,7 @@ TOLERANCE_PX = 1.0
 from 1 and some tools from 0, which is one pixel."""
 
 
-def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Literal["reject", "cut"]) -> Array:
+def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside, hint: str = "") -> Array:
     """Return boxes x0, y0, x1, y1 [N, 4] in pixels as float32, cut at the image's edges. Raises SampleError.
 
     Args:
@@ -258,6 +302,7 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Literal[
         size: (height, width) of the image in pixels.
         names: How a message names each box.
         outside: "cut" accepts boxes that reach further outside than by rounding.
+        hint: What a message about a box without area adds.
     """
     edges = np.array([size[1], size[0]] * 2, np.float64)
     cut = np.clip(rows, 0, edges)
@@ -265,25 +310,12 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Literal[
         if not np.isfinite(row).all():
             raise SampleError(f"{name}: its box {_box_text(row)} holds NaN or infinity")
         if row[2] <= row[0] or row[3] <= row[1]:
-            raise SampleError(
-                f"{name}: its box {_box_text(row)} covers no pixel; a box is x0, y0, x1, y1 with x0 < x1 and y0 < y1. "
-                "If these are x, y, width and height, say so (box_format='xywh')"
-            )
+            rule = "a box is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
+            raise SampleError(f"{name}: its box {_box_text(row)} covers no pixel; {rule}{hint}")
         further = max(abs(a - b) for a, b in zip(row, inside, strict=True))
         if inside[2] <= inside[0] or inside[3] <= inside[1] or (outside == "reject" and further > TOLERANCE_PX):
             raise SampleError(f"{name}: its box {_box_text(row)} reaches outside the image of {size[1]} x {size[0]}")
     return cut.astype(np.float32)
-
-
-def check_point(point: Sequence[float], size: Size, name: str, outside: Literal["reject", "cut"]) -> list[float]:
-    """Return a point x, y, visible in pixels. Raises SampleError if a labeled point lies outside and `outside` is "reject"."""
-    x, y, visible = point
-    if not np.isfinite(point).all():
-        raise SampleError(f"{name}: a point {list(point)} holds NaN or infinity")
-    within = -TOLERANCE_PX <= x <= size[1] + TOLERANCE_PX and -TOLERANCE_PX <= y <= size[0] + TOLERANCE_PX
-    if visible and outside == "reject" and not within:
-        raise SampleError(f"{name}: its point ({x:g}, {y:g}) lies outside the image of {size[1]} x {size[0]}")
-    return [x, y, visible]
 
 
 @dataclass(frozen=True)
@@ -305,7 +337,9 @@ class TableBoxes:
         if size is None:
             raise SampleError("boxes need an image, whose size is not known")
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
-        return check_boxes(corners, size, [f"box {number}" for number in range(len(rows))], self.outside)
+        names = [f"box {number}" for number in range(len(rows))]
+        hint = ". If these are x, y, width and height, say so (box_format='xywh')"
+        return check_boxes(corners, size, names, self.outside, hint)
 
 
 def warn_if_relative(entries: Iterator[Entry], boxes: Mapping[str, int], format: str) -> Iterator[Entry]:

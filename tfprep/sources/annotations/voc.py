@@ -50,7 +50,7 @@ class Voc(AnnotatedSource):
     255 the border of objects; instance i + 1 is the object of box i (`box_numbers`).
 
     An image without an XML file is kept, with no boxes, unless `unannotated` says otherwise. An XML file without an image is
-    counted in the tally. A file that is no XML, and an object without a name or a box, rejects its image.
+    counted in the tally. A file that is no XML rejects its image.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -137,15 +137,14 @@ class Voc(AnnotatedSource):
                 yield AnnotatedImage(candidates[place][0], placeholders["split"], own), holes
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
-        tree = _tree(data, path)
-        objects = []
-        for place, one in enumerate(tree.iter("object"), 1):
+        def item_of(numbered: tuple[int, ElementTree.Element]) -> dict[str, Any] | None:
+            place, one = numbered
             name, where = _text(one, "name"), f"{path}: object {place}"
             if not name:
                 raise WrongAnnotation(f"{where} has no name")
             if name not in numbers:
                 tally[OTHER_CLASS] += 1
-                continue
+                return None
             flags = {"difficult": int(_text(one, "difficult") == "1")}
             box = one.find("bndbox")
             try:
@@ -154,11 +153,13 @@ class Voc(AnnotatedSource):
                 rule = f"{where} has no bndbox with xmin, ymin, xmax and ymax as numbers"
                 raise WrongAnnotation(rule) from None
             corners = [x0 - self.first_pixel, y0 - self.first_pixel, x1, y1]
-            item = {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
-            objects.append(item)
+            return {"id": where, "label": numbers[name], "box": corners, "number": place, "flags": flags}
+
+        tree = _tree(data, path)
         sides = [_text(tree.find("size"), side) for side in ("height", "width")]
         known = all(side.isdecimal() and int(side) for side in sides)  # some tools write none, or 0
-        return {"size": [int(side) for side in sides] if known else None, "objects": objects}
+        size = [int(side) for side in sides] if known else None
+        return {"size": size, **self.objects_of(enumerate(tree.iter("object"), 1), item_of)}
 
 
 def _tree(data: bytes, path: str) -> ElementTree.Element:

@@ -44,8 +44,7 @@ class Yolo(AnnotatedSource):
     """Images with YOLO's labels, as `data.yaml` describes them. Fields: `image`, and those of `fields`.
 
     The labels of `images/train/a.jpg` are in `labels/train/a.txt`. An image without that file, or with an empty one, has no
-    objects, unless `unannotated` says otherwise. A text file without an image is counted in the tally. A line that is no object
-    of the classes rejects its image, and names the line.
+    objects, unless `unannotated` says otherwise. A text file without an image is counted in the tally.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -137,8 +136,11 @@ class Yolo(AnnotatedSource):
         except UnicodeDecodeError as error:
             raise WrongAnnotation(f"{path} is not text: {error}") from error
         numbered = ((number, line.split()) for number, line in enumerate(lines, 1))
-        objects = [self._object(words, f"{path}, line {number}", data) for number, words in numbered if words]
-        return {"size": None, "objects": objects, "relative": True}
+        objects = self.objects_of(
+            ((number, words) for number, words in numbered if words),
+            lambda line: self._object(line[1], f"{path}, line {line[0]}", data),
+        )
+        return {"size": None, "relative": True, **objects}
 
     def _object(self, words: list[str], name: str, data: DataYaml) -> dict[str, Any]:
         try:
