@@ -1,0 +1,54 @@
+"""One wrong annotation beside a right one, in each format: dropped and listed by default, else its image is rejected."""
+
+import json
+
+import pytest
+
+from tests.sources.building import built, write_picture
+from tfprep import sources
+from tfprep.errors import BuildError, RecipeError
+
+YAML = "names: [cat]\ntrain: images/train\n"
+XML = "<annotation>{}</annotation>"
+OBJECT = "<object><name>cat</name><bndbox><xmin>{}</xmin><ymin>4</ymin><xmax>{}</xmax><ymax>9</ymax></bndbox></object>"
+
+
+def labelme(*corners):
+    shapes = [{"label": "cat", "points": points, "shape_type": "polygon"} for points in corners]
+    return json.dumps({"shapes": shapes, "imageHeight": 40, "imageWidth": 56})
+
+
+FORMATS = {
+    "voc": (sources.Voc, {}, "JPEGImages/a.png", {"Annotations/a.xml": XML.format(OBJECT.format(3, 9) + OBJECT.format(9, 3))}),
+    "yolo": (
+        sources.Yolo, {}, "images/train/a.png",
+        {"data.yaml": YAML, "labels/train/a.txt": "0 0.5 0.5 0.25 0.25\n0 0.5 0.5 0 0.25\n0 1 2\n"},
+    ),
+    "labelme": (sources.LabelMe, {}, "a.png", {"a.json": labelme([[1, 2], [9, 2], [9, 8]], [[1, 2], [3, 4]])}),
+    "table": (
+        sources.ObjectTable, {"table": "t.csv", "image": "id", "boxes": ("x", "y", "X", "Y")}, "a.png",
+        {"t.csv": "id,x,y,X,Y\na.png,1,2,9,8\na.png,5,5,5,9\na.png,a,b,c,d\n"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_wrong_annotation_in_each_format(name, tmp_path):
+    source, options, image, files = FORMATS[name]
+    root = tmp_path / "data"
+    write_picture(root / image, 1)
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        fields, _ = built(source(**options), root, tmp_path / "out")
+    (one,) = fields.values()
+    assert one["boxes"].shape == (1, 4)
+    assert one["box_labels"].shape == (1,)
+    with pytest.raises(BuildError, match="1 of 1 samples were rejected"):
+        built(source(bad_annotations="reject", **options), root, tmp_path / "rejected")
+
+
+def test_the_option_is_checked():
+    with pytest.raises(RecipeError, match="Coco: bad_annotations is one of 'drop', 'reject'; got 'keep'"):
+        sources.Coco(bad_annotations="keep")
