@@ -6,7 +6,7 @@
 | mask   | uint8 or uint16 [H, W], class numbers   | nearest pixel; never gains a class          |
 | map    | any number [H, W] or [H, W, C]          | resampled linearly                          |
 | boxes  | float32 [N, 4]: x0, y0, x1, y1          | corners mapped, refitted                    |
-| points | float32 [N, 2] or [N, 3]: x, y, visible | mapped as coordinates                       |
+| points | float32 [N, 2] or [N, 3]: x, y, visible | mapped as coordinates; [N, K, 2] as well    |
 | label  | int64 scalar or [K]: class numbers      | untouched                                   |
 | scalar | any number or array of numbers          | untouched                                   |
 | text   | str                                     | untouched                                   |

@@ -22,6 +22,7 @@ from tfprep.augment import (
 )
 from tfprep.augment.transform import Transform, identity
 from tfprep.augment.warp import warp_sample
+from tfprep.errors import RecipeError
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,11 @@ from tfprep.augment.warp import warp_sample
         (Resize(longer=64), (1, 640), (1, 64)),
         (Resize(longer=64, pad=True), (480, 640), (64, 64)),
         (Resize(50, 70, pad=True), (480, 640), (50, 70)),
+        (Resize(longer=64, enlarge=False), (480, 640), (48, 64)),
+        (Resize(longer=64, enlarge=False), (30, 40), (30, 40)),
+        (Resize(shorter=64, enlarge=False), (30, 400), (30, 400)),
+        (Resize(shorter=64, enlarge=False), (128, 256), (64, 128)),
+        (Resize(longer=64, pad=True, enlarge=False), (30, 40), (64, 64)),
         (CenterCrop(32, 48), (20, 100), (32, 48)),
         (Crop(32, 48), (20, 100), (32, 48)),
         (RandomResizedCrop(32, 48), (20, 100), (32, 48)),
@@ -150,3 +156,11 @@ def test_resize_after_a_bend_is_antialiased():
     out = warp_sample({"i": checks}, {"i": "image"}, transform)["i"][4:-4, 4:-4].astype(float)
     assert abs(out.mean() - 127.5) < 3
     assert out.std() < 15
+
+
+def test_an_image_that_is_not_enlarged_keeps_its_pixels_inside_the_padding():
+    image = np.arange(30 * 40 * 3, dtype=np.uint8).reshape(30, 40, 3)
+    padded = warp_sample({"image": image}, {"image": "image"}, Resize(64, 50, pad=True, enlarge=False)((30, 40), None))
+    assert np.array_equal(padded["image"], np.pad(image, ((17, 17), (5, 5), (0, 0))))
+    with pytest.raises(RecipeError, match="enlarge=False is for shorter, longer or pad"):
+        Resize(20, 30, enlarge=False)

@@ -111,6 +111,27 @@ def test_odd_members_are_rejects_or_counted(tmp_path):
         built(missing, root, tmp_path / "missing")
 
 
+def test_dots_in_names(tmp_path):
+    """The first dot ends the key, as in WebDataset; the last one in an archive where no image would be found so."""
+    files = {"22.0/1.3.png": png(picture(1)), "22.0/1.4.png": png(picture(2)), "0000.left.png": png(picture(3))}
+    tar(tmp_path / "dots/a.tar", files)
+    fields, rejects = built(sources.Archives("*.tar"), tmp_path / "dots", tmp_path / "out")
+    assert not rejects
+    assert sorted(fields) == ["a.tar/0000.left.png", "a.tar/22.0/1.3.png", "a.tar/22.0/1.4.png"]
+    np.testing.assert_array_equal(fields["a.tar/22.0/1.4.png"]["image"], picture(2))
+    tar(
+        tmp_path / "pairs/a.tar",
+        {"1.0/7.png": png(picture(1)), "1.0/7.seg.png": png(picture(2)[:, :, 0]), "8.x.png": b""},
+    )
+    source = sources.Archives("*.tar", fields={"mask": ("mask", "seg.png")})
+    fields, rejects = built(source, tmp_path / "pairs", tmp_path / "paired")
+    assert list(fields) == ["a.tar/1.0/7.png"]
+    assert not rejects
+    named = sources.Archives("*.tar", image=("left.png",))
+    fields, _ = built(named, tmp_path / "dots", tmp_path / "left")
+    assert list(fields) == ["a.tar/0000.left.png"]
+
+
 def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
     root = tmp_path / "data"
     tar(root / "a.tar", {"a.png": content(0)["png"], "b.png": content(1)["png"]})

@@ -10,9 +10,10 @@ from PIL import Image, ImageCms
 
 import tfprep
 from tests.sources.building import built, write_picture
-from tfprep import augment, codecs, sources
+from tfprep import augment, codecs, images, sources
 from tfprep.dataset import open_dataset
 from tfprep.errors import RecipeError, SampleError
+from tfprep.images.pillow import check_pixels
 from tfprep.recipe import Recipe
 
 tifffile = pytest.importorskip("tifffile")
@@ -501,3 +502,25 @@ def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     np.testing.assert_array_equal(fields["c.png"]["image"], np.repeat(rgba[:, :, :1], 3, 2))
     _, refused = built(sources.Folder("*"), tmp_path / "data", tmp_path / "refused")
     assert list(refused) == ["a.png"]
+
+
+def test_the_limit_of_pixels_is_an_option(tmp_path):
+    root = folder(
+        tmp_path / "data",
+        {"a.png": png(DEEP[:, :, 0]), "b.jpg": with_profile(Image.new("RGB", (60, 50)), "JPEG", None)},
+    )
+    height, width = DEEP.shape[:2]
+    fields, rejects = built(
+        sources.Folder("**", pixels={"image": sources.Pixels(max_pixels=2999)}), root, tmp_path / "small"
+    )
+    assert rejects == {"b.jpg": "60 x 50 pixels are more than the limit of 2,999; the file may be hostile. If it is not: "
+                       "sources.Pixels(max_pixels=3000)"}  # fmt: skip
+    assert fields["a.png"]["image"].shape == (height, width, 1)
+    large = images.MAX_PIXELS + 1
+    with images.pixel_limit(large):
+        check_pixels(1, large)
+    with pytest.raises(SampleError, match=rf"sources.Pixels\(max_pixels={large}\)"):
+        check_pixels(1, large)
+    for wrong in (0, -1, "x"):
+        with pytest.raises(RecipeError, match="max_pixels is a number of pixels from 1"):
+            sources.Pixels(max_pixels=wrong)

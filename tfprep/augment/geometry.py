@@ -32,6 +32,7 @@ class Resize:
     - `Resize(shorter=n)`, `Resize(longer=n)`: that side becomes n, the other follows, rounded, at least 1.
     - with `pad=True` (a letterbox): the largest size of the same aspect that fits into (height, width), or into n × n for
       `longer=n`, in the center of an output of exactly that size; an odd pixel of padding is at the bottom or right.
+    - with `enlarge=False` an image that is smaller already keeps its size, with `pad` inside the padding.
     """
 
     effects: ClassVar[frozenset[str]] = frozenset({"resize"})
@@ -41,6 +42,7 @@ class Resize:
     shorter: int | None = None
     longer: int | None = None
     pad: bool = False
+    enlarge: bool = True
 
     def __post_init__(self) -> None:
         exact = (self.height is not None, self.width is not None)
@@ -54,6 +56,8 @@ class Resize:
                 require_pixels(f"Resize.{name}", getattr(self, name))
         if self.pad and self.shorter is not None:
             raise RecipeError(f"pad needs a size to pad to, got {self}; give longer, or height and width")
+        if not self.enlarge and all(exact) and not self.pad:
+            raise RecipeError(f"enlarge=False is for shorter, longer or pad, which keep the aspect; got {self}")
 
     @property
     def uncovers(self) -> bool:
@@ -61,12 +65,13 @@ class Resize:
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if self.shorter is not None:
-            scale = self.shorter / min(size)
+            scale = self.shorter / min(size) if self.enlarge else min(1.0, self.shorter / min(size))
             content = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
             height, width = content
         else:
             height, width = self.height or self.longer or 1, self.width or self.longer or 1
-            content = _fit(size, (height, width)) if self.pad or self.longer is not None else (height, width)
+            room = (height, width) if self.enlarge else (min(height, size[0]), min(width, size[1]))
+            content = _fit(size, room) if self.pad or self.longer is not None else room
             height, width = (height, width) if self.pad else content
         left, top = (width - content[1]) // 2, (height - content[0]) // 2
         matrix = translation(left, top) @ scaling(content[1] / size[1], content[0] / size[0])

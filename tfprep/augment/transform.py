@@ -142,16 +142,18 @@ def about_center(linear: Array, size: Size) -> Transform:
 
 
 def warp_points(points: Array, transform: Transform) -> Array:
-    """float32 [N, 2] or [N, 3] to the same: x, y mapped; with a third column, visibility becomes 0 outside the output.
+    """float32 [..., 2] or [..., 3] to the same: x, y mapped; with a third column, visibility becomes 0 outside the output.
 
     Coordinates outside the output are kept as they are mapped; a point that a perspective throws behind the eye is NaN.
     """
-    table = _table(points, (2, 3), "points are [N, 2] or [N, 3]: x, y, visible")
+    shape = np.shape(points)
+    table = np.reshape(points, (-1, shape[-1])) if len(shape) == 3 else points
+    table = _table(table, (2, 3), "points are [N, 2] or [N, 3]: x, y, visible, or [N, K, 2] or [N, K, 3]")
     moved = table.astype(np.float32)
     moved[:, :2] = transform.push(table[:, :2])
     if table.shape[1] == 3:
         moved[~inside(moved[:, :2], transform), 2] = 0
-    return moved
+    return moved.reshape(shape)
 
 
 def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:

@@ -144,7 +144,8 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
             for x0, y0, x1, y1 in np.asarray(sample[name]):
                 cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), (255, 220, 0), radius // 2)
         elif spec.kind == "points":
-            for point in np.asarray(sample[name]):
+            points = np.asarray(sample[name])
+            for point in points.reshape(-1, points.shape[-1]):
                 if len(point) < 3 or point[2] > 0:
                     cv2.circle(marked, (int(point[0]), int(point[1])), radius, (255, 0, 80), -1)
     return marked

@@ -71,7 +71,9 @@ def coco_fields(data: Dataset) -> CocoFields:
         raise DatasetError("COCO holds images as JPEG or PNG files; this dataset stores none that way")
     boxes = next((name for name, info in infos.items() if info.spec.kind == "boxes"), None)
     rows = [n for n, i in infos.items() if i.spec.kind == "label" and len(i.spec.shape) == 1] if boxes else []
-    points = next((name for name, info in infos.items() if info.spec.kind == "points"), None)
+    points = next(
+        (name for name, info in infos.items() if info.spec.kind == "points" and len(info.spec.shape) == 2), None
+    )
     per_box = _points_per_box(data, boxes, points) if boxes and points else 0
     instances = "instances" if boxes and "instances" in infos else None
     labels = [name for name in rows if name not in ("crowd", "box_numbers", "difficult")]

@@ -278,8 +278,8 @@ _FORMS: Mapping[Kind, tuple[str, Callable[[Any], bool]]] = {
     "map": _form("a map, numbers [H, W] or [H, W, C]", "biuf", 2, 3),
     "boxes": ("boxes, numbers [N, 4]", lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] == 4),
     "points": (
-        "points, numbers [N, 2] or [N, 3]",
-        lambda v: _is_array(v) and v.ndim == 2 and v.shape[1] in (2, 3),
+        "points, numbers [N, 2] or [N, 3], or [N, K, 2] or [N, K, 3]",
+        lambda v: _is_array(v) and v.ndim in (2, 3) and v.shape[-1] in (2, 3),
     ),
     "label": _form("a label, whole numbers: one class, or [K]", "iu", 0, 1),
     "scalar": _form("numbers", "biuf"),

@@ -213,10 +213,11 @@ class _Sample(NamedTuple):
 def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]) -> Iterator[_Sample]:
     plain = plain_archive(root / path)
     file = path if plain == root / path else str(plain)
-    for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name)[0]):
+    at_last = not any(split_name(member.name)[1].lower() in images for member in members(plain, Counter()))
+    for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name, at_last)[0]):
         by_ending: dict[str, Member] = {}
         for member in group:
-            other = by_ending.setdefault(split_name(member.name)[1].lower(), member)
+            other = by_ending.setdefault(split_name(member.name, at_last)[1].lower(), member)
             if other is not member:
                 raise SourceError(
                     f"{root / path}: {other.name!r} and {member.name!r} are one part of the sample {key!r}; rename one, or "
@@ -226,11 +227,14 @@ def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]
             yield _Sample(path, file, key, by_ending, next((ending for ending in images if ending in by_ending), None))
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Key and ending: the name up to its first dot, and what follows."""
+def split_name(name: str, at_last: bool = False) -> tuple[str, str]:
+    """Return key and ending: the name up to its first dot, as in WebDataset, and what follows.
+
+    With `at_last` the last dot counts: in archives where no image would have an ending at the first, such as `1.3.png`.
+    """
     folder, slash, base = name.removeprefix("./").rpartition("/")
-    stem, _, ending = base.partition(".")
-    return f"{folder}{slash}{stem}", ending
+    stem, dot, ending = base.rpartition(".") if at_last else base.partition(".")
+    return f"{folder}{slash}{stem if dot else base}", ending if dot else ""
 
 
 COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+import tfprep
 from tests.sources.building import built, write_picture
-from tfprep import sources
+from tfprep import augment, sources
 from tfprep.errors import SourceError
 
 yaml = pytest.importorskip("yaml")
@@ -52,6 +53,43 @@ def test_polygons_become_boxes_and_masks(tmp_path):
     drawn = masks.decode(masks.frPyObjects([[14.0, 10, 42, 10, 42, 30, 14, 30]], *SIZE))[:, :, 0]
     np.testing.assert_array_equal(row["instances"], drawn)
     np.testing.assert_array_equal(row["mask"], drawn * 2)
+
+
+def test_oriented_boxes_follow_geometry(tmp_path):
+    """Four corners for each object; a crop drops those whose box is outside, with their labels."""
+    corners = np.array(
+        [[[0.25, 0.25], [0.5, 0.1], [0.6, 0.3], [0.35, 0.45]], [[0.7, 0.8], [0.9, 0.7], [0.95, 0.8], [0.75, 0.9]]]
+    )
+    text = "\n".join(f"{label} {' '.join(map(str, one.ravel()))}" for label, one in enumerate(corners))
+    root = written(tmp_path / "data", {"one": text, "wrong": f"{text}\n0 0.5 0.5 0.25 0.25"}, DETECT)
+    source, pixels = sources.Yolo(fields=("boxes", "box_labels", "corners")), corners * [56, 40]
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        fields, rejects = built(source, root, tmp_path / "out")
+    assert not rejects
+    for row in fields.values():
+        np.testing.assert_allclose(row["corners"], pixels, rtol=1e-6)
+        np.testing.assert_allclose(row["boxes"], np.concatenate([pixels.min(1), pixels.max(1)], 1), rtol=1e-6)
+    ops = [augment.Flip(1.0, "vertical"), augment.CenterCrop(16, 24)]
+    with pytest.warns(UserWarning, match="1 samples have warnings"):
+        fields, _ = built(
+            source, root, tmp_path / "cut", geometry=ops, flip_indices={"corners": ()}, variants={"train": 2}
+        )
+    data = tfprep.open(tmp_path / "cut").numpy_loader("train", 1, fields=["corners", "box_labels"], variants=1)
+    for batch in data:
+        moved = np.stack([pixels[0][:, 0] - 16, 40 - pixels[0][:, 1] - 12], 1)
+        np.testing.assert_allclose(batch["corners"][0], moved[None], rtol=1e-5)
+        assert batch["box_labels"][0].tolist() == [0]
+
+
+def test_a_validation_split_inside_of_the_training_split_is_named(tmp_path):
+    content = DETECT | {"train": "images", "val": "images/val"}
+    root = written(tmp_path / "data", {"a": None}, content)
+    written(root, {"b": None}, content, "val")
+    with pytest.raises(
+        SourceError, match=r"val has images of train too, such as images/val/b.png, .* splits=\('train',\)"
+    ):
+        list(sources.Yolo().scan(root).entries)
+    assert len(list(sources.Yolo(splits=("train",)).scan(root).entries)) == 2
 
 
 @pytest.mark.parametrize("numbers", [2, 3])

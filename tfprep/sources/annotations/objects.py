@@ -9,6 +9,7 @@ The raw part `objects` of a sample is plain JSON:
                   "polygons": [[x, y, x, y, ...], ...], or "rle": {"counts": ..., "size": [height, width]},
                       or "runs": [first pixel, pixels, ...], counted from 1 down the columns,
                   "points": [[x, y, visible], ...],
+                  "corners": [[x, y], ...],  of an oriented box
                   "number": 2,             its number in a mask of instances, if that is not its place among the objects
                   "void": true,            a region that counts neither as an object nor as background
                   "flags": {"difficult": 1}}, ...],
@@ -25,6 +26,7 @@ The raw part `objects` of a sample is plain JSON:
 | `instances`   | mask   | [H, W]: 0 is background, objects are 1, 2, ... in the order of the boxes                              |
 | `mask`        | mask   | [H, W]: 0 is background, class c is c + 1                                                           |
 | `points`      | points | float32 [N * K, 3]: x, y, visible; the K points of one object after those of another                |
+| `corners`     | points | float32 [N, 4, 2]: x, y of the corners of oriented boxes                                              |
 | `difficult`, `crowd` | label | int64 [N]: 1 or 0                                                                             |
 | `text`        | text   | captions, one on each line                                                                         |
 
@@ -60,13 +62,14 @@ OBJECT_KINDS: Mapping[str, Kind] = {
     "instances": "mask",
     "mask": "mask",
     "points": "points",
+    "corners": "points",
     "difficult": "label",
     "crowd": "label",
     "text": "text",
 }
 """Every field that a format of annotations may have, with its kind."""
 DRAWN = frozenset({"instances", "mask"})
-ROWS = ("box_labels", "box_numbers", "points", "difficult", "crowd")
+ROWS = ("box_labels", "box_numbers", "points", "corners", "difficult", "crowd")
 """The fields with rows for each box."""
 
 
@@ -106,6 +109,8 @@ class ObjectField:
             return np.array([one["box"] for one in counted], np.float32).reshape(-1, 4)
         if self.field == "points":
             return np.array([row for one in counted for row in one.get("points") or []], np.float32).reshape(-1, 3)
+        if self.field == "corners":
+            return np.array([one["corners"] for one in counted], np.float32).reshape(-1, 4, 2)
         if self.field in DRAWN:
             return self._drawn(objects, len(counted), size)
         if self.field == "box_labels":
@@ -123,7 +128,7 @@ class ObjectField:
         """
         objects = part["objects"]
         if part.get("relative"):
-            numbers = "box", "polygons", "points"
+            numbers = "box", "polygons", "points", "corners"
             objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
         whole, faults = [], list(part.get("dropped", ()))
         for one in objects:

@@ -55,13 +55,13 @@ class Yolo(AnnotatedSource):
         images: The pattern of the images, as `tfprep.sources.patterns` describes, where no YAML file names them.
         labels: The pattern of the labels of `images`, with the same placeholders.
         fields: What to make of the objects (`tfprep.sources.annotations.objects`). `instances` and `mask` need polygons, `points`
-            need `kpt_shape`.
+            need `kpt_shape`, `corners` need oriented boxes: four corners for each object.
 
     Raises:
         RecipeError: An option is wrong.
     """
 
-    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", "corners")
     data: str = "data.yaml"
     images: str | None = None
     labels: str | None = None
@@ -117,8 +117,15 @@ class Yolo(AnnotatedSource):
             of_pattern = (AnnotatedImage(one.path, one.split, companions.find(labels, one.holes)[0]) for one in found)
             yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
+        of_split: dict[str, str] = {}
         for split, place in [(one, place) for one in splits for place in data.places[one]]:
             paths = _images(root, place, tally)
+            for path in paths:
+                if (other := of_split.setdefault(path, split)) != split:
+                    raise SourceError(
+                        f"{root / self.data}: {split} has images of {other} too, such as {path}, and would say little about "
+                        f"other images; correct it, or take one of them with splits=({other!r},)"
+                    )
             listed = [AnnotatedImage(path, split, spelled(root, label_path(path))) for path in paths]
             yield from object_rows(self, root, iter(listed), parse, tally)
             folder = posixpath.dirname(label_path(f"{place}/x.jpg"))
@@ -163,6 +170,10 @@ class Yolo(AnnotatedSource):
             # Points of two numbers are visible, unless both are 0.
             points = [row if numbers == 3 else [*row, 2.0 if any(row) else 0.0] for row in rows]
             return item | {"box": _corners(values[:4]), "points": points}
+        if "corners" in self.fields:
+            if len(values) != 8:
+                raise WrongAnnotation(f"{name}: an oriented box has four corners, 8 numbers; got {len(values)}")
+            return item | {"polygons": [values], "corners": [values[at : at + 2] for at in range(0, 8, 2)]}
         if len(values) == 4:
             if DRAWN & set(self.fields):
                 raise WrongAnnotation(
