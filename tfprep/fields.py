@@ -7,7 +7,8 @@
 | map    | any number [H, W] or [H, W, C]          | resampled linearly                          |
 | boxes  | float32 [N, 4]: x0, y0, x1, y1          | corners mapped, refitted                    |
 | points | float32 [N, 2] or [N, 3]: x, y, visible | mapped as coordinates; [N, K, 2] as well    |
-| label  | int64 scalar or [K]: class numbers      | untouched                                   |
+| label  | int64 scalar or [K]: class numbers, or  | untouched                                   |
+|        | float32 [classes], 1 for each class     |                                             |
 | scalar | any number or array of numbers          | untouched                                   |
 | text   | str                                     | untouched                                   |
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -75,6 +77,19 @@ def raster_size(sample: Sample, kinds: Mapping[str, Kind]) -> Size | None:
             height, width = np.shape(sample[name])[:2]
             return int(height), int(width)
     return None
+
+
+def class_numbers(label: Any) -> Any:
+    """Return the class number of a label, or a list of them: of a vector of floats the places that are not 0."""
+    array = np.asarray(label)
+    return (np.flatnonzero(array) if array.dtype.kind == "f" else array).tolist()
+
+
+def rarest_classes(labels: Sequence[Sequence[int]]) -> Array:
+    """Return the class of each sample that fewest samples have, int64 [N]; -1 for a sample without a class."""
+    counts = Counter(number for numbers in labels for number in set(numbers))
+    rarest = (min(numbers, key=lambda number: (counts[number], number), default=-1) for numbers in labels)
+    return np.fromiter(rarest, np.int64, len(labels))
 
 
 def stored_name(name: str) -> str:

@@ -182,13 +182,19 @@ def test_a_key_without_a_group_is_named():
         split({"a_1": 0, "odd.jpg": 0}, Fractions(train=1.0, group_by=r"^(\w+)_"))
 
 
-def test_stratifying_samples_with_several_classes_is_refused():
-    def rows(tally):
-        yield Entry("k", "", ("k",), ([0, 2],)), None
+def test_samples_with_several_classes_are_stratified_by_the_rarest():
+    """A quarter of those of class 2, the rarest, then of those of class 0 without it; samples without a class share a stratum."""
+    classes = [[0, 1, 2] if n % 10 == 0 else [0, 1] if n % 10 < 5 else [1] if n % 10 < 9 else [] for n in range(400)]
 
-    source = SimpleNamespace(kinds=dict, splits=Fractions(train=1.0, stratify="label"))
-    with pytest.raises(SourceError, match=r"stratify='label' needs one class a sample; 'k' has \[0, 2\]"):
-        list(listing_of(source, ("image",), ("label",), {}, rows).entries)
+    def rows(tally):
+        for number, of_sample in enumerate(classes):
+            yield Entry(f"{number}", "", (f"{number}",), (of_sample,)), None
+
+    source = SimpleNamespace(kinds=dict, splits=Fractions(train=0.75, val=0.25, stratify="label"))
+    entries = list(listing_of(source, ("image",), ("label",), {}, rows).entries)
+    for stratum in ([0, 1, 2], [0, 1], [1], []):
+        splits = [entry.split for entry in entries if entry.values[0] == stratum]
+        assert abs(splits.count("val") - len(splits) / 4) <= 1
 
 
 @pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import inspected
 from tfprep.errors import DatasetError
-from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, ImageArray, class_numbers
 from tfprep.optional import cv2
 
 _GAP, _MARGIN, _LEFT, _LINE = 4, 8, 150, 14
@@ -192,7 +192,7 @@ def _words(data: Dataset, key: str, sample: Mapping[str, Any]) -> list[str]:
     for name, spec in _fields(data, sample).items():
         if spec.kind == "label":
             classes = data.manifest.classes.get(name, ())
-            numbers = np.atleast_1d(sample[name])
+            numbers = np.atleast_1d(class_numbers(sample[name]))
             words.append(f"{name}: {', '.join(classes[n] if 0 <= n < len(classes) else str(n) for n in numbers)}")
         elif spec.kind not in RASTER_KINDS and spec.kind not in ("boxes", "points"):
             words.append(f"{name}: {_caption(sample[name])}")

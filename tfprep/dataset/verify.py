@@ -32,7 +32,7 @@ from tfprep.dataset.manifest import (
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
 from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
-from tfprep.fields import RASTER_KINDS
+from tfprep.fields import RASTER_KINDS, class_numbers
 from tfprep.records import Frame, decode, format_index, read_record
 from tfprep.records.find import find_features, head_bytes
 from tfprep.records.framing import HEADER_BYTES
@@ -245,7 +245,7 @@ class _IndexCheck:
             if size != spans[name][1] or (size and at != spans[name][0]):
                 there = next((f"those of {other!r}" for other, span in spans.items() if span == (at, size)), "others")
                 self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {there}")
-        if self._label and row["label"] != (label := np.asarray(values[self._label]).tolist()):
+        if self._label and row["label"] != (label := class_numbers(values[self._label])):
             self._add("label", f"record {number}: the label is {label}, not {row['label']}")
         for name in self._values:
             if name not in row:  # a raster: the index holds numbers and text

@@ -70,7 +70,10 @@ def coco_fields(data: Dataset) -> CocoFields:
     if not files:
         raise DatasetError("COCO holds images as JPEG or PNG files; this dataset stores none that way")
     boxes = next((name for name, info in infos.items() if info.spec.kind == "boxes"), None)
-    rows = [n for n, i in infos.items() if i.spec.kind == "label" and len(i.spec.shape) == 1] if boxes else []
+    lists = [
+        n for n, i in infos.items() if (i.spec.kind, i.spec.dtype) == ("label", "int64") and len(i.spec.shape) == 1
+    ]
+    rows = lists if boxes else []
     points = next(
         (name for name, info in infos.items() if info.spec.kind == "points" and len(info.spec.shape) == 2), None
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec, stored_name
+from tfprep.fields import FieldSpec, rarest_classes, stored_name
 from tfprep.load.at_load.ops import Buckets
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
@@ -176,7 +176,7 @@ def select(
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.
-        values = _values(table, rows, str(options.balance))
+        values = _values(table, rows, str(options.balance), several=True)
         order = np.argsort(values, kind="stable")
         _, counts = np.unique(values, return_counts=True)
         sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))
@@ -275,7 +275,8 @@ def _class_number(name: Any, class_names: Sequence[str]) -> int:
     return int(name)
 
 
-def _values(table: RecordTable, rows: Numbers | None, name: str) -> npt.NDArray[Any]:
+def _values(table: RecordTable, rows: Numbers | None, name: str, several: bool = False) -> npt.NDArray[Any]:
+    """The values of a column. With `several`, the rarest class stands for a list of classes."""
     column = table.column(name)
     if column.null_count:
         absent = column.is_null().to_numpy()
@@ -286,6 +287,9 @@ def _values(table: RecordTable, rows: Numbers | None, name: str) -> npt.NDArray[
             )
         column = column.fill_null(0 if pa.types.is_primitive(column.type) else "")
     values: npt.NDArray[Any] = column.to_numpy()
+    if several and pa.types.is_list(column.type):
+        chosen = values if rows is None else values[rows]
+        return rarest_classes([numbers.tolist() for numbers in chosen])
     if values.dtype == object and len(values) and not isinstance(values[0], str):
         raise LoaderError(f"the samples have several values of {name!r} each; balance and weights need one")
     return values if rows is None else values[rows]

@@ -109,6 +109,10 @@ class Archives:
         label: dict[str, Kind] = {"label": "label"} if self.label or of_folder else {}
         return {"image": "image", **label, **{name: kind for name, (kind, _) in self.fields.items()}}
 
+    def multi_hot(self) -> tuple[str, ...]:
+        """The label, if its classes are those of the image and not of each of its boxes."""
+        return () if "boxes" in self.kinds().values() else ("label",)
+
     def decoders(self) -> dict[str, FieldDecoder]:
         """The decoders of images that do not become 8-bit RGB."""
         return pixel_decoders(self.pixels)

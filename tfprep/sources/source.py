@@ -84,6 +84,7 @@ class Source(Protocol):
     - `decoders()` returns a `FieldDecoder` by field, for fields that are not decoded in the way of their kind.
     - `rows()` returns, by the name of a field of boxes, the fields that have rows for each of the boxes, and masks whose numbers
       are the places of the boxes, from 1.
+    - `multi_hot()` returns the labels whose lists of classes become vectors, float32 [classes].
     - `voids()` returns, by the name of a mask, the number of its void pixels.
     """
 

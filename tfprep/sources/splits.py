@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Array
+from tfprep.fields import Array, rarest_classes
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
@@ -128,9 +128,9 @@ def listing_of(
         if fractions is not None:
             unit = _unit(fractions)
             label = values.index(fractions.stratify) if fractions.stratify else None
-            plain, strata, mixed = _cuts(fractions, unit, label, rows)
+            plain, strata, mixed, several = _cuts(fractions, unit, label, rows)
             names = tuple(fractions.shares())
-        for entry, column in rows(tally):
+        for number, (entry, column) in enumerate(rows(tally)):
             if pattern is not None:
                 holes = pattern.match_path(entry.files[0])
                 if holes is None:
@@ -140,6 +140,7 @@ def listing_of(
                 position = sample_hash(fractions.seed, unit(entry.key, column))
                 ends = plain
                 if label is not None and (stratum := entry.values[label]) is not None:
+                    stratum = several.get(number, stratum)
                     ends = strata.get(mixed.get(position, stratum), plain)
                 yield Entry(entry.key, names[bisect_right(ends, position)], entry.files, entry.values)
             else:
@@ -188,25 +189,29 @@ def _cuts(
     unit: Callable[[str, str | None], str],
     label: int | None,
     rows: Callable[[Counter[str]], Iterator[Row]],
-) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]], dict[int, int]]:
-    """Return the 64-bit positions at which splits end: for all samples, and by stratum; and the strata of groups with several.
+) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]], dict[int, int], dict[int, int]]:
+    """Return the 64-bit positions at which splits end: for all samples, and by stratum; the strata of groups with several; and
+    those of samples with several classes by their number among the rows: the class of each that fewest samples have.
 
     `label` is the index, among an entry's values, of the field to stratify by.
     """
     plain = tuple(int(border * _WHOLE) for border in fractions.borders())
     if label is None:
-        return plain, {}, {}
+        return plain, {}, {}, {}
     positions, labels = array("Q"), array("q")
-    for entry, column in rows(Counter()):
+    lists: dict[int, tuple[int, list[int]]] = {}
+    for number, (entry, column) in enumerate(rows(Counter())):
         stratum = entry.values[label]
         if stratum is None:  # a reject
             continue
-        if not isinstance(stratum, int):
-            raise SourceError(
-                f"stratify={fractions.stratify!r} needs one class a sample; {entry.key!r} has {stratum!r}"
-            )
+        if isinstance(stratum, list):
+            lists[number], stratum = (len(labels), stratum), -1
         positions.append(sample_hash(fractions.seed, unit(entry.key, column)))
         labels.append(stratum)
+    rarest = rarest_classes([classes for _, classes in lists.values()]).tolist()
+    for (place, _), one in zip(lists.values(), rarest, strict=True):
+        labels[place] = one
+    several = dict(zip(lists, rarest, strict=True))
     position, stratum, weight, mixed = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
     strata = {}
     for one in np.unique(stratum):
@@ -214,7 +219,7 @@ def _cuts(
         # A unit counts at the middle of its samples; a split ends at the first unit after its border.
         behind = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
         strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in behind)
-    return plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True))
+    return plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True)), several
 
 
 def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
@@ -253,7 +258,7 @@ class Without:
 
     def __getattr__(self, name: str) -> Any:
         """Return what the other source declares (`Source`)."""
-        if name not in ("kinds", "decoders", "rows", "voids"):
+        if name not in ("kinds", "decoders", "rows", "voids", "multi_hot"):
             raise AttributeError(name)
         return getattr(self.source, name)
 

@@ -50,9 +50,10 @@ class Table:
             `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`. `**/{id}.jpg`
             is the image of this name in any folder.
         label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them. A row where it is
-            empty is a reject. Or a column for each class, which holds 1 or 0: one class if each row has one, else a list; the
-            classes are called like the columns, without spaces at the ends.
-        separator: What divides the classes in a cell of `label`, such as " " or "|": each row has a list of them.
+            empty is a reject. Or a column for each class, which holds 1 or 0; the names of the classes are those of the columns,
+            without spaces at the ends. Several classes of an image become a vector, float32 [classes], with 1 for each of them;
+            with boxes among `fields` they are int64 [N], one for each box.
+        separator: What divides the classes in a cell of `label`, such as " " or "|": each row has several of them.
         fields: Further fields with kind and column: `{"age": ("scalar", "age_years"), "mask": ("mask", "masks/{id}.png")}`. Files
             (image, mask, map) are given as `image` is. Boxes and points are lists, which CSV cannot hold.
         classes: The names of a label or mask field, in the order of their numbers. Labels that are not named here get the names
@@ -161,6 +162,10 @@ class Table:
         boxes = [name for name, kind in self.kinds().items() if kind == "boxes"]
         read: dict[str, FieldDecoder] = {name: TableBoxes(name, self.box_format, self.outside) for name in boxes}
         return read | pixel_decoders(self.pixels)
+
+    def multi_hot(self) -> tuple[str, ...]:
+        """The label, if its classes are those of the image and not of each of its boxes."""
+        return () if self.label is None or "boxes" in self.kinds().values() else ("label",)
 
     __repr__ = constructor_text
 

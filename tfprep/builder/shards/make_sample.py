@@ -111,6 +111,11 @@ class SampleMaker:
         decoders: Mapping[str, FieldDecoder] = getattr(self.recipe.source, "decoders", dict)()
         return decoders
 
+    @cached_property
+    def _multi_hot(self) -> Sequence[str]:
+        names: Sequence[str] = getattr(self.recipe.source, "multi_hot", tuple)()
+        return names
+
     def notes(self, name: str, data: bytes) -> list[str]:
         """Return what is remarkable about the file of an image, as the end of "3 images ..."."""
         decoder = self._decoders.get(name)
@@ -165,6 +170,10 @@ class SampleMaker:
                 if name in self.classes and self.kinds[name] in ("mask", "label"):
                     fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
                     _check_classes(name, sample[name], self.classes[name], fill, mask)
+                    if isinstance(value, list) and name in self._multi_hot:
+                        vector = np.zeros(len(self.classes[name]), np.float32)
+                        vector[sample[name]] = 1
+                        sample[name] = vector
             known = {text.partition(": ")[2] for text in self.warned}  # of another field of the same annotations
             self.warned.extend(f"{name}: {text}" for text in warned if text not in known)
         return sample

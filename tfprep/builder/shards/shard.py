@@ -21,8 +21,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.receipts import (
     Contents,
@@ -51,7 +49,7 @@ from tfprep.builder.shards.sums import (
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
-from tfprep.fields import RASTER_KINDS, FieldSpec
+from tfprep.fields import RASTER_KINDS, FieldSpec, class_numbers
 from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
@@ -486,7 +484,7 @@ class _Shard:
         fields = (*self._context.maker.kinds, *recipe.derive, *sorted(recipe.stack))
         specs = [stored.specs[name] for name in fields if name in stored.specs]
         height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))
-        return [np.asarray(labels[0]).tolist() if labels else None, height, width]
+        return [class_numbers(labels[0]) if labels else None, height, width]
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split alone."""
@@ -497,7 +495,8 @@ class _Shard:
             if spec.kind == "image" and self._task.split == self._context.train and sampled:
                 moments[name] = image_moments(value)
             if name in classes and spec.kind in ("label", "mask"):
-                counts[name] = class_counts(value, len(classes[name]))
+                numbers = class_numbers(value) if spec.kind == "label" else value
+                counts[name] = class_counts(numbers, len(classes[name]))
         return moments, counts
 
     def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> Reject:

@@ -82,7 +82,7 @@ def rows_where(
     if isinstance(where, str):
         tree = _tree(where)
         expression = _Translator(where, tuple(class_names)).translate(tree)
-        columns = {name: column(name) for name in _names(tree)}
+        columns = {name: _searchable(column(name)) for name in _names(tree)}
     else:
         expression, columns = where, {}
         for name in _USUAL:  # as far as the index has them
@@ -93,6 +93,14 @@ def rows_where(
         return np.asarray(table.filter(expression).column("#").to_numpy(), np.int64)
     except _ARROW_ERRORS as error:
         raise _mismatch(where, error) from error
+
+
+def _searchable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of lists of numbers as text, ",1,7,", in which `1 in label` is looked for."""
+    if not pa.types.is_list(column.type):
+        return column
+    texts = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
+    return pc.binary_join_element_wise("", texts, "", ",")
 
 
 def column_names(where: Where) -> set[str]:
@@ -224,6 +232,8 @@ class _Translator:
                 contained = a.isin(b)
             elif isinstance(a, str) and isinstance(b, pc.Expression):
                 contained = pc.match_substring(b, a)
+            elif isinstance(a, int) and isinstance(right, ast.Name) and right.id == "label":  # of several classes
+                contained = pc.match_substring(b, f",{a},")
             else:
                 self._refuse(left)
             return ~contained if isinstance(op, ast.NotIn) else contained

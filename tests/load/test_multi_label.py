@@ -1,0 +1,130 @@
+"""Several classes per image, from a table to `fit`: multi-hot vectors, selections, splits and statistics."""
+
+import csv
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import tfprep
+from tests.photos import write_photos
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions
+from tfprep.errors import LoaderError
+
+TAGS = ("dog", "owl", "rare", "sun")
+COUNT = 120
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Photos whose tags are in a column, and in a column for each tag; the tags by image."""
+    root = tmp_path_factory.mktemp("tags")
+    write_photos(root, COUNT, "images/{number}.png")
+    rng = np.random.default_rng(0)
+    shares = dict(zip(TAGS, (0.5, 0.3, 0.07, 0.6), strict=True))
+    tags = {
+        f"images/{number}.png": [tag for tag, share in shares.items() if rng.random() < share]
+        for number in range(COUNT)
+    }
+    tags = {path: of_image or ["sun"] for path, of_image in tags.items()}
+    with (root / "tags.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "tags", *TAGS])
+        for path, of_image in tags.items():
+            writer.writerow([path, ", ".join(of_image), *(int(tag in of_image) for tag in TAGS)])
+    return root, tags
+
+
+SPLITS = sources.Fractions(train=0.75, val=0.25, stratify="label")
+BY_CELL = {"label": "tags", "separator": ","}
+BY_COLUMN = {"label": TAGS}
+
+
+@pytest.fixture(scope="module", params=[BY_CELL, BY_COLUMN], ids=["one column", "a column for each class"])
+def made(request, table, tmp_path_factory):
+    root, tags = table
+    source = sources.Table("tags.csv", image="path", splits=SPLITS, **request.param)
+    recipe = Recipe("tags", source, {"image": codecs.Png(), "label": codecs.Scalar()})
+    out = tmp_path_factory.mktemp("built") / "out"
+    summary = tfprep.build(recipe, out, root, options=BuildOptions(workers=0))
+    assert summary.samples == COUNT
+    return tfprep.open(out), tags
+
+
+def keys_of(loader):
+    return [str(key) for batch in loader for key in batch["key"]]
+
+
+def test_labels_are_multi_hot(made):
+    data, tags = made
+    seen = set()
+    for split in ("train", "val"):
+        for batch in data.numpy_loader(split, 8, training=False, fields=["label", "key"], remainder="keep"):
+            assert batch["label"].dtype == np.float32
+            assert batch["label"].shape[1:] == (len(TAGS),)
+            for key, vector in zip(batch["key"], batch["label"], strict=True):
+                assert vector.tolist() == [float(tag in tags[str(key)]) for tag in TAGS]
+                seen.add(str(key))
+    assert seen == set(tags)
+
+
+def test_where_asks_for_one_of_several_classes(made):
+    data, tags = made
+    train = set(keys_of(data.numpy_loader("train", 8, training=False, fields=["key"], remainder="keep")))
+    cases = {
+        "'owl' in label": lambda t: "owl" in t,
+        "'owl' in label and 'sun' not in label": lambda t: "owl" in t and "sun" not in t,
+        "2 in label or 0 in label": lambda t: "rare" in t or "dog" in t,
+    }
+    for where, test in cases.items():
+        loader = data.numpy_loader("train", 4, training=False, fields=["key"], where=where, remainder="keep")
+        assert sorted(keys_of(loader)) == sorted(key for key in train if test(tags[key])), where
+    with pytest.raises(LoaderError, match="where="):
+        data.numpy_loader("train", 4, training=False, fields=["key"], where="label == 'owl'")
+    with pytest.raises(LoaderError, match="there is no class 'cat'; there are dog, owl"):
+        data.numpy_loader("train", 4, training=False, fields=["key"], where="'cat' in label")
+
+
+def rarest(tags):
+    counts = Counter(tag for of_image in tags.values() for tag in of_image)
+    return {key: min(of_image, key=lambda tag: (counts[tag], tag)) for key, of_image in tags.items()}
+
+
+def test_splits_are_stratified_by_the_rarest_class(made):
+    data, tags = made
+    total = Counter(rarest(tags).values())
+    val = set(keys_of(data.numpy_loader("val", 8, training=False, fields=["key"], remainder="keep")))
+    in_val = Counter(tag for key, tag in rarest(tags).items() if key in val)
+    assert all(abs(in_val[tag] - count / 4) <= 1 for tag, count in total.items())
+
+
+def test_balance_draws_rare_classes_as_often(made):
+    data, tags = made
+    train = keys_of(data.numpy_loader("train", 8, training=False, fields=["key"], remainder="keep"))
+    of_train = rarest({key: tags[key] for key in train})
+    loader = data.numpy_loader("train", 4, seed=0, fields=["key"], balance="label")
+    drawn = Counter(of_train[key] for key in keys_of(loader))
+    assert set(drawn) == set(of_train.values())
+    assert max(drawn.values()) - min(drawn.values()) <= 4  # a partial batch is left out
+
+
+def test_statistics_count_every_class_of_an_image(made):
+    data, tags = made
+    for split in ("train", "val"):
+        keys = keys_of(data.numpy_loader(split, 8, training=False, fields=["key"], remainder="keep"))
+        expected = tuple(sum(tag in tags[key] for key in keys) for tag in TAGS)
+        assert data.manifest.class_counts["label"][split] == expected
+    assert tuple(data.class_names) == TAGS
+
+
+def test_fit(made):
+    keras = pytest.importorskip("keras")
+    data, _ = made
+    train = data.keras_loader("train", batch_size=8, seed=0, inputs="image", targets="label")
+    layers = keras.layers
+    model = keras.Sequential([layers.Rescaling(1 / 255), layers.Flatten(), layers.Dense(len(TAGS), "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(multi_label=True)])
+    history = model.fit(train, epochs=2, verbose=0).history
+    assert len(history["loss"]) == 2
+    assert np.isfinite(history["loss"]).all()
