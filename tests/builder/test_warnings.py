@@ -38,12 +38,12 @@ def build(root, **options):
 def test_warned_samples_are_kept_and_listed_or_rejected(root):
     with pytest.warns(UserWarning, match="2 samples have warnings, such as damaged files"):
         assert build(root).samples == 6
-    page = (root / "out/report.html").read_text()
+    page = (root / "out/current/report.html").read_text()
     assert "b/1.jpg: image: the end marker of the JPEG is missing" in page
     assert "a/4.jpg: image: Corrupt JPEG data: premature end of data segment" in page
     summary = build(root, on_warning="reject")
     assert (summary.samples, summary.rejects) == (4, 2)
-    rejects = map(json.loads, (root / "out/rejects.jsonl").read_text().splitlines())
+    rejects = map(json.loads, (root / "out/current/rejects.jsonl").read_text().splitlines())
     assert {one["key"]: one["stage"] for one in rejects} == {"b/1.jpg": "decode", "a/4.jpg": "decode"}
     assert build(root, on_warning="reject").built_shards == 0
     with pytest.warns(UserWarning, match="2 samples have warnings"):

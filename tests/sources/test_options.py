@@ -147,7 +147,7 @@ CASES = {
         ({"to": "uint8", "low": 2, "high": 1}, "Pixels: .*expected low < high"),
         ({"to": "uint8", "low": 0, "high": 1, "window": "file"}, "Pixels: .*window stands in place"),
         ({"to": "uint8", "window": (40, 0)}, "Pixels: .*window is"),
-        ({"channels": ()}, "Pixels: .*channels are numbers"),
+        ({"channels": ()}, "Pixels: .*channels is a tuple of numbers"),
         ({"page": -1}, "Pixels: .*page is a number"),
         *(({"srgb": True, "to": "uint8"}, "srgb"), ({"srgb": 1}, "srgb")),
         *(({"background": one}, "background") for one in ((1, 2), (0, 0, 256))),

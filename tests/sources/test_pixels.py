@@ -376,11 +376,11 @@ def test_images_with_a_color_profile_are_counted_and_kept_or_converted(tmp_path)
     with pytest.warns(UserWarning, match=r"4 images have the color profile .*, which is not sRGB, and are stored as"):
         kept, rejects = built(sources.Folder("**"), root, tmp_path / "kept")
     assert not rejects
-    assert "4 images have the color profile" in (tmp_path / "kept/report.html").read_text()
+    assert "4 images have the color profile" in (tmp_path / "kept/current/report.html").read_text()
     converting = sources.Folder("**", pixels={"image": sources.Pixels(srgb=True)})
     converted, rejects = built(converting, root, tmp_path / "converted")
     assert not rejects
-    assert "color profile" not in (tmp_path / "converted/report.html").read_text()
+    assert "color profile" not in (tmp_path / "converted/current/report.html").read_text()
     target = ImageCms.createProfile("sRGB")
     for name, data in files.items():
         image = Image.open(io.BytesIO(data))

@@ -369,7 +369,7 @@ def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
     with pytest.warns(UserWarning, match=f"{len(odd) - 1} samples have warnings, such as .* dropped annotations"):
         fields, rejects = built(source, root, tmp_path / "out")
     assert list(rejects) == ["train/0.png"]
-    page = (tmp_path / "out/report.html").read_text()
+    page = (tmp_path / "out/current/report.html").read_text()
     for number in range(1, len(odd)):
         one = fields[f"train/{number}.png"]
         assert one["boxes"].tolist() == [[4, 5, 10, 12], [20, 21, 29, 29]]
@@ -404,10 +404,10 @@ def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
     else:
         with pytest.warns(UserWarning, match=r"1 images were turned upright .*: sources.Pixels\(exif='ignore'\)"):
             built(sources.Coco(), root, tmp_path / "out")
-        assert "1 images were turned upright by their EXIF orientation" in (tmp_path / "out/report.html").read_text()
+        assert "1 images were turned upright by their EXIF orientation" in (tmp_path / "out/current/report.html").read_text()
     pixels = {"image": sources.Pixels(exif="ignore", background=(255, 255, 255))}
     fields, rejects = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
     assert not rejects
     np.testing.assert_array_equal(fields["train/1.png"]["image"], stored)
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[3, 5, 11, 14]])
-    assert "EXIF" not in (tmp_path / "kept/report.html").read_text()
+    assert "EXIF" not in (tmp_path / "kept/current/report.html").read_text()
