@@ -404,7 +404,10 @@ def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
     else:
         with pytest.warns(UserWarning, match=r"1 images were turned upright .*: sources.Pixels\(exif='ignore'\)"):
             built(sources.Coco(), root, tmp_path / "out")
-        assert "1 images were turned upright by their EXIF orientation" in (tmp_path / "out/current/report.html").read_text()
+        assert (
+            "1 images were turned upright by their EXIF orientation"
+            in (tmp_path / "out/current/report.html").read_text()
+        )
     pixels = {"image": sources.Pixels(exif="ignore", background=(255, 255, 255))}
     fields, rejects = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
     assert not rejects
