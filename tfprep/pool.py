@@ -49,6 +49,7 @@ from tfprep import errors
 from tfprep.python_file import add_folders_of_parent, folders_for_child
 
 NO_ITEM = -1
+ENDED = "the worker processes were ended"
 _CONTENT, _PICKLE, _AGAIN, _ITEM, _OUTPUT, _FAILED, _READY = range(7)
 """Kinds of messages. A task or a result is content (bytes) or a pickle; a task that is run again has more to it."""
 _HEADER = struct.Struct("<qqq")
@@ -383,7 +384,7 @@ class Pool:
                     "the worker processes belong to the process that forked this one; start it by 'spawn'"
                 )
             if self._stopping:
-                raise errors.BuildError(self.failure or "the worker processes were ended")
+                raise errors.BuildError(self.failure or ENDED)
             task = Task(self._numbers, content, note)
             self._numbers += 1
             self._tasks[task.number] = task
@@ -576,7 +577,6 @@ class Pool:
     def _call_back(self) -> None:
         """Start the processes and call back; they end with the thread that started them, which is this one."""
         assert self._callback is not None
-        error: BaseException = errors.BuildError("the worker processes were ended")
         try:
             self.start()
             with self._lock:
@@ -590,7 +590,7 @@ class Pool:
                             sys.stderr.write(event.text)
         except BaseException as caught:
             *_, reason = str(caught).strip().splitlines() or [type(caught).__name__]  # of a traceback the last line
-            self.failure, error = f"the worker processes cannot go on ({reason})", caught
+            self.failure = f"the worker processes cannot go on ({reason})"
         finally:
             self._stopping, self.ready = True, False
             self._end_all()
@@ -598,7 +598,7 @@ class Pool:
                 left = list(self._tasks.values())
                 self._tasks.clear()
             for task in left:
-                self._callback(task, error)
+                self._callback(task, errors.BuildError(self.failure or ENDED))
 
 
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -225,15 +225,21 @@ class Pipeline:
         from_memory = self.assembler.all_cached and not (self.pool is not None and self.pool.ready)
         return min(self.memory.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self.memory.prefetch
 
-    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
-        """Fill rows of a batch, in a reading thread: there, or in the worker process that is linked with it."""
-        link = None
-        if self.pool is not None and self.pool.ready and not self.pool.failure:
-            link = self.pool.links[state.number % len(self.pool.links)]
-            if len(self.threads.threads) < len(self.pool.links):
-                self.threads.grow(len(self.pool.links))
-        state.is_linked = link is not None
-        self.assembler.fill(batch, start, stop, state, link)
+    def fill(
+        self, batch: Batch, start: int, stop: int, state: ThreadState, then: Callable[[BaseException | None], None]
+    ) -> None:
+        """Fill rows of a batch, in a reading thread or a worker process, and call `then` with an error or None."""
+        pool = self.pool
+        if pool is not None and pool.ready and not pool.failure and self.assembler.reader.fields:
+            state.is_linked = True  # the processes count the time
+            self.assembler.fill_by(pool, batch, start, stop, then)
+            return
+        try:
+            self.assembler.fill(batch, start, stop, state)
+        except BaseException as error:
+            then(error)
+        else:
+            then(None)
 
     def close(self) -> None:
         """Stop all threads and give the memory back."""
@@ -246,7 +252,9 @@ class Pipeline:
         if os.getpid() == self.made_in:
             threads.join()
         for name, own in _OF_THREADS.items():
-            self._ended[name] += sum(getattr(state, own) for state in threads.states)
+            self._ended[name] += sum(getattr(state, own) for state in self._states(threads))
+        if self.pool is not None:
+            self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
         self.assembler.close()
         if self.cache is not None and self._shared is not None and os.getpid() == self.made_in:
@@ -265,12 +273,15 @@ class Pipeline:
 
     # --- what its report says ---------------------------------------------------------------------------------------
 
+    def _states(self, threads: Threads) -> list[ThreadState]:
+        return [*threads.states, *([self.pool.state] if self.pool is not None else ())]
+
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
         prefetchers, fetched = list(self._prefetchers), self.assembler.fetched
         counts = {
-            name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self.threads.states)
+            name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self._states(self.threads))
             for name, ended in self._ended.items()
         }
         return {

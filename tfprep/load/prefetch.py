@@ -1,7 +1,7 @@
 """Batches are filled ahead of their use: a window of the next steps, each split into chunks of rows.
 
-A chunk is a task for a thread, which fills its rows or lets a worker process fill them. The thread that fills the last chunk of
-a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. Indices of
+A chunk is a task for a thread, which fills its rows or sends them to a worker process. The thread that learns of the last chunk
+of a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. Indices of
 many steps are computed at once, also by a thread, so that the consumer never waits for them but at the first batch.
 
 No finalizer takes a lock: a pass that is dropped sets a flag, and threads skip its tasks.
@@ -191,11 +191,12 @@ class Prefetcher:
         frames = sys._current_frames()
         for thread, state in zip(threads.threads, threads.states, strict=False):
             lines.append(state.describe())
-            if state.is_linked:  # it waits for the process that its stage names
+            if state.is_linked:  # the processes follow
                 continue
             frame = frames.get(thread.ident or 0)
             lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
-        return "\n".join(lines)
+        pool = self._pipeline.pool
+        return "\n".join([*lines, *(pool.describe() if pool is not None else ())])
 
     # --- the window -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +265,7 @@ class Prefetcher:
         """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
         threads, pool = self._pipeline.local_threads, self._pipeline.pool
         if pool is not None and pool.ready:
-            threads = len(pool.links)
+            threads = pool.tasks
             size = min(max(self._pipeline.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
         else:
             size = min(max(-(-rows // threads), LEAST_ROWS), MOST_ROWS)
@@ -272,16 +273,25 @@ class Prefetcher:
 
     def _fill(self, filling: Filling, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill a chunk, in a reading thread; the last one completes the batch."""
-        if not self._cancelled and not filling.future.done():
-            try:
-                self._pipeline.fill(batch, start, stop, state)
-            except BaseException as error:
-                filling.fail(error)
+        filled = partial(self._filled, filling, stop - start)
+        if self._cancelled or filling.future.done():
+            filled(None)
+        else:
+            self._pipeline.fill(batch, start, stop, state, filled)
+
+    def _filled(self, filling: Filling, rows: int, error: BaseException | None) -> None:
+        """Note that a chunk is filled, in any thread."""
+        if error is not None:
+            filling.fail(error)
         with self._lock:
-            filling.pending -= stop - start
+            filling.pending -= rows
             is_last = not filling.pending
-        if is_last and not self._cancelled and not filling.future.done():
+        if not is_last or self._cancelled or filling.future.done():
+            return
+        if self._pipeline.plan.at_load is None:
             self._finish(filling)
+        else:  # it may mix samples, which would hold up the thread of the pool
+            self._pipeline.threads.submit(lambda state: self._finish(filling))
 
     def _finish(self, filling: Filling) -> None:
         assert filling.batch is not None

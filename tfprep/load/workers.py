@@ -28,8 +28,8 @@ LEAST_PROCESSES = 2
 """One process would have one interpreter again."""
 PROCESS_BYTES = 40 << 20
 """Memory of a worker process beside batches and cache: Python, NumPy, OpenCV and scratch memory. 24 to 35 MB were measured."""
-SPARE_LINKS = 1
-"""Connections of a process beyond one a thread that works: its next rows are there when a thread has finished."""
+SPARE_TASKS = 1
+"""Tasks that wait in a process for a thread: the next rows are there when one has finished."""
 JOB_ROWS = 64
 """The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
 PROCESSES_SHARE = 0.5
@@ -129,7 +129,7 @@ def _obstacle(parts: Sequence[FieldPart], ops: Any, files: Sequence[Any]) -> str
 
 def most_prefetch(plan: WorkersPlan, batch_rows: int) -> int:
     """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
-    rows = plan.processes * (plan.threads + SPARE_LINKS) * JOB_ROWS
+    rows = plan.processes * (plan.threads + SPARE_TASKS) * JOB_ROWS
     return -(-3 * rows // (2 * max(batch_rows, 1)))
 
 

@@ -18,9 +18,10 @@ from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import Reading, Rows, Stage, UnreadRow, field_names, open_reader, row_columns
+from tfprep.load.reader.rows import Reading, Rows, UnreadRow, field_names, open_reader, row_columns
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.storage.local import FileIdentity
 
 LISTED = 1_000
@@ -129,8 +130,8 @@ class BatchAssembler:
         self._cache = None
         self._stages = with_stages(self.reader, None, self._plan.casts, self._plan.cuts)
 
-    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState, link: Stage | None = None) -> None:
-        """Fill the rows [start, stop): here, or by `link` in a worker process."""
+    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
+        """Fill the rows [start, stop) in this thread."""
         if not self.reader.fields:  # the index has it all
             self._look_up(batch, batch.located.take(slice(start, stop)))
             state.records += stop - start
@@ -139,13 +140,44 @@ class BatchAssembler:
         while waiting:
             rows = waiting.pop()
             try:
-                unread = (link or self._stages).fill(batch.values, rows, state)
+                unread = self._stages.fill(batch.values, rows, state)
             except BaseException as error:
-                self._release(rows)
-                if isinstance(error, StopIteration):  # it would end the pass
-                    raise LoaderError(f"a geometry op or a codec raised StopIteration: {error}") from error
-                raise
+                raise self._failure(rows, error) from error
             waiting += self._completed(batch, rows, unread, state)
+
+    def fill_by(
+        self, pool: WorkerPool, batch: Batch, start: int, stop: int, then: Callable[[BaseException | None], None]
+    ) -> None:
+        """Let worker processes fill the rows [start, stop), then those that replace bad ones; `then` gets an error or None."""
+        self._fill_next(pool, batch, [self._prepared(batch, start, stop)], then)
+
+    def _fill_next(
+        self, pool: WorkerPool, batch: Batch, waiting: list[Rows], then: Callable[[BaseException | None], None]
+    ) -> None:
+        if not waiting:
+            then(None)
+            return
+        rows = waiting.pop()
+
+        def completed(unread: Sequence[UnreadRow] | BaseException) -> None:
+            if isinstance(unread, BaseException):
+                then(self._failure(rows, unread))  # not raised: its traceback would hold the batch
+                return
+            try:
+                more = self._completed(batch, rows, unread, pool.state)
+            except BaseException as error:
+                then(error)
+            else:
+                self._fill_next(pool, batch, [*waiting, *more], then)
+
+        pool.fill(batch.values, rows, completed)
+
+    def _failure(self, rows: Rows, error: BaseException) -> BaseException:
+        """Give back what was reserved for rows; return the error that filling them raised, as the consumer gets it."""
+        self._release(rows)
+        if isinstance(error, StopIteration):  # it would end the pass
+            return LoaderError(f"a geometry op or a codec raised StopIteration: {error}")
+        return error
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Return where all records of these batches lie. Many batches at once cost hardly more than one."""

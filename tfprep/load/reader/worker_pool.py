@@ -1,71 +1,70 @@
 """Worker processes that fill rows in shared memory, so that decoding does not share one interpreter with training.
 
-Each reading thread has a `Link`, a stage as reading is, which sends rows to a process of a `tfprep.pool.Pool` in place of filling
-them itself. Their work is in `tfprep.load.reader.worker_process`. The rows of a process that dies are read again by another one,
-and a row that ends every process is a bad record.
+Rows are tasks of a `tfprep.pool.Pool`, whose work is in `tfprep.load.reader.worker_process`: the numbers of the rows go to a
+process, and four numbers come back. The rows of a process that dies are read again by another one, and a row that ends every
+process is a bad record.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
-from queue import SimpleQueue
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import BuildError, LoaderError
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_process import COUNTS, Outcome, Setup, job_message
 from tfprep.load.slots import SharedMemory
-from tfprep.load.workers import SPARE_LINKS, check_sendable
-from tfprep.pool import Pool, Task
+from tfprep.load.workers import SPARE_TASKS, check_sendable
+from tfprep.pool import ENDED, Pool, Task
 
 ENTRY = "tfprep.load.reader.worker_process:open_worker"
 CLOSED = "the loader is closed; make a new one"
+Then: TypeAlias = Callable[[Sequence[UnreadRow] | BaseException], None]
+"""Gets the rows that cannot be read, or an error, in the thread of the pool."""
 
 
-class Link:
-    """A stage that fills rows in a worker process (see `Stage`). For one thread at a time."""
+class _Job(NamedTuple):
+    """What the parent keeps of rows that a process fills."""
 
-    def __init__(self, pool: Pool, setup: Setup, memory: SharedMemory) -> None:
-        self._pool, self._setup, self._memory = pool, setup, memory
-
-    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
-        """See `Stage`. Raises LoaderError if the processes were given up, or the loader was closed."""
-        cached = bool(rows["cached"].all())
-        state.path = None if cached else self._setup.reading.paths[int(rows["file"][0])]
-        state.offset = int(rows["offset"][0])
-        offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
-        answers: SimpleQueue[Any] = SimpleQueue()
-        try:
-            job = job_message(len(next(iter(values.values()))), offsets, rows)
-            state.enter(self._pool.submit(job, note=answers).worker)
-            answer = answers.get()
-        except BuildError:
-            answer = None
-        if isinstance(answer, bytes):
-            answer = Outcome(counts=COUNTS.unpack(answer))
-        if not isinstance(answer, Outcome):
-            failure = self._pool.failure
-            raise LoaderError(f"{failure}; workers='threads' reads without processes" if failure else CLOSED)
-        if answer.error is not None:
-            raise answer.error
-        for name, by_row in answer.values.items():
-            for row, value in by_row.items():
-                values[name][row] = value
-        state.add(*answer.counts)
-        return list(answer.unread)
+    values: Mapping[str, Any]
+    where: str
+    state: ThreadState
+    then: Then
 
 
 class WorkerPool:
-    """The worker processes of a loader, which start with its first reader. `stop` takes no lock."""
+    """The worker processes of a loader, which start with its first reader. `stop` takes no lock.
+
+    Attributes:
+        tasks: The number of tasks that the processes take at a time.
+        state: Counts what the processes have read and decoded.
+    """
 
     def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
         """Raises an error where the setup cannot be sent to another process."""
         check_sendable(setup)
-        self._pool = Pool(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_LINKS, pass_fds=(setup.memory,))
-        self.links = [Link(self._pool, setup, memory) for _ in range(processes * (setup.threads + SPARE_LINKS))]
+        self._setup, self._memory = setup, memory
+        self._pool = Pool(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
         self._started = False
+        self.tasks = processes * (setup.threads + SPARE_TASKS)
+        self.state = ThreadState("tfprep-pool")
+
+    def fill(self, values: Mapping[str, Any], rows: Rows, then: Then) -> None:
+        """Let a process fill rows of the arrays in `values`, and call `then`."""
+        where = (
+            ""
+            if rows["cached"].all()
+            else f" {self._setup.reading.paths[int(rows['file'][0])]} at byte {rows['offset'][0]}"
+        )
+        offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
+        job = job_message(len(next(iter(values.values()))), offsets, rows)
+        try:
+            self._pool.submit(job, _Job(values, where, self.state, then))
+        except BuildError as error:
+            then(_ended(error))
 
     def start(self) -> None:
         """Start the processes, unless they were started or stopped before."""
@@ -85,6 +84,11 @@ class WorkerPool:
     def close(self) -> None:
         """End the processes and wait for that."""
         self._pool.close()
+
+    def describe(self) -> list[str]:
+        """Return the first task of each process: the process, where it reads, and since when."""
+        tasks = [state.task for state in self._pool.workers() if state.task is not None]
+        return [f"{task.worker}{task.note.where} for {time.monotonic() - task.since:.1f} s" for task in tasks]
 
     @property
     def ready(self) -> bool:
@@ -108,4 +112,21 @@ class WorkerPool:
 
 
 def _answer(task: Task, result: Any) -> None:
-    task.note.put(result)
+    """Take over the result of a task. It knows no pool, which would keep the memory of a loader that was dropped."""
+    values, _, state, then = task.note
+    if isinstance(result, bytes):
+        state.add(*COUNTS.unpack(result))
+        then(())
+    elif isinstance(result, Outcome):
+        for name, by_row in result.values.items():
+            for row, value in by_row.items():
+                values[name][row] = value
+        state.add(*result.counts)
+        then(result.unread if result.error is None else result.error)
+    else:
+        then(_ended(result))
+
+
+def _ended(error: BuildError) -> LoaderError:
+    """Return the error of rows that no process fills any more."""
+    return LoaderError(CLOSED if str(error) == ENDED else f"{error}; workers='threads' reads without processes")
