@@ -124,6 +124,10 @@ class _CocoGroup(NamedTuple):
     first: dict[str, Any]
     splits: tuple[str, ...] | None
 
+    def is_side(self) -> bool:
+        """Return True for captions, key points and segments, which COCO has beside the boxes of the same images."""
+        return bool({"caption", "keypoints", "segments_info"} & self.first.keys())
+
     def rank(self) -> tuple[bool, bool, str]:
         return "bbox" in self.first and "keypoints" not in self.first, "bbox" in self.first, self.pattern
 
@@ -142,7 +146,7 @@ def coco(files: Files) -> Iterator[Proposal]:
     for group in groups:
         alike = [other for other in groups if other.listed == group.listed]
         if group is max(alike, key=_CocoGroup.rank):
-            sides = [other.pattern for other in groups if other.listed <= group.listed]
+            sides = [one.pattern for one in groups if one is group or (one.listed <= group.listed and one.is_side())]
             yield _coco(files, group, (*sides, *map(literal, without)))
 
 

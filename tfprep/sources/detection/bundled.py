@@ -22,8 +22,8 @@ from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, literal
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
-_MEMBERS_READ = 20_000
-"""Number of members of the first archive that are listed: a tar file of a million takes 50 s."""
+_ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
+"""Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
 _ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _SECONDS = 1.0
 
@@ -33,11 +33,14 @@ def archives(files: Files) -> Iterator[Proposal]:
     for suffix, paths in ((suffix, files.others(suffix)) for suffix in _ENDINGS):
         if not paths:
             continue
-        listed = members(plain_archive(files.root / paths[0]), Counter())
-        names = [member.name for member in islice(listed, _MEMBERS_READ)]
+        names: list[str] = []
+        for path in paths[:_ARCHIVES_READ]:
+            names += [one.name for one in islice(members(plain_archive(files.root / path), Counter()), _MEMBERS_READ)]
         forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
-        pattern = forms.pop() if len(forms) == 1 else f"**/*{suffix}"
+        pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
         source, checks, doubts = _of_members(paths[0], pattern, names)
+        if len(forms) > 1:
+            doubts = (*doubts, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
         inside: dict[str, list[str]] = {}
         for folder, _, name in (one.removeprefix("./").rpartition("/") for one in names):
             if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:

@@ -151,6 +151,8 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
         source = replace(source, splits=tuple(split for split in facts.splits if split not in tests))
     if source is not proposal.source:
         facts = look(source, files.root)
+    if not facts.opened:
+        raise SourceError("there are no samples")
     if len(facts.problems) == facts.opened:
         raise SourceError(f"none of the samples that were opened can be read, such as {facts.problems[0]}")
     checks += _checks(source, facts)
@@ -232,6 +234,8 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
     for reason, count in facts.tally.items():
         if reason.startswith("image without its"):
             yield f"{count} images have no {reason.rpartition(' ')[2]}, and the build would reject them"
+        if reason.startswith("image that does not fit"):
+            yield f"{reason}: {count}"
     few = [path for path, drawn in facts.drawn.items() if drawn]
     if (
         isinstance(source, Folder)

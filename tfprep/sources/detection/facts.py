@@ -21,15 +21,14 @@ from tfprep.sources.detection.files import split_words
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
-SAMPLES = 24
-"""Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
 MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
 PAGES, TRANSPARENT = ", several pages", ", transparent"
-_PLAIN = ("uint8 [H, W, 3]", "uint8 [H, W, 1]", "uint8 [H, W, 4]", "uint8 [H, W, 2]")
+_SAMPLES = 24
+"""Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
+_PLAIN = frozenset(f"uint8 [H, W, {channels}]" for channels in (1, 2, 3, 4))
 """The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
-_SIDE_SEEN, _PIXELS_PER_COLOR = 256, 8
-_SHOWN = 12
+_SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
 
 
 @dataclass
@@ -38,41 +37,36 @@ class Facts:
 
     Attributes:
         kinds: Kind of each field.
-        splits: Number of samples by split.
-        labels: Number of samples by label field and class name.
-        sizes: (height, width) of the images that were opened.
-        objects: Number of annotated objects by class.
+        splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
         empty: Number of samples without an object by split.
-        mask_numbers: Class numbers in the masks that were opened, by field.
-        most_numbers: The most class numbers in one mask.
-        forms: Number of opened images by dtype and channels, such as "uint16 [H, W, 1]".
-        opened: Number of samples that were opened.
-        problems: What is wrong with some of them.
-        other_size: How many of the masks that were opened have another size than their image.
         tally: What the source passed over.
         used: `hash` of the path of each file that samples are made of: int64, sorted, each once.
         twice: Number of images that belong to two samples.
         split_words: Number of image paths by the words in them that name splits.
-        drawn: Path of each image that was opened, and whether it has few colors, as masks have.
+        opened, problems: Number of samples that were opened, and what is wrong with some of them.
+        sizes, forms: (height, width) of these images; their number by dtype and channels, such as "uint16 [H, W, 1]".
+        drawn: Path of each of these images, and whether it has few colors, as masks have.
+        mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
+        other_size: How many of these masks have another size than their image.
     """
 
     kinds: Mapping[str, Kind]
     splits: Counter[str] = field(default_factory=Counter)
     labels: dict[str, dict[str, int]] = field(default_factory=dict)
-    sizes: list[Size] = field(default_factory=list)
     objects: dict[str, int] = field(default_factory=dict)
     empty: Counter[str] = field(default_factory=Counter)
-    mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    most_numbers: int = 0
-    forms: Counter[str] = field(default_factory=Counter)
-    opened: int = 0
-    problems: list[str] = field(default_factory=list)
-    other_size: int = 0
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     twice: int = 0
     split_words: Counter[str] = field(default_factory=Counter)
+    opened: int = 0
+    problems: list[str] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
+    forms: Counter[str] = field(default_factory=Counter)
     drawn: dict[str, bool] = field(default_factory=dict)
+    mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    most_numbers: int = 0
+    other_size: int = 0
 
     @property
     def not_plain(self) -> Mapping[str, int]:
@@ -92,35 +86,31 @@ class Facts:
 
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
-        lines = [f"{sum(self.splits.values())} samples: {counted(self.splits)}"]
-        lines += [f"{name}: {len(counts)} classes: {counted(counts)}" for name, counts in self.labels.items()]
-        if self.objects:
-            objects = f"{sum(self.objects.values())} objects in {len(self.objects)} classes"
-            lines.append(f"{objects}: {counted(self.objects)}")
         others = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
-        lines += [f"further fields: {', '.join(others)}"] if others else []
-        if self.sizes:
-            by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
-            smallest, largest = (f"{width} x {height}" for height, width in (by_area[0], by_area[-1]))
-            span = f"all {smallest}" if len(set(self.sizes)) == 1 else f"{smallest} to {largest}"
-            lines.append(f"image sizes, {len(self.sizes)} opened: {span}")
-        if self.not_plain:
-            lines.append(f"image dtype and channels: {counted(self.forms)}")
-        for name, numbers in self.mask_numbers.items():
-            # (0, 1, 2, 255) as "0-2, 255"
+        by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
+        sizes = dict.fromkeys(f"{size[1]} x {size[0]}" for size in (*by_area[:1], *by_area[-1:]))
+        lines = [
+            f"{sum(self.splits.values())} samples: {_counted(self.splits)}",
+            *(f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()),
+            *([f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []),
+            *([f"further fields: {', '.join(others)}"] if others else []),
+            *([f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []),
+            *([f"image dtype and channels: {_counted(self.forms)}"] if self.not_plain else []),
+        ]
+        for name, numbers in self.mask_numbers.items():  # (0, 1, 2, 255) as "0-2, 255"
             runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-            listing = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+            listing = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
             lines.append(f"{name}: class numbers {listing} in the masks opened")
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
 
 
 def look(source: Source, root: Path) -> Facts:
-    """List all samples and open `SAMPLES` of them. Raises SourceError if the source does not fit the folder."""
+    """List all samples and open a few of them. Raises SourceError if the source does not fit the folder."""
     listing = source.scan(root)
     facts = Facts(listing.kinds)
     places = {name: place for place, name in enumerate(listing.values)}
     counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
-    objects, no_label = Counter[int](), Counter[str]()
+    objects, unlabeled = Counter[int](), 0
     chosen: list[tuple[int, int, Entry]] = []
     used, images = array("q"), array("q")
     for number, entry in enumerate(listing.entries):
@@ -131,18 +121,18 @@ def look(source: Source, root: Path) -> Facts:
         for name, count in counts.items():
             value = entry.values[places[name]]
             count.update(value if isinstance(value, list) else [] if value is None else [value])
-            no_label[f"{name}: the cell is empty, and the build rejects the sample"] += value is None
+            unlabeled += value is None
         if "objects" in places:
             annotations = entry.values[places["objects"]]["objects"]
             objects.update(one["label"] for one in annotations if one.get("label") is not None)
             facts.empty[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
-        (heapq.heappush if len(chosen) < SAMPLES else heapq.heappushpop)(chosen, ranked)
+        (heapq.heappush if len(chosen) < _SAMPLES else heapq.heappushpop)(chosen, ranked)
     for name, count in counts.items():
         facts.labels[name] = {label: count[n] for n, label in enumerate(listing.classes[name])}
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
-    facts.tally = dict(listing.tally) | {reason: count for reason, count in no_label.items() if count}
+    facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
     facts.used = np.unique(np.array(used, np.int64))
     facts.twice = len(images) - len(np.unique(np.array(images, np.int64)))
     facts.opened = len(chosen)
@@ -183,14 +173,15 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
 
 def image_form(data: bytes) -> tuple[str, Size, bool]:
     """Return dtype and channels of an image as its file holds them, its size, and whether it has few colors. JPEG never has."""
+    rgb = "uint8 [H, W, 3]"
     if is_jpeg(data):
-        return _PLAIN[0], image_size(data), False
+        return rgb, image_size(data), False
     try:
         pixels = decode_pixels(data, page=0, nodata=0)
     except MissingDependencyError:
         if is_dicom(data):
             raise
-        return _PLAIN[0], image_size(data), False  # the build rejects one of more than 8 bits, and says what to do
+        return rgb, image_size(data), False  # the build rejects one of more than 8 bits, and says what to do
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
@@ -203,7 +194,7 @@ def image_form(data: bytes) -> tuple[str, Size, bool]:
     return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width), drawn
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def _counted(counts: Mapping[str, int]) -> str:
     """Return counts in words, at most `_SHOWN` of them."""
     listing = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:_SHOWN])
     return listing + (f", … ({len(counts) - _SHOWN} more)" if len(counts) > _SHOWN else "")

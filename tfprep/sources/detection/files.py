@@ -210,6 +210,11 @@ def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
     return patterns and (below(patterns[0], "*"), below(patterns[1], f"*{suffix}"))
 
 
-def apart(folder: str, other: str) -> int:
-    """Return the number of names that are in one of two paths only."""
-    return len(set(folder.split("/")) ^ set(other.split("/"))) if folder != other else 0
+def apart(folder: str, other: str) -> tuple[bool, int]:
+    """Return how far two folders are apart: whether they name different splits, and how many names are in one path only."""
+    own, others = (
+        [name for name in one.split("/") if name not in two.split("/")]
+        for one, two in ((folder, other), (other, folder))
+    )
+    begins = len(own) == len(others) == 1 and others[0].startswith(own[0])  # trainannot of train
+    return split_words(folder) != split_words(other) and not begins, 0 if folder == other else len(own) + len(others)

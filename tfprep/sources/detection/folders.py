@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfprep.errors import SampleError
 from tfprep.images import image_size
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, below, columns_of, is_test, split_form
+from tfprep.sources.detection.files import Files, below, columns_of, is_test, split_form, split_words
 from tfprep.sources.detection.masks import MASK_WORD, has_few_colors
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
@@ -38,7 +38,13 @@ def folders(files: Files) -> Iterator[Proposal]:
     """Yield class folders or images without classes; where folders are doubtful, one source for each reading."""
     every = list(files.images)
     deepest = max((folder.count("/") for folder in every), default=0)
-    tests = [folder for folder in every if folder.count("/") < deepest and is_test(folder)]
+    tests = [folder for folder in every if is_test(folder) and folder.count("/") < deepest]
+    alone = [
+        folder for folder in every if is_test(folder) and "/" in folder
+    ]  # test/unknown beside train/cat and train/dog
+    names = {folder.rpartition("/")[2] for folder in every if folder not in alone and split_words(folder)}
+    if len(alone) == 1 and len(names) > 1 and alone[0].rpartition("/")[2] not in names:
+        tests = alone
     inner = [folder for folder in every if folder not in tests]
     columns = columns_of(inner) if inner else []
     if columns is None:
@@ -58,6 +64,12 @@ def folders(files: Files) -> Iterator[Proposal]:
         doubts = [*_about_classes(columns, places[0]), *_about_pairs(files, inner, places[0])]
     elif inner:
         doubts = _about_names(files)
+    if (
+        inner
+        and not doubts
+        and (folder := next((one for one in inner if _continued(files.images[one])), None)) is not None
+    ):
+        doubts = [f"names of files in {folder}/ continue other names, as those of masks and other sizes of images do"]
     for place in places or ([-1] if inner else []):
         levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
         yield _proposal("/".join([*levels, image.rpartition("/")[2]]), splits, doubts)
@@ -78,6 +90,13 @@ def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...]
     pattern = compile_pattern(image, "init")
     found = (pattern.match_path(below(folder, files.images[folder][0])) for folder in folders)
     return tuple(sorted({holes["split"] for holes in found if holes and "split" in holes})) or None
+
+
+def _continued(names: Sequence[str]) -> bool:
+    """Return True if a quarter of the names begin with another of them, as `1_mask.png` beside `1.png`."""
+    stems = {os.path.splitext(name)[0] for name in names}
+    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]", stem)} for stem in stems)
+    return 4 * sum(bool(stems & of_stem) for of_stem in cuts) > len(stems)
 
 
 def _about_names(files: Files) -> list[str]:

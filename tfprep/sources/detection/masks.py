@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, permutations
@@ -17,7 +16,7 @@ from tfprep.images import decode_image
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
 from tfprep.sources.detection.files import FEW, Files, apart, below, joint, one_suffix, split_form
-from tfprep.sources.paired import CAMVID_CLASSES, Paired, camvid
+from tfprep.sources.paired import CAMVID_CLASSES, Paired
 from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.source import read_files
@@ -27,11 +26,10 @@ MASK_WORD = re.compile(
     re.IGNORECASE,
 )
 """Names of masks, which decide only whether a JPEG may be meant as a mask."""
-_ALL_PAIRS, _SIBLINGS = 40, 16
-"""Up to 40 folders are compared with every other; of more, those that differ in one name from at most 16 others."""
-_OPENED, _MASKS_OPENED = 3, 300
-_ENDING = re.compile(r"[ _.-][A-Za-z][A-Za-z\d]*$")
-_BLACK_AND_WHITE = ((0, 255), (0, 65535))
+_MOST_FOLDERS = 100
+"""Up to this number of folders each is compared with every other."""
+_MASKS_OPENED = 300
+_WORD_AT_END = re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$")
 _DARKEST = 64
 _NAMED_COLOR = re.compile(
     r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
@@ -43,19 +41,15 @@ def masks(files: Files) -> Iterator[Proposal]:
     """Yield sources of images with masks. Raises SourceError for masks in JPEG."""
     lossy = ""
     for image, mask in dict.fromkeys((*_in_two_folders(files), *_beside(files))):
-        if image == mask:
-            continue
-        source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
         few = []
-        with suppress(SourceError):
-            few = [one.files for one in islice(source.scan(files.root).entries, FEW) if files.has(one.files[1])][
-                :_OPENED
-            ]
+        with suppress(SourceError, RecipeError):
+            source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
+            few = [one.files for one in islice(source.scan(files.root).entries, FEW) if files.has(one.files[1])][:3]
         named = any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", mask)))
         if few and named and few[0][1].lower().endswith((".jpg", ".jpeg")):
             lossy = f"{mask} may be the masks of {image}, and JPEG does not keep class numbers: write masks as PNG"
         if few and all(has_few_colors(files, one[1]) for one in few) and not has_few_colors(files, few[0][0]):
-            yield Proposal("masks", _with_splits(source, files), doubts=_about_parts(source, files))
+            yield _of_splits(source, files)
     if lossy:
         raise SourceError(lossy)
 
@@ -67,105 +61,76 @@ def has_few_colors(files: Files, path: str) -> bool:
     return False
 
 
-def _with_splits(source: Paired, files: Files) -> Paired:
-    """Return the source without the splits that have no masks at all."""
+def _of_splits(source: Paired, files: Files) -> Proposal:
+    """Return the source without splits that have no masks at all; doubt folders that are neither splits nor one per image."""
     image, mask = (compile_pattern(str(text), "init") for text in (source.image, source.mask))
-    paths = [below(folder, name) for folder, names in files.images.items() for name in names[:FEW]]
+    paths = [below(folder, name) for folder, names in files.images.items() for name in names]
+    found = [holes for path in paths if mask.match_path(path) is None and (holes := image.match_path(path))]
     with_masks = {holes.get("split", "") for path in paths if (holes := mask.match_path(path))}
-    holes_of = (image.match_path(path) for path in paths if mask.match_path(path) is None)
-    splits = {holes.get("split", "") for holes in holes_of if holes}
-    return replace(source, splits=tuple(sorted(splits & with_masks))) if splits - with_masks else source
+    splits = {holes.get("split", "") for holes in found}
+    if splits - with_masks:
+        source = replace(source, splits=tuple(sorted(splits & with_masks)))
+    parts = [{holes[part] for holes in found} for part in image.holes if part.startswith("part")]
+    doubts = [
+        f"the folders {', '.join(sorted(of_part)[:3])} may be classes ({{label}}), or images that belong together (group_by=)"
+        for of_part in parts
+        if 1 < len(of_part) < len(found)
+    ]
+    return Proposal("masks", source, doubts=tuple(doubts))
 
 
-def _about_parts(source: Paired, files: Files) -> tuple[str, ...]:
-    """Return the doubt about folders that are neither splits nor one for each image: they may be classes, or scenes."""
-    pattern = compile_pattern(source.image, "init")
-    found = [pattern.match_path(below(folder, name)) for folder, names in files.images.items() for name in names]
-    for part in (hole for hole in sorted(pattern.holes) if hole.startswith("part")):
-        folders = Counter(holes[part] for holes in found if holes)
-        if 1 < len(folders) < sum(folders.values()):
-            few = ", ".join(sorted(folders)[:3])
-            return (
-                f"the folders {few} may be classes ({{label}} for {{{part}}}), or images that belong together (group_by=)",
-            )
-    return ()
-
-
-# --- pairs of folders -----------------------------------------------------------------------------------------------
+# --- pairs of folders, and pairs in one folder ----------------------------------------------------------------------
 
 
 def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
-    """Yield patterns of images and of files with the same names in another folder."""
+    """Yield patterns of images and of files with the same names in another folder, the nearest one."""
     stems = {folder: [os.path.splitext(name)[0] for name in names] for folder, names in files.images.items()}
-    nearest: dict[str, tuple[int, list[tuple[str, tuple[str, str]]]]] = {}
-    for image, mask in _folders_alike(list(stems)):
-        distance, endings = apart(image, mask), _endings(stems[image], stems[mask])
-        best, _ = nearest.get(mask, (distance + 1, []))
-        if endings is not None and distance <= best:
-            same = nearest[mask][1] if distance == best else []
-            nearest[mask] = distance, [*same, (image, endings)]
-    grouped: dict[tuple[object, ...], list[tuple[str, str, tuple[str, str]]]] = {}
+    nearest: dict[str, tuple[tuple[bool, int], list[tuple[str, tuple[str, str]]]]] = {}
+    for image, mask in permutations(stems, 2) if len(stems) <= _MOST_FOLDERS else ():
+        if (endings := _endings(stems[image], stems[mask])) is not None:
+            distance = apart(image, mask)
+            best, same = nearest.get(mask, (distance, []))
+            if distance <= best:
+                nearest[mask] = distance, [*(same if distance == best else ()), (image, endings)]
+    grouped: dict[tuple[object, ...], list[tuple[str, str]]] = {}
     for mask, (_, images) in nearest.items():
         for image, endings in images:
-            own, other = ([name for name in one.split("/") if name not in two.split("/")]
+            own, other = ("/".join(n for n in one.split("/") if n not in two.split("/"))
                           for one, two in ((image, mask), (mask, image)))  # fmt: skip
-            if len(own) == len(other) == 1 and own[0] and other[0].startswith(own[0]):  # train and trainannot
-                own, other = [], [other[0].removeprefix(own[0])]
-            form = tuple(map(split_form, own)), tuple(map(split_form, other)), image.count("/"), endings
-            grouped.setdefault(form, []).append((image, mask, endings))
-    for pairs in grouped.values():
-        if (patterns := joint([pair[:2] for pair in pairs])) is not None:
-            folders = [image for image, *_ in pairs], [mask for _, mask, _ in pairs]
-            names = ([name for folder in of_side for name in files.images[folder]] for of_side in folders)
-            last = [f"*{literal(end)}{one_suffix(of_side)}" for end, of_side in zip(pairs[0][2], names, strict=True)]
-            yield below(patterns[0], last[0]), below(patterns[1], last[1])
-
-
-def _folders_alike(folders: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return pairs of folders that may hold images and what belongs to them."""
-    if len(folders) <= _ALL_PAIRS:
-        return permutations(folders, 2)
-    by_rest: dict[tuple[int, str], list[str]] = {}
-    for folder in folders:
-        parts = folder.split("/")
-        for place in range(len(parts)):
-            by_rest.setdefault((place, "/".join(parts[:place] + parts[place + 1 :])), []).append(folder)
-    known = set(folders)
-    inserted = [(rest, one) for (_, rest), alike in by_rest.items() for one in alike[:2] if rest in known]
-    siblings = (alike for alike in by_rest.values() if 1 < len(alike) <= _SIBLINGS)
-    return [*(pair for alike in siblings for pair in permutations(alike, 2)), *inserted]
+            begins = bool(own) and "/" not in other and other.startswith(own)  # trainannot of train
+            form = ("", other.removeprefix(own)) if begins else (split_form(own), split_form(other))
+            grouped.setdefault((*form, image.count("/"), *endings), []).append((image, mask))
+    for (*_, of_image, of_mask), pairs in grouped.items():
+        if (patterns := joint(pairs)) is not None:
+            suffixes = [one_suffix(n for pair in pairs for n in files.images[pair[side]]) for side in (0, 1)]
+            yield below(patterns[0], f"*{of_image}{suffixes[0]}"), below(patterns[1], f"*{of_mask}{suffixes[1]}")
 
 
 def _endings(images: Sequence[str], others: Sequence[str]) -> tuple[str, str] | None:
     """Return what the names of images, and of what belongs to them, have at their ends; None if the names do not fit."""
-    for of_image in _common_endings(images):
-        for of_other in _common_endings(others):
+    ends = [{match[0] if (match := _WORD_AT_END.search(stem)) else "" for stem in stems} for stems in (images, others)]
+    candidates = [["", *(of_side if len(of_side) == 1 else ())] for of_side in ends]
+    for of_image in candidates[0]:
+        for of_other in candidates[1]:
             left, right = {one.removesuffix(of_image) for one in images}, {one.removesuffix(of_other) for one in others}
-            if 10 * len(left & right) >= 9 * len(right):
-                return of_image, of_other
+            if "" not in left and 10 * len(left & right) >= 9 * len(right):
+                return literal(of_image), literal(of_other)
     return None
 
 
-def _common_endings(stems: Sequence[str]) -> list[str]:
-    """Return "", and the last word of names if all have the same: `_mask`."""
-    endings = {match[0] if (match := _ENDING.search(stem)) else "" for stem in stems}
-    return ["", *(endings - {""})] if len(endings) == 1 else [""]
-
-
-# --- pairs in one folder --------------------------------------------------------------------------------------------
-
-
 def _beside(files: Files) -> Iterator[tuple[str, str]]:
-    """Yield patterns of images and of files in their folder, by the first or last word of the names."""
+    """Yield patterns of images and of files in their folder: `*` and `*_mask`, `img_*` and `mask_*`, `image` and `label`."""
     found: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for folder, names in files.images.items():
         stems = {os.path.splitext(name)[0]: name for name in names}
         whole = permutations(map(literal, stems), 2) if len(stems) == 2 < len(files.images) else ()
         for image, mask in (*whole, *_words_apart(list(stems))):  # case_1/image.png and case_1/label.png
-            of_mask = [name for stem, name in stems.items() if _fits(stem, mask)]
-            of_image = [name for stem, name in stems.items() if _fits(stem, image) and name not in of_mask]
-            if of_image and of_mask:
-                found.setdefault((image, mask), []).append((folder, one_suffix(of_image), one_suffix(of_mask)))
+            (start, _, end), (of_start, star, of_end) = mask.partition("*"), image.partition("*")
+            of_mask = [n for s, n in stems.items() if (s.startswith(start) and s.endswith(end) if star else s == mask)]
+            of_image = [
+                n for s, n in stems.items() if s.startswith(of_start) and s.endswith(of_end) and n not in of_mask
+            ]
+            found.setdefault((image, mask), []).append((folder, one_suffix(of_image), one_suffix(of_mask)))
     for (image, mask), of_words in found.items():
         patterns = joint([(folder, folder) for folder, *_ in of_words])
         ends = [of_side.pop() if len(of_side := {one[side] for one in of_words}) == 1 else "" for side in (1, 2)]
@@ -173,27 +138,18 @@ def _beside(files: Files) -> Iterator[tuple[str, str]]:
             yield below(patterns[0], image + ends[0]), below(patterns[0], mask + ends[1])
 
 
-def _fits(stem: str, word: str) -> bool:
-    start, star, end = word.partition("*")
-    return stem.startswith(start) and stem.endswith(end) if star else stem == word
-
-
 def _words_apart(stems: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield patterns of names that differ in one word at their beginning or end: `*` and `*_mask`, `img_*` and `mask_*`."""
-    whole = set(stems)
-    for at_end in (True, False):
-        regex = re.compile(r"[ _.-]?[A-Za-z]+$" if at_end else r"^[A-Za-z]+[ _.-]?")
-        words: dict[str, set[str]] = {}
+    """Yield patterns of names that differ in one word at their end or beginning, for a third of the names at least."""
+    for regex, spell in ((_WORD_AT_END, "*{}"), (re.compile(r"^[A-Za-z]+[ _.-]?"), "{}*")):
+        words: dict[str, set[str]] = {"": set(stems)} if spell == "*{}" else {}
         for stem, match in ((stem, regex.search(stem)) for stem in stems):
             if match is not None and len(match[0]) < len(stem):
-                words.setdefault(match[0], set()).add(stem[: match.start()] if at_end else stem[match.end() :])
-        spelled = {word: f"*{literal(word)}" if at_end else f"{literal(word)}*" for word in words}
-        for word, rests in words.items():
-            if 3 * len(rests) >= len(stems):
-                yield from [("*", spelled[word])] if at_end and rests <= whole else ()
-                yield from (
-                    (spelled[other], spelled[word]) for other in words if other != word and rests <= words[other]
+                words.setdefault(match[0], set()).add(
+                    stem.replace(match[0], "", 1) if match.start() == 0 else stem[: match.start()]
                 )
+        for one, other in permutations(words, 2):
+            if other and 3 * len(words[other]) >= len(stems) and words[other] <= words[one]:
+                yield spell.format(literal(one)), spell.format(literal(other))
 
 
 # --- class numbers --------------------------------------------------------------------------------------------------
@@ -212,7 +168,7 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
         raise SourceError(
             f"one of {source.mask} holds {facts.most_numbers} numbers: objects, depths or soft edges, not classes"
         )
-    if numbers in _BLACK_AND_WHITE:
+    if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
         return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [], [check]
     if numbers and max(numbers) == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
@@ -225,7 +181,7 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
 
 
 def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str], list[str]]:
-    """Return the source with the classes of the colors of its masks: those that a text file names, CamVid's, or numbers."""
+    """Return the source with the classes of the colors of its masks: those that a text file names, or their numbers."""
     listing = source.scan(files.root)
     codes: set[int] = set()
     for entry in islice(listing.entries, _MASKS_OPENED):
@@ -237,23 +193,14 @@ def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, l
     colors = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(codes)]
     for path in files.others(".csv", ".txt"):
         named = [match for line in files.lines(path) if (match := _NAMED_COLOR.fullmatch(line))]
-        names = {(int(one["r"]), int(one["g"]), int(one["b"])): one["before"] or one["after"] or "" for one in named}
+        names = {
+            (int(one["r"]), int(one["g"]), int(one["b"])): (one["before"] or one["after"] or "").strip(' "')
+            for one in named
+        }
         if set(colors) <= names.keys():
             palette = {color: number for number, color in enumerate(names)}
             with suppress(RecipeError):  # two classes of one name
-                source = replace(source, palette=palette, classes=tuple(name.strip(' "') for name in names.values()))
+                source = replace(source, palette=palette, classes=tuple(names.values()))
                 return source, [literal(path)], [f"the classes of the colors are those of {path}"]
-    check = f"the masks are pictures of {len(colors)} colors, and the build rejects a mask with another color"
-    known = camvid().palette
-    if len(colors) > 2 and all(color in known for color in colors):
-        return (
-            replace(source, palette=known, classes=CAMVID_CLASSES, void=camvid().void),
-            [],
-            [check, "the classes are CamVid's"],
-        )
-    palette = {color: number for number, color in enumerate(colors)}
-    return (
-        replace(source, palette=palette),
-        [],
-        [check, "the numbers follow the order of the colors (palette=, classes=)"],
-    )
+    check = f"the masks have {len(colors)} colors, numbered in their order (palette=, classes=); the build rejects other colors"
+    return replace(source, palette={color: number for number, color in enumerate(colors)}), [], [check]

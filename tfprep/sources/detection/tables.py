@@ -182,7 +182,9 @@ def _sources(
 ) -> Iterator[tuple[Any, list[str], list[str]]]:
     """Yield sources with checks and doubts: with boxes, with texts, or with each column that may be the label."""
     others = [c for c in head.columns if c and c in targets and c not in head.of_image() and c != splits]
-    labels = [c for c in others if _plain(c) in _LABELS or c.strip().lower() == "y"]
+    varied = [c for c in others if len({*map(str, head.columns[c])}) > 1]
+    named = [c for c in others if _plain(c) in _LABELS or c.strip().lower() == "y"]
+    labels = [c for c in named if c in varied] or named
     rows = [head.image_of(row) for row in range(len(head.columns[head.of_image()[0]]))]
     boxes, forms = _box_columns(head, others)
     runs = next(
@@ -222,7 +224,6 @@ def _sources(
     candidates: list[ColumnNames] = [*_without_twins(head, labels)]
     doubts: list[str] = []
     if not labels:
-        varied = [c for c in others if len({*map(str, head.columns[c])}) > 1]
         flags = tuple(c for c in others if _are_flags(head.few(c)))
         candidates = [flags] if len(flags) > 1 and set(varied) <= set(flags) else [*varied]
     if len(candidates) > 1:
@@ -248,13 +249,15 @@ def _of_label(
         if any(float(value) % 1 > 0 for value in values):
             source = Table(table, image, fields={"scalar": ("scalar", label)}, splits=splits)
             return source, [f"{label!r} holds fractions, and is taken for a number (fields=)"], [*doubts]
-    separator = _separator(values)
+    separator, certain = _separator(label, values)
     several = separator is not None or any(isinstance(value, list) for value in values)
     if separator is not None:
         cells = [value for value in values if separator in value.strip()][:_SHOWN]
         shown = "; ".join(f"{v!r} is {[one.strip() for one in v.split(separator) if one.strip()]}" for v in cells)
         checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
-    further = []
+    further = (
+        [] if certain else [f"{head.path}: {separator!r} in {label!r} may divide classes, or be part of their names"]
+    )
     if any(isinstance(value, str) and re.match(r"\s*[\[{]", value) for value in values):
         further.append(
             f"{head.path}: cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines"
@@ -278,15 +281,18 @@ def _without_twins(head: _Head, labels: Sequence[str]) -> list[str]:
     return kept
 
 
-def _separator(values: Sequence[Any]) -> str | None:
-    """Return what divides the classes in cells; None where each holds one."""
+def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
+    """Return what divides the classes in cells, None where each holds one; and whether that is certain."""
     cells = {value.strip() for value in values if isinstance(value, str) and value.strip()}
+    plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", _plain(column)) is not None
     for separator in ("|", ";", ",", " "):
         several = [cell for cell in cells if separator in cell]
-        known = [cell for cell in several if any(part.strip() in cells for part in cell.split(separator))]
-        if several and (separator == "|" or 2 * len(known) > len(several)):
-            return separator
-    return None
+        parts = {part.strip() for cell in several for part in cell.split(separator)}
+        if several and (separator == "|" or (plural and parts & cells) or parts <= cells):
+            return separator, True
+        if several and separator != " " and "(" not in "".join(several):
+            return separator, False
+    return None, True
 
 
 def _are_flags(values: Sequence[Any]) -> bool:
@@ -399,7 +405,18 @@ def _of_stored_images(files: Files, paths: Sequence[str]) -> Iterator[Proposal]:
         labels = [name for name in labels if name not in of_boxes]
         options = {} if f"{boxes}_shape" in columns else {"box_format": "xywh"}  # our own exports have shapes
     checks = ("boxes are taken for x, y, width and height (box_format=), as in COCO",) if options else ()
+    known = {image, *masks, *labels, "key", *(column for _, column in fields.values())}
+    others = [
+        c
+        for c in columns
+        if c not in known and c.partition(".")[0] not in (*stored, "objects") and not c.endswith("_shape")
+    ]
     doubts = [f"{paths[0]}: several columns may be the label ({', '.join(labels)})"] if len(labels) > 1 else []
+    if others and not labels and not fields:
+        labels, doubts = (
+            others,
+            [f"{paths[0]}: the columns {', '.join(others[:6])} may be the label, and none has the name of one"],
+        )
     doubts += [f"{paths[0]}: several columns hold images ({', '.join(stored)})"] if len(masks) > 1 else []
     forms = {re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", form) for form in by_form(paths)}
     pattern = forms.pop() if len(forms) == 1 else "**/*.parquet"
