@@ -4,7 +4,6 @@ import io
 import json
 import re
 import shlex
-import shutil
 import sys
 import tarfile
 import zipfile
@@ -122,18 +121,6 @@ def voc_xml(name: str = "cat", bom: bool = False) -> bytes:
     return b"\xef\xbb\xbf" * bom + text.encode()
 
 
-def labelme_json(path: str, **shape: Any) -> dict[str, Any]:
-    x0, y0, x1, y1 = BOX
-    polygon = [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
-    plain = {"label": "cat", "points": polygon, "shape_type": "polygon", "group_id": None}
-    return {"shapes": [plain | shape], "imagePath": path, "imageHeight": HEIGHT, "imageWidth": WIDTH}
-
-
-def labelme(root: Path, folder: str, **shape: Any) -> list[str]:
-    images = pictures(root, *numbered(folder))
-    return beside(root, images, folder + "/{}.json", lambda path: labelme_json(name(path), **shape))
-
-
 def mask(root: Path, path: str, *numbers: int) -> None:
     pixels = np.zeros((HEIGHT, WIDTH), np.uint8)
     for place, number in enumerate(numbers):
@@ -183,10 +170,6 @@ def class_folders_of_splits(root):
     return class_folders(root, "Train/cat", "Train/dog", "Test/cat", "Test/dog", split_at=0)
 
 
-def class_folders_in_a_wrapper(root):
-    return class_folders(root, "data/train/cat", "data/train/dog", "data/valid/cat", split_at=1)
-
-
 def a_split_of_files_alone(root):
     truth = class_folders(root, "train/cat", "train/dog", split_at=0)
     pictures(root, "test/1.jpg", "test/2.jpg")
@@ -196,27 +179,6 @@ def a_split_of_files_alone(root):
 def splits_below_classes(root):
     truth = class_folders(root, "cat/train", "cat/test", "dog/train", "dog/test")
     return {path: (path.split("/")[1], path.split("/")[0]) for path in truth}
-
-
-def images_folder_of_splits(root):
-    return {
-        path: (path.split("/")[0], None) for s in ("train", "val") for path in pictures(root, *numbered(f"{s}/images"))
-    }
-
-
-def classes_below_a_folder_in_each_split(root):
-    return class_folders(root, "train/images/cat", "train/images/dog", "val/images/cat", split_at=0)
-
-
-def classes_without_anything(root):
-    """As in data of defects."""
-    return class_folders(root, "missing", "none", "scratch")
-
-
-def coco_relative_to_the_root(root):
-    paths = pictures(root, *numbered("images"))
-    write(root, "annotations/all.json", coco_json(paths))
-    return objects(paths)
 
 
 def coco_of_roboflow(root):
@@ -235,24 +197,9 @@ def coco_of_splits_in_one_file(root):
     return objects(paths[:4], "train") | objects(paths[4:], "val")
 
 
-def yolo_with_a_missing_val(root):
-    return yolo(root, "train: images/train\nval: images/val\nnames: [cat]\n", "train")
-
-
 def yolo_like_coco128(root):
     write(root, "coco128.yaml", "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n")
     return objects(yolo_images(root, "images"), "train")
-
-
-def yolo_of_label_studio(root):
-    write(root, "classes.txt", "cat\ndog\n")
-    write(root, "notes.json", {"categories": []})
-    return objects(yolo_images(root, "images"))
-
-
-def yolo_of_labelimg(root):
-    write(root, "classes.txt", "cat\ndog\n")
-    return objects(yolo_images(root, ""))
 
 
 def yolo_of_cvat(root):
@@ -268,10 +215,6 @@ def yolo_of_splits_without_yaml(root):
     return of_splits(lambda split: yolo_images(root, f"{split}/images"), "train", "val")
 
 
-def voc_of_roboflow(root):
-    return of_splits(lambda s: beside(root, pictures(root, *numbered(s)), s + "/{}.xml", voc_xml()), "train", "valid")
-
-
 def voc_with_spaces_in_names(root):
     paths = pictures(root, *(f"JPEGImages/my photo {n}.jpg" for n in range(4)))
     beside(root, paths, "Annotations/{}.xml", voc_xml(bom=True))
@@ -279,11 +222,6 @@ def voc_with_spaces_in_names(root):
     write(root, "ImageSets/Main/train.txt", "\ufeff" + "\r\n".join(stems[:3]))
     write(root, "ImageSets/Main/val.txt", stems[3])
     return objects(paths[:3], "train") | objects(paths[3:], "val")
-
-
-def labelme_in_a_folder_of_its_own(root):
-    images = pictures(root, *numbered("images"))
-    return objects(beside(root, images, "annotations/{}.json", lambda path: labelme_json(f"../{path}")))
 
 
 def masks_of_0_and_255(root):
@@ -326,28 +264,6 @@ def masks_named_by_a_table_of_colors(root):
     return {path: (path.split("/")[0], (0, 2)) for path in paths}
 
 
-def trimaps_in_a_deeper_folder(root):
-    return masks(root, numbered("images"), lambda p: f"annotations/trimaps/{stem(p)}.png", None, 1, 2, 3)
-
-
-def masks_in_a_folder_for_each_image(root):
-    """As in the Data Science Bowl of 2018."""
-    paths = [f"{n}/images/{n}.png" for n in range(4)]
-    return masks(root, paths, lambda path: path.replace("images", "mask"), None, 0, 1)
-
-
-def masks_told_by_the_beginning_of_their_names(root):
-    return masks(root, [f"data/image_{n:03}.png" for n in range(4)], lambda p: p.replace("image", "mask"), None, 0, 1)
-
-
-def table_of_kaggle(root):
-    paths = pictures(root, *numbered("train_images"))
-    pictures(root, "test_images/1.jpg")
-    csv_file(root, "train.csv", "image_id,label", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
-    csv_file(root, "sample_submission.csv", "image_id,label", [(1, "a")])
-    return a_and_b(paths)
-
-
 def table_of_kaggle_with_a_test(root):
     paths = pictures(root, *numbered("images", 6))
     rows = [(stem(p), *(int(k == n % 2) for k in range(2))) for n, p in enumerate(paths[:4])]
@@ -356,22 +272,8 @@ def table_of_kaggle_with_a_test(root):
     return a_and_b(paths[:4], "train")
 
 
-def table_of_hugging_face(root):
-    return hugging_face(root, "metadata.csv", ["file_name,label"], lambda path, label: f"{path},{label}")
-
-
 def json_lines_of_hugging_face(root):
     return hugging_face(root, "metadata.jsonl", [], lambda path, label: json.dumps({"file_name": path, "label": label}))
-
-
-def objects_in_json_lines_of_hugging_face(root):
-    paths = pictures(root, *numbered("train"))
-    x0, y0, x1, y1 = BOX
-    rows = [
-        {"file_name": name(p), "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}} for p in paths
-    ]
-    write(root, "train/metadata.jsonl", "\n".join(map(json.dumps, rows)))
-    return objects(paths, "train")
 
 
 def table_of_boxes_in_pixels(root):
@@ -381,17 +283,6 @@ def table_of_boxes_in_pixels(root):
         rows = [(name(p), WIDTH, HEIGHT, label, *BOX) for p in paths for label in ("cat", "dog")]
         csv_file(root, f"{split}_labels.csv", "filename,width,height,class,xmin,ymin,xmax,ymax", rows)
         truth |= {path: (split, [("cat", BOX), ("dog", BOX)]) for path in paths}
-    return truth
-
-
-def table_of_open_images(root):
-    truth: Truth = {}
-    x0, y0, x1, y1 = BOX
-    for split in ("train", "validation"):
-        paths = pictures(root, *numbered(split))
-        rows = [(stem(p), "cat", x0 / WIDTH, x1 / WIDTH, y0 / HEIGHT, y1 / HEIGHT) for p in paths]
-        csv_file(root, f"{split}-annotations-bbox.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax", rows)
-        truth |= objects(paths, split)
     return truth
 
 
@@ -409,45 +300,24 @@ def table_of_several_classes(root):
     return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
 
 
-def tables_of_roboflow(root):
-    """The names of columns begin with a space."""
-    truth: Truth = {}
-    for split in ("train", "valid"):
-        paths = pictures(root, *numbered(split))
-        csv_file(
-            root,
-            f"{split}/_classes.csv",
-            "filename, a, b",
-            [(name(p), f" {1 - n % 2}", f" {n % 2}") for n, p in enumerate(paths)],
-        )
-        truth |= a_and_b(paths, split)
-    return truth
-
-
-def table_of_paths_in_split_folders(root):
-    paths = pictures(root, *numbered("train"), *numbered("val"))
-    csv_file(root, "labels.csv", "path,label", [(p.replace("/", "\\"), "ab"[n % 2]) for n, p in enumerate(paths)])
-    return {path: (path.split("/")[0], "ab"[n % 2]) for n, path in enumerate(paths)}
-
-
 def table_of_images_in_two_folders(root):
     paths = pictures(root, *numbered("part_1"), *numbered("part_2"))
     csv_file(root, "metadata.csv", "image_id,dx", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
     return a_and_b(paths)
 
 
+def objects_in_json_lines_of_hugging_face(root):
+    paths = pictures(root, *numbered("train"))
+    x0, y0, x1, y1 = BOX
+    rows = [
+        {"file_name": name(p), "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}} for p in paths
+    ]
+    write(root, "train/metadata.jsonl", "\n".join(map(json.dumps, rows)))
+    return objects(paths, "train")
+
+
 def class_folders_in_a_zip(root):
     return zipped(root, "", "cat", "dog")
-
-
-def zips_of_splits(root):
-    truth: Truth = {}
-    for split in ("train", "test"):
-        (root / split).mkdir()
-        of_split = zipped(root / split, "", "cat", "dog")
-        (root / split / "all.zip").rename(root / f"{split}.zip")
-        truth |= {path.replace("all", split, 1): (split, label) for path, (_, label) in of_split.items()}
-    return truth
 
 
 def tar_of_a_mac(root):
@@ -464,20 +334,6 @@ def tar_of_a_mac(root):
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
 
 
-def tars_in_a_tar(root):
-    truth: Truth = {}
-    with tarfile.open(root / "img_train.tar", "w") as outer:
-        for label in ("n01", "n02"):
-            with tarfile.open(root / f"{label}.tar", "w") as inner:
-                for path in pictures(root, *numbered(label)):
-                    inner.add(root / path, name(path))
-                    truth[f"img_train.tar/{path}"] = ("train", label)
-            outer.add(root / f"{label}.tar", f"{label}.tar")
-            (root / f"{label}.tar").unlink()
-            shutil.rmtree(root / label)
-    return truth
-
-
 def two_folders_of_the_same_names(root):
     return {path: (ANY, path[0]) for path in pictures(root, *(f"{label}/{n}.jpg" for label in "xy" for n in range(4)))}
 
@@ -491,83 +347,35 @@ def split_folders_beside_another(root):
 def coco_that_is_cut_short(root):
     paths = pictures(root, *numbered("images"))
     write(root, "labels.json", json.dumps(coco_json(paths))[:-40])
-    return "labels.json, line 1, column .*not whole JSON.*--as images"
-
-
-def coco_of_other_images(root):
-    pictures(root, *numbered("images"))
-    write(root, "labels.json", coco_json(["elsewhere/1.jpg", "elsewhere/2.jpg"]))
-    return "no folder holds the images that it lists, such as elsewhere/1.jpg"
 
 
 def yolo_without_names(root):
     yolo_images(root, "images")
-    return "no data.yaml, classes.txt or obj.names names their classes"
 
 
 def masks_in_jpeg(root):
     pictures(root, *numbered("images"), *(f"masks/images{n:02}.jpg" for n in range(4)))
-    return r"masks/ holds JPEG files beside images/; JPEG does not keep class numbers.*os.makedirs\('masks_png'\)"
 
 
 def masks_of_another_size(root):
     for n, path in enumerate(pictures(root, *numbered("images"))):
         write_picture(root / path, n, HEIGHT - 1, WIDTH)
         mask(root, f"masks/{stem(path)}.png", 0, 1)
-    return f"none of the samples .* can be read, such as .*mask is {WIDTH} x {HEIGHT}, and its image {WIDTH} x {HEIGHT - 1}"
-
-
-def masks_of_other_names(root):
-    pictures(root, *numbered("images"))
-    for n in range(4):
-        mask(root, f"masks/z{n}.png", 0, 1)
-    return "images/ and masks/ are called like folders of images and masks"
-
-
-def masks_of_objects(root):
-    for n, path in enumerate(paths := pictures(root, *numbered("images"))):
-        mask(root, f"masks/{stem(path)}.png", 0)
-        Image.fromarray(np.arange(HEIGHT * WIDTH).reshape(HEIGHT, WIDTH).astype(np.uint16) % (90 + n)).save(
-            root / f"masks/{stem(path)}.png"
-        )
-    return {path: (ANY, tuple(range(90 + n))) for n, path in enumerate(paths)}
 
 
 def cvat_xml(root):
     pictures(root, *numbered("images"))
     write(root, "annotations.xml", '<annotations><image id="0" name="a.jpg"></image></annotations>')
-    return "annotations.xml is a file of CVAT.*export COCO"
-
-
-def create_ml(root):
-    pictures(root, *numbered("images"))
-    content = [{"image": "images00.jpg", "annotations": [{"label": "cat", "coordinates": {"x": 1, "y": 2}}]}]
-    write(root, "images/_annotations.createml.json", content)
-    return "is a file of CreateML.*convert it to COCO"
 
 
 def kitti(root):
     content = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n"
     beside(root, pictures(root, *numbered("training/image_2")), "training/label_2/{}.txt", content)
-    return "training/label_2/training_image_200.txt are called like images.*the format of KITTI; convert boxes to COCO"
-
-
-def stereo_of_kitti(root):
-    pictures(root, *numbered("training/image_2"), *numbered("training/image_3"), *numbered("training/disp_occ_0"))
-    pictures(root, *numbered("testing/image_2"), *numbered("testing/image_3"))
-    return "image_2/ and image_3/ and disp_occ_0/ are called like folders of images and masks"
-
-
-def depth_beside_images(root):
-    pictures(root, *numbered("rgb", suffix=".png"))
-    pictures(root, *(f"depth/rgb{n:02}.png" for n in range(4)))
-    return "rgb/ and depth/ are called like folders of images and masks"
 
 
 def images_of_two_resolutions(root):
     """As in DIV2K: the names of the files differ."""
     pictures(root, "train_HR/1.png", "train_HR/2.png", "train_LR/1x2.png", "train_LR/2x2.png")
-    return "train_HR/ and train_LR/ are called like folders of images and masks"
 
 
 def several_hazy_pictures_of_a_clear_one(root):
@@ -576,23 +384,12 @@ def several_hazy_pictures_of_a_clear_one(root):
     return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
 
 
-def classes_with_folders_in_them(root):
-    truth = class_folders(root, "animals/cat", "animals/dog", "plants/rose")
-    return {path: (ANY, path.split("/")[0]) for path in truth}
-
-
 def copies_of_classes(root):
     class_folders(root, "cat", "dog", "all/cat", "all/dog")
-    return "all/cat/ is below what would be the class all, and called like another class; write the recipe by hand"
 
 
 def a_class_called_test(root):
-    return class_folders(root, "control", "test")
-
-
-def folds(root):
-    class_folders(root, "fold1/a", "fold1/b", "fold2/a")
-    return "fold1/ is called like a part of the data, not like a class"
+    class_folders(root, "control", "test")
 
 
 def masks_of_splits_in_the_names_of_files(root):
@@ -616,60 +413,22 @@ def masks_below_classes(root):
 def table_of_lists_of_classes_as_text(root):
     rows = [(name(p), f'"{["a", "b"] if n % 2 else ["a"]}"') for n, p in enumerate(pictures(root, *numbered("images")))]
     csv_file(root, "train.csv", "image,labels", rows)
-    return r"the cells of 'labels' are lists as text, such as \['a'\]; write .* JSON lines"
-
-
-def table_of_several_columns(root):
-    rows = [
-        (1000 + n, "Men", "Shirts") for n, _ in enumerate(pictures(root, *(f"images/{1000 + n}.jpg" for n in range(4))))
-    ]
-    csv_file(root, "styles.csv", "id,gender,articleType", rows)
-    return (
-        r"styles.csv names an image in each row.*\(gender, articleType\).*"
-        r"Table\('styles.csv', 'images/\{id\}.jpg', label='gender'\).*--as images"
-    )
-
-
-def table_without_a_header(root):
-    csv_file(root, "labels.csv", "images/images00.jpg,a", [(p, "a") for p in pictures(root, *numbered("images"))[1:]])
-    return "labels.csv: its first row names the image 'images/images00.jpg'"
 
 
 def table_of_the_validation_beside_class_folders(root):
-    truth = class_folders(root, "train/a", "train/b", split_at=0)
+    class_folders(root, "train/a", "train/b", split_at=0)
     paths = pictures(root, *numbered("val"))
     csv_file(root, "val_labels.csv", "file,label", [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)])
-    return truth | a_and_b(paths, "val")
-
-
-def table_beside_an_archive(root):
-    zipped(root, "", "images")
-    write(root, "labels.csv", "image,label\nimages00.jpg,a\n")
-    return "the archives hold images alone, and this recipe does not read labels.csv; unpack the archives"
 
 
 def zip_of_coco(root):
     zipped(root, "", "images")
     with zipfile.ZipFile(root / "all.zip", "a") as archive:
         archive.writestr("labels.json", "{}")
-    return "the archive holds images and files of annotations .json.; unpack it"
-
-
-def masks_among_what_may_be_classes(root):
-    """As in Potsdam."""
-    pictures(root, *numbered("1_DSM", 8, ".png"), *numbered("2_Ortho", 8, ".png"))
-    masks(root, numbered("2_Ortho", 8, ".png"), lambda path: f"5_All/{name(path)}", None, 0, 1)
-    return "files such as 5_All/.* have few colors, as masks have.*--as folders"
 
 
 def folders_of_patients(root):
-    return class_folders(root, "patient001", "patient002", "patient_3")
-
-
-def labels_in_an_unknown_format(root):
-    """As in CrowdHuman."""
-    write(root, "annotation_train.odgt", '{"ID": "1", "gtboxes": []}')
-    return dict.fromkeys(pictures(root, *numbered("Images")), (ANY, None))
+    class_folders(root, "patient001", "patient002", "patient_3")
 
 
 def masks_of_camvid(root):
@@ -688,35 +447,22 @@ REFUSED = {
     two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
     split_folders_beside_another: "images are in folders of several depths: extra",
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
-    coco_of_other_images: "no folder holds the images that it lists, such as elsewhere/1.jpg",
     yolo_without_names: "write classes.txt with a name on each line",
     masks_in_jpeg: "JPEG does not keep class numbers: write masks as PNG",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
-    masks_of_other_names: "images in masks/ have few colors",
-    masks_of_objects: "images/ and masks/ hold files of the same names",
     cvat_xml: "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
-    create_ml: "is a file of CreateML, .* export COCO",
     kitti: "is in KITTI's format, .* labelformat",
-    stereo_of_kitti: "image_2, image_3 are not called like classes",
-    depth_beside_images: "depth/ and rgb/ hold files of the same names",
     images_of_two_resolutions: "the names in train_LR/ begin with those in train_HR/",
     several_hazy_pictures_of_a_clear_one: "the names in hazy/ begin with those in clear/",
-    classes_with_folders_in_them: "there are folders in folders",
     copies_of_classes: "images are in folders of several depths: cat, dog, all/cat",
     a_class_called_test: "test/ has the name of a split",
-    folds: "there are folders in folders",
     masks_of_splits_in_the_names_of_files: "names say train, and this recipe draws new splits",
     splits_inside_themselves: "words come again in the names of files \\(cat, dog\\)",
     masks_below_classes: "the folders Covid, Normal may be classes",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
-    table_of_several_columns: "no source reads styles.csv",
-    table_without_a_header: "no source reads labels.csv",
     table_of_the_validation_beside_class_folders: "no source reads val_labels.csv",
-    table_beside_an_archive: "no source reads labels.csv",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
-    masks_among_what_may_be_classes: "hold files of the same names",
     folders_of_patients: "are called like dates, patients or sequences",
-    labels_in_an_unknown_format: "no source reads annotation_train.odgt",
 }
 """What is said of a layout that is refused."""
 
@@ -790,5 +536,5 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
     found = detect(tmp_path, "folders")
     assert found.facts.labels == {"label": {"x": 4, "y": 4}}
     assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
-    with pytest.raises(SourceError, match="no files that hold images as --as yolo reads them"):
+    with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
         detect(tmp_path, "yolo")

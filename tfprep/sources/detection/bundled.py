@@ -91,19 +91,16 @@ def _with_members(source: Archives, inner: Proposal, doubts: tuple[str, ...]) ->
 
 
 def videos(files: Files) -> Iterator[Proposal]:
-    """Yield the source of videos, in folders of splits and of classes."""
-    paths = files.others(*VIDEO_SUFFIXES)
-    suffixes = {os.path.splitext(path)[1].lower() for path in paths}
-    columns = columns_of([path.rpartition("/")[0] for path in paths])
-    if not paths or columns is None or len(suffixes) > 1 or sum(not form for form, _ in columns) > 1:
-        return
-    pattern = "/".join([*(form or "{label}" for form, _ in columns), f"*{suffixes.pop()}"])
-    classes = {name for form, names in columns if not form for name in names}
-    doubts = [f"{name}/ has the name of a split" for name in sorted(classes) if split_form(name) == "{split}"]
-    source = Video(pattern, seconds=_SECONDS, splits=None if "{split}" in pattern else FRACTIONS)
-    yield Proposal(
-        "videos", source, (pattern,), (f"a frame every {_SECONDS:g} s (seconds=, or every=)",), tuple(doubts)
-    )
+    """Yield the source of the videos of each suffix, in folders of splits and of classes."""
+    for suffix, paths in ((suffix, files.others(suffix)) for suffix in VIDEO_SUFFIXES):
+        columns = columns_of([path.rpartition("/")[0] for path in paths]) if paths else None
+        if columns is not None and sum(not form for form, _ in columns) <= 1:
+            pattern = "/".join([*(form or "{label}" for form, _ in columns), f"*{suffix}"])
+            classes = sorted({name for form, names in columns if not form for name in names})
+            doubts = [f"{name}/ has the name of a split" for name in classes if split_form(name) == "{split}"]
+            source = Video(pattern, seconds=_SECONDS, splits=None if "{split}" in pattern else FRACTIONS)
+            check = f"a frame every {_SECONDS:g} s (seconds=, or every=)"
+            yield Proposal("videos", source, (pattern,), (check,), tuple(doubts))
 
 
 def arrays(files: Files) -> Iterator[Proposal]:

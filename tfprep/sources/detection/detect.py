@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -105,8 +106,12 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     causes += [doubt for one in nearest for doubt in one.doubts]
     if nearest and fewest:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
-    nothing = f"{folder}: there are no files that hold images" + f" as --as {layout} reads them" * (layout is not None)
-    raise NotRecognized("\n".join(dict.fromkeys(causes)) or nothing, nearest[:_MOST_READINGS])
+    if not causes:
+        every = [below(one, name) for one, names in files.names.items() for name in names]
+        of_layout = f" as --as {layout} says" if layout is not None else ""
+        records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
+        causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
+    raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
 def listed_files(paths: Sequence[str]) -> str:
@@ -136,6 +141,34 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     Raises:
         SourceError: The source does not fit the folder.
     """
+    source, declared, checks = _adjusted(proposal, files)
+    facts = look(source, files.root)
+    if not facts.opened or len(facts.problems) == facts.opened:
+        raise SourceError(
+            f"none of {facts.opened} samples that were opened can be read{''.join((': ', *facts.problems)[:2])}"
+        )
+    checks += _checks(source, facts)
+    left, missing = _left_over(files, facts, declared)
+    unlabeled = [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]
+    if unlabeled:
+        checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
+        left = sorted(set(left) - set(unlabeled))
+    checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
+    checks += [f"{missing} files that the annotations name are not there (rejected)"] if missing else []
+    doubts = [*proposal.doubts, *_doubts(source, facts)]
+    if 10 * missing > len(facts.used):
+        doubts.append(f"{missing} of {len(facts.used)} files that the annotations name are not there")
+    if isinstance(source.splits, Fractions) and (named := _splits_in_readme(files)):
+        doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
+    if asked:
+        checks, doubts = [*checks, *doubts], []
+    if files.ignored and any((files.root / path).is_file() and not files.holds(path) for path in facts.drawn):
+        doubts.append("the source reads files that --ignore names")
+    return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(left))
+
+
+def _adjusted(proposal: Proposal, files: Files) -> tuple[Any, list[str], list[str]]:
+    """Return the source with what its samples ask for: class numbers, dtypes, splits with labels; declared files; checks."""
     source: Any = proposal.source
     facts = look(source, files.root)
     checks, declared = list(proposal.checks), list(proposal.declared)
@@ -149,39 +182,29 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     tests = [split for split, count in facts.empty.items() if is_test(split) and count == facts.splits[split]]
     if tests and facts.objects and source.splits is None:
         source = replace(source, splits=tuple(split for split in facts.splits if split not in tests))
-    if source is not proposal.source:
-        facts = look(source, files.root)
-    if not facts.opened:
-        raise SourceError("there are no samples")
-    if len(facts.problems) == facts.opened:
-        raise SourceError(f"none of the samples that were opened can be read, such as {facts.problems[0]}")
-    checks += _checks(source, facts)
-    left = list(_left_over(files, facts, declared))
-    unlabeled = [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]
-    if unlabeled:
-        checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
-        left = sorted(set(left) - set(unlabeled))
-    if files.ignored:
-        checks.append(f"{files.ignored} files are left out by --ignore")
-    doubts = [*proposal.doubts, *_doubts(source, facts)]
-    if asked:
-        checks, doubts = [*checks, *doubts], []
-    if files.ignored and any((files.root / path).is_file() and not files.holds(path) for path in facts.drawn):
-        doubts.append("the source reads files that --ignore names")
-    return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(left))
+    return source, declared, checks
 
 
-def _left_over(files: Files, facts: Facts, declared: Sequence[str]) -> Iterator[str]:
-    """Yield the files that the source does not read and the rule does not explain."""
+def _left_over(files: Files, facts: Facts, declared: Sequence[str]) -> tuple[list[str], int]:
+    """Return the files that the source does not read and the rule does not explain, and how many that it names do not exist."""
     patterns = [compile_pattern(text, "init") for text in declared]
+    left, found = [], 0
     for folder, names in files.names.items():
         paths = [below(folder, name) for name in names]
         hashes = np.array(array("q", map(hash, paths)), np.int64)
         places = np.searchsorted(facts.used, hashes)
         read = np.append(facts.used, 0)[places] == hashes if len(facts.used) else np.zeros(len(paths), bool)
+        found += int(read.sum())
         for path in (paths[place] for place in np.flatnonzero(~read).tolist()):
             if path not in declared and all(pattern.match_path(path) is None for pattern in patterns):
-                yield path
+                left.append(path)
+    return left, len(facts.used) - found if found else 0  # members of archives and copies are not files of the folder
+
+
+def _splits_in_readme(files: Files) -> list[str]:
+    """Return the splits that the header of a README of Hugging Face names."""
+    header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]
+    return re.findall(r"split:\s*(\w+)", header)
 
 
 def _is_of_test(path: str, files: Files, facts: Facts) -> bool:
@@ -225,6 +248,11 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
     words, total = facts.split_words, sum(facts.splits.values())
     if isinstance(getattr(source, "splits", None), Fractions) and (len(words) > 1 or 0 < sum(words.values()) < total):
         yield f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
+    kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
+    if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
+        yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
+    if facts.empty and not facts.objects and "box_labels" in facts.kinds:
+        yield "no image has an annotation"
     if facts.twice:
         yield f"{facts.twice} images are in two samples, or in two splits"
     if facts.other_size:

@@ -36,16 +36,8 @@ _FEW, _SAMPLED = 8, 4
 
 def folders(files: Files) -> Iterator[Proposal]:
     """Yield class folders or images without classes; where folders are doubtful, one source for each reading."""
-    every = list(files.images)
-    deepest = max((folder.count("/") for folder in every), default=0)
-    tests = [folder for folder in every if is_test(folder) and folder.count("/") < deepest]
-    alone = [
-        folder for folder in every if is_test(folder) and "/" in folder
-    ]  # test/unknown beside train/cat and train/dog
-    names = {folder.rpartition("/")[2] for folder in every if folder not in alone and split_words(folder)}
-    if len(alone) == 1 and len(names) > 1 and alone[0].rpartition("/")[2] not in names:
-        tests = alone
-    inner = [folder for folder in every if folder not in tests]
+    tests = _tests(files)
+    inner = [folder for folder in files.images if folder not in tests]
     columns = columns_of(inner) if inner else []
     if columns is None:
         doubt = f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."
@@ -55,33 +47,37 @@ def folders(files: Files) -> Iterator[Proposal]:
         return
     places = [place for place, (form, _) in enumerate(columns) if not form]
     forms = [form or "{label}" for form, _ in columns]
-    image = "/".join([*forms, "**" if places and not tests else "*"])
-    splits = _splits(files, image, inner) if tests else None
-    doubts: list[str] = []
+    last = "**" if places and not tests else "*"
+    splits = _splits(files, "/".join([*forms, last]), inner) if tests else None
+    doubts = [f"names of files in {folder}/ continue other names, as those of masks do"
+              for folder in inner if _continued(files.images[folder])][:1]  # fmt: skip
     if len(places) > 1:
-        doubts = [f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes"]
+        doubts.append(f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes")
     elif places:
-        doubts = [*_about_classes(columns, places[0]), *_about_pairs(files, inner, places[0])]
-    elif inner:
-        doubts = _about_names(files)
-    if (
-        inner
-        and not doubts
-        and (folder := next((one for one in inner if _continued(files.images[one])), None)) is not None
-    ):
-        doubts = [f"names of files in {folder}/ continue other names, as those of masks and other sizes of images do"]
+        doubts += [*_about_classes(columns, places[0]), *_about_pairs(files, inner, places[0])]
+    else:
+        doubts += _about_names(files)
     for place in places or ([-1] if inner else []):
         levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
-        yield _proposal("/".join([*levels, image.rpartition("/")[2]]), splits, doubts)
+        yield _proposal("/".join([*levels, last]), splits, doubts)
     if doubts and places:
         yield _proposal("/".join(["*" if form == "{label}" else form for form in forms] + ["*"]), splits, doubts)
         yield from _as_pairs(files, columns, places, forms, doubts)
 
 
+def _tests(files: Files) -> list[str]:
+    """Return the folders of a test split without class folders, or with a single one that is not a class of other splits."""
+    deepest = max((folder.count("/") for folder in files.images), default=0)
+    below_test = [folder for folder in files.images if is_test(folder) and "/" in folder]
+    classes = {folder.rpartition("/")[2] for folder in files.images if split_words(folder) and not is_test(folder)}
+    if len(below_test) == 1 and len(classes) > 1 and below_test[0].rpartition("/")[2] not in classes:
+        return below_test
+    return [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]
+
+
 def _proposal(image: str, splits: tuple[str, ...] | None = None, doubts: Sequence[str] = ()) -> Proposal:
     by_class = "{label}" in image
-    drawn = BY_CLASS if by_class else FRACTIONS
-    source = Folder(image, splits=splits if "{split}" in image else drawn)
+    source = Folder(image, splits=splits if "{split}" in image else BY_CLASS if by_class else FRACTIONS)
     return Proposal("folders" if by_class else "images", source, doubts=tuple(doubts))
 
 
@@ -147,7 +143,7 @@ def _about_pairs(files: Files, inner: Sequence[str], place: int) -> Iterator[str
         stems_of = {folder: [os.path.splitext(name)[0] for name in files.images[folder]] for folder in group}
         often = Counter(stem for of_one in stems_of.values() for stem in of_one)
         shared = sum(count > 1 for count in often.values())
-        if len(group) > 1 and 3 * shared > len(often) and not _numbered_each(files, stems_of):
+        if len(group) > 1 and 3 * shared > len(often) and not _numbered_each(stems_of):
             yield f"{group[0]}/ and {group[1]}/ hold files of the same names, as images and what belongs to them do"
             return
         if len(group) <= _FEW and (longer := _one_continues_another(stems_of)):
@@ -159,22 +155,15 @@ def _about_pairs(files: Files, inner: Sequence[str], place: int) -> Iterator[str
         yield f"images in {drawn[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
 
 
-def _numbered_each(files: Files, stems_of: Mapping[str, list[str]]) -> bool:
-    """Return True if folders share names because each numbers its own files, and their counts or image sizes differ."""
+def _numbered_each(stems_of: Mapping[str, list[str]]) -> bool:
+    """Return True if folders share names because each numbers its own files, and their counts differ."""
     for stems in stems_of.values():
         digits = [match[0] if (match := re.search(r"\d+$", stem)) else "" for stem in stems]
         numbers = sorted(int(one) for one in digits if one)
         starts = {stem.removesuffix(one) for stem, one in zip(stems, digits, strict=True)}
         if len(starts) > 1 or not numbers or numbers[0] > 1 or numbers[-1] - numbers[0] != len(stems) - 1:
             return False
-    if len({len(stems) for stems in stems_of.values()}) > 1:
-        return True
-    one, other = list(stems_of)[:2]
-    ratios = {
-        _ratio(files, below(one, a), below(other, b))
-        for a, b in zip(files.images[one][:_FEW], files.images[other][:_FEW], strict=False)
-    }
-    return len(ratios) > 2  # views of one scene have sizes of one ratio
+    return len({len(stems) for stems in stems_of.values()}) > 1
 
 
 def _ratio(files: Files, one: str, other: str) -> tuple[float, float]:

@@ -26,6 +26,8 @@ MASK_WORD = re.compile(
     re.IGNORECASE,
 )
 """Names of masks, which decide only whether a JPEG may be meant as a mask."""
+_OBJECTS = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
+"""Names of pictures of few numbers that are not classes."""
 _MOST_FOLDERS = 100
 """Up to this number of folders each is compared with every other."""
 _MASKS_OPENED = 300
@@ -76,6 +78,8 @@ def _of_splits(source: Paired, files: Files) -> Proposal:
         for of_part in parts
         if 1 < len(of_part) < len(found)
     ]
+    if _OBJECTS.search(str(source.mask)):
+        doubts.append(f"{source.mask} may number objects, or hold depths or edges, and not classes")
     return Proposal("masks", source, doubts=tuple(doubts))
 
 
@@ -144,9 +148,7 @@ def _words_apart(stems: Sequence[str]) -> Iterator[tuple[str, str]]:
         words: dict[str, set[str]] = {"": set(stems)} if spell == "*{}" else {}
         for stem, match in ((stem, regex.search(stem)) for stem in stems):
             if match is not None and len(match[0]) < len(stem):
-                words.setdefault(match[0], set()).add(
-                    stem.replace(match[0], "", 1) if match.start() == 0 else stem[: match.start()]
-                )
+                words.setdefault(match[0], set()).add(stem[: match.start()] + stem[match.end() :])
         for one, other in permutations(words, 2):
             if other and 3 * len(words[other]) >= len(stems) and words[other] <= words[one]:
                 yield spell.format(literal(one)), spell.format(literal(other))
@@ -164,10 +166,9 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
     numbers = facts.mask_numbers.get("mask", ())
     if not numbers and facts.problems and not facts.other_size:
         return _with_palette(source, files, facts)
-    if facts.most_numbers > MOST_COLORS:
-        raise SourceError(
-            f"one of {source.mask} holds {facts.most_numbers} numbers: objects, depths or soft edges, not classes"
-        )
+    if facts.most_numbers > MOST_COLORS or (numbers and max(numbers) > 255 and numbers != (0, 65535)):
+        rule = f"one of {source.mask} holds {facts.most_numbers} numbers up to {max(numbers)}"
+        raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
     if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
         return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [], [check]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,32 +27,26 @@ from tfprep.sources.table import Table
 
 _LABELS = frozenset((
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
-    *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
+    *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety", "y"),
 ))  # fmt: skip
 _SPLITS = frozenset(
-    ("split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "kfold", "isvalid")
+    ("split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid")
 )
 _ANSWERS = re.compile(r"sample_?submission|submission", re.IGNORECASE)
 """Tables of Kaggle that show the form of an answer."""
-_RUNS = re.compile(r"\s*\d+\s+\d+(?:\s+\d+\s+\d+)*\s*")
-_CORNERS = (
-    "xmin ymin xmax ymax",
-    "minx miny maxx maxy",
-    "x0 y0 x1 y1",
-    "x1 y1 x2 y2",
-    "left top right bottom",
-    "xtl ytl xbr ybr",
+_BOXES: Sequence[tuple[tuple[BoxFormat, ...], str]] = (
+    (
+        ("xyxy",),
+        "xmin ymin xmax ymax, minx miny maxx maxy, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom, xtl ytl xbr ybr",
+    ),
+    (("center_xywh",), "xcenter ycenter width height, cx cy width height, cx cy w h, xcenter ycenter w h"),
+    (
+        ("xywh", "center_xywh"),
+        "xmin ymin width height, x y width height, x y w h, left top width height, x1 y1 width height",
+    ),
+    (("xywh", "xyxy", "center_xywh"), "bbox, bboxes, box, boxes, boundingbox"),
 )
-_BOX_COLUMNS: Mapping[tuple[BoxFormat, ...], Sequence[str]] = {
-    ("xyxy",): _CORNERS,
-    ("center_xywh",): [
-        " ".join(p) for p in product(("xcenter ycenter", "centerx centery", "cx cy"), ("width height", "w h"))
-    ],
-    ("xywh", "center_xywh"): [
-        " ".join(p) for p in product(("xmin ymin", "x y", "left top", "x1 y1"), ("width height", "w h"))
-    ],
-}
-"""Names of the four columns of a box, in lower case and without other characters, by the forms that it may have."""
+"""Forms that a box may have, and the names of its columns, in lower case and without other characters."""
 _SHOWN = 3
 
 
@@ -68,14 +61,18 @@ class _Head(NamedTuple):
         """Return the first values of a column that are not empty."""
         return [value for value in self.columns[column] if value not in (None, "")][:FEW]
 
+    @property
     def of_image(self) -> list[str]:
-        """Return the columns that make the path of an image."""
+        """The columns that make the path of an image."""
         return Template.parse(self.image).holes if "{" in self.image else [self.image]
 
-    def image_of(self, row: int) -> str:
-        """Return the path of the image of a row."""
-        text = self.image if "{" in self.image else f"{{{self.image}}}"
-        return Template.parse(text).fill(lambda column: str(self.columns[column][row])).replace("\\", "/")
+    @property
+    def images(self) -> list[str]:
+        """The path of the image of each row."""
+        template = Template.parse(self.image if "{" in self.image else f"{{{self.image}}}")
+        count = len(self.columns[self.of_image[0]])
+        paths = (template.fill(lambda name, row=row: str(self.columns[name][row])) for row in range(count))  # type: ignore[misc]
+        return [path.replace("\\", "/") for path in paths]
 
 
 def _plain(column: str) -> str:
@@ -114,123 +111,120 @@ def _head(files: Files, path: str) -> _Head:
         return _Head(path, {})
     columns = {} if rows is None else rows.columns
     anywhere = {name for names in files.images.values() for name in names}
-    found: list[tuple[bool, str]] = []
-    for column, values in ((name, values) for name, values in columns.items() if name):
-        names = [str(v).replace("\\", "/") for v in values if isinstance(v, str | int) and v not in ("", True, False)][
-            :FEW
+    found: dict[str, bool] = {}
+    for column, values in columns.items():
+        texts = [
+            str(value).replace("\\", "/") for value in values if isinstance(value, str | int) and value is not True
         ]
-        places = ((image_place(files, [f"{name}{end}" for name in names], path), end) for end in ("", *files.suffixes))
-        place, suffix = next(((place, end) for place, end in places if place is not None), (None, ""))
+        names = list(filter(None, texts))[:FEW] if column else []
         are_files = bool(names) and all(map(image_suffix, names))
-        if place is not None:
-            hole = f"{{{column}}}" if place or suffix else column
-            found.append((not are_files, f"{literal(below(place, ''))}{hole}{suffix}"))
-        elif suffix := next(
-            (end for end in ("", *files.suffixes) if names and {f"{n}{end}" for n in names} <= anywhere), ""
-        ):
-            found.append((not are_files, f"**/{{{column}}}{suffix}"))
-        elif are_files and files.images and "mask" not in column.lower():
+        for suffix in ("", *files.suffixes) if names else ():
+            spelled = [f"{name}{suffix}" for name in names]
+            place = image_place(files, spelled, path)
+            place = "**" if place is None and anywhere.issuperset(spelled) else place
+            if place is not None:
+                hole = f"{{{column}}}" if place or suffix else column
+                found.setdefault(below("**" if place == "**" else literal(place), f"{hole}{suffix}"), are_files)
+        unknown = column not in found and f"{{{column}}}" not in str(found)
+        if unknown and are_files and files.images and "mask" not in column.lower():
             raise SourceError(
                 f"{path}: no folder holds the images that {column!r} names, such as {', '.join(names[:3])}"
             )
-    return _Head(path, columns, min(found, key=lambda one: one[0])[1] if found else "")
+    return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
 def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequence[str]) -> Iterator[Proposal]:
     """Yield the source of the tables of one pattern, or one for each column that may be the label."""
     named = [head for head in heads if head.image]
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
-    kept = [one for one in named if set(head.columns) <= set(one.columns) or len(heads) == 1]
-    targets = set(head.columns).intersection(
-        *(set(head.columns) - set(one.columns) for one in named if one not in kept)
-    )
-    images = {
-        split_form(one.image, True) if "{split}" in pattern and "{split}" not in one.image else one.image
-        for one in kept
-    }
-    images = {one.image for one in kept} if len({one.image for one in kept}) == 1 else images
+    kept = [one for one in named if set(head.columns) <= set(one.columns)]
+    others = [one for one in heads if one not in kept]
+    images = {one.image for one in kept}
+    if len(images) > 1:
+        images = {split_form(one, True) for one in images}
     if len(images) != 1:
         raise SourceError(
             f"{kept[0].path} and {kept[1].path} name images in folders that differ in more than the split"
         )
-    image = images.pop()
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
     column = next(
         (c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c))), None
     )
-    splits: Any = column or (
-        files.splits_of(pattern, [one.path for one in kept]) if "{split}" in pattern else FRACTIONS
-    )
-    if splits is FRACTIONS:
-        folders = {
-            split_form(head.image_of(row).rpartition("/")[0]) for row in range(len(head.columns[head.of_image()[0]]))
-        }
-        splits = f"{folders.pop()}/**" if len(folders) == 1 and "{split}" in next(iter(folders)) else splits
-    others = [one for one in heads if one not in kept]
-    unlabeled = {one.image_of(row) for one in others if one.image for row in range(len(one.columns[one.of_image()[0]]))}
+    splits: Any = column or FRACTIONS
+    if column is None and "{split}" in pattern:
+        splits = files.splits_of(pattern, [one.path for one in kept])
+    elif column is None and len(forms := {split_form(path.rpartition("/")[0]) for path in head.images}) == 1:
+        splits = f"{form}/**" if "{split}" in (form := forms.pop()) else FRACTIONS
+    targets = [
+        c
+        for c in head.columns
+        if c not in head.of_image and c != column and all(c not in one.columns for one in others if one.image)
+    ]
+    unlabeled = frozenset(path for one in others if one.image for path in one.images)
     declared = (pattern, *map(literal, (*answers, *(one.path for one in others))))
     for source, checks, doubts in _sources(
-        files, literal(head.path) if column else pattern, head, image, splits, targets
+        files, pattern if column is None else literal(head.path), head, images.pop(), splits, targets
     ):
         folds = [f"{head.path}: the column {c!r} may say the splits, and this recipe draws new ones" for c in of_split]
         drawn = folds if source.splits in (FRACTIONS, BY_CLASS) else []
-        yield Proposal("table", source, declared, tuple(checks), (*doubts, *drawn), frozenset(unlabeled))
+        yield Proposal("table", source, declared, tuple(checks), (*doubts, *drawn), unlabeled)
 
 
 def _sources(
-    files: Files, table: str, head: _Head, image: str, splits: Any, targets: set[str]
+    files: Files, table: str, head: _Head, image: str, splits: Any, targets: Sequence[str]
 ) -> Iterator[tuple[Any, list[str], list[str]]]:
-    """Yield sources with checks and doubts: with boxes, with texts, or with each column that may be the label."""
-    others = [c for c in head.columns if c and c in targets and c not in head.of_image() and c != splits]
-    varied = [c for c in others if len({*map(str, head.columns[c])}) > 1]
-    named = [c for c in others if _plain(c) in _LABELS or c.strip().lower() == "y"]
+    """Yield sources with checks and doubts: with boxes, texts or masks, or with each column that may be the label."""
+    varied = [c for c in targets if c and len({*map(str, head.columns[c])}) > 1]
+    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
     labels = [c for c in named if c in varied] or named
-    rows = [head.image_of(row) for row in range(len(head.columns[head.of_image()[0]]))]
-    boxes, forms = _box_columns(head, others)
-    runs = next(
-        (
-            c
-            for c in others
-            if (few := [str(v) for v in head.few(c) if str(v) != "-1"]) and all(map(_RUNS.fullmatch, few))
-        ),
-        None,
-    )
-    if boxes or (runs and runs not in labels) or len(set(rows)) < len(rows):
-        yield from _objects(files, table, head, image, splits, labels, boxes, forms, None if runs in labels else runs)
-        return
-    for column in others:  # lists of boxes, as Hugging Face writes them
-        lists = [(row, value) for row, value in enumerate(head.columns[column]) if isinstance(value, list) and value]
-        if lists and all(isinstance(one, list) and len(one) == 4 for _, value in lists for one in value):
-            form = _form(files, head, [(row, one) for row, value in lists for one in value], ("xywh", "xyxy"), column)
-            names = [c for c in others if c != column and c.rpartition(".")[0] == column.rpartition(".")[0]]
-            fields: dict[str, tuple[Kind, str]] = {"boxes": ("boxes", column)}
-            names = [c for c in names if re.search("categor|label", c.lower())]
-            fields |= {"box_labels": ("label", names[0])} if names else {}
-            source = Table(table, image, fields=fields, box_format=form, splits=splits)
-            yield source, [f"the boxes of {column!r} are taken for {form} (box_format=)"], []
-            return
-    texts = {c: ("text", c) for c in others if c.lower() in ("text", "caption")}
-    if texts and not labels:
-        yield Table(table, image, fields=texts, splits=splits), [], []  # type: ignore[arg-type]
-        return
-    masks = [
-        c for c in others if "mask" in c.lower() and image_place(files, [*map(str, head.few(c))], head.path) is not None
-    ]
-    if masks and not labels:
-        place = image_place(files, [*map(str, head.few(masks[0]))], head.path)
-        path = below(split_form(str(place)) if "{split}" in table else literal(str(place)), f"{{{masks[0]}}}")
-        yield Table(table, image, fields={"mask": ("mask", path)}, splits=splits), [], []
-        return
     candidates: list[ColumnNames] = [*_without_twins(head, labels)]
     doubts: list[str] = []
     if not labels:
-        flags = tuple(c for c in others if _are_flags(head.few(c)))
+        flags = tuple(c for c in targets if _are_flags(head.few(c)))
         candidates = [flags] if len(flags) > 1 and set(varied) <= set(flags) else [*varied]
     if len(candidates) > 1:
         unnamed = "" if labels else ", and none has the name of one"
         doubts = [f"{head.path}: several columns may be the label ({', '.join(map(str, candidates[:6]))}){unnamed}"]
-    for label in candidates[:_SHOWN]:
-        yield _of_label(head, table, image, splits, label, doubts)
+    boxes, form, nested = _boxes(files, head, targets)
+    check = f"the boxes of {', '.join(boxes)} are taken for {form} (box_format=)"
+    masks = [
+        c
+        for c in targets
+        if "mask" in c.lower() and image_place(files, [*map(str, head.few(c))], head.path) is not None
+    ]
+    fields: dict[str, tuple[Kind, str]] = {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
+    if nested:  # lists of boxes, as Hugging Face writes them
+        names = [c for c in targets if c != boxes[0] and re.search("categor|label", c.lower())]
+        fields = {"boxes": ("boxes", boxes[0])}
+        if names:
+            fields["box_labels"] = "label", names[0]
+        yield Table(table, image, fields=fields, box_format=form or "xywh", splits=splits), [check], []
+    elif boxes or len(set(head.images)) < len(head.images):
+        options: dict[str, Any] = (
+            {"split": splits} if isinstance(splits, str) and "{" not in splits else {"splits": splits}
+        )
+        options |= (
+            {"boxes": boxes if len(boxes) == 4 else boxes[0], "box_format": form}
+            if boxes
+            else {"fields": ("box_labels",)}
+        )
+        alone = (
+            [] if boxes else [f"{head.path}: several rows name one image: box_labels are then the classes of an image"]
+        )
+        for label in _without_twins(head, labels)[:_SHOWN] or (None,):
+            yield (
+                ObjectTable(table, image, label, **options),
+                [check] if boxes else [],
+                [*(doubts if labels else ()), *alone],
+            )
+    elif masks and not labels:
+        place = str(image_place(files, [*map(str, head.few(masks[0]))], head.path))
+        path = below(split_form(place) if "{split}" in table else literal(place), f"{{{masks[0]}}}")
+        yield Table(table, image, fields={"mask": ("mask", path)}, splits=splits), [], []
+    elif fields and not labels:
+        yield Table(table, image, fields=fields, splits=splits), [], []
+    else:
+        yield from (_of_label(head, table, image, splits, label, doubts) for label in candidates[:_SHOWN])
 
 
 def _of_label(
@@ -300,63 +294,37 @@ def _are_flags(values: Sequence[Any]) -> bool:
     return bool(found) and any(found <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
 
 
-# --- a row for each object ------------------------------------------------------------------------------------------
+def _boxes(files: Files, head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], BoxFormat | None, bool]:
+    """Return the columns of boxes, four or one, their form, and True if a cell holds a list of boxes; () without boxes.
 
-
-def _objects(
-    files: Files, table: str, head: _Head, image: str, splits: Any, labels: Sequence[str],
-    boxes: tuple[str, ...], forms: Sequence[BoxFormat], runs: str | None,
-) -> Iterator[tuple[ObjectTable, list[str], list[str]]]:  # fmt: skip
-    """Yield the source of a table with a row for each object, for each column that may be its class."""
-    options: dict[str, Any] = {"splits": splits, "fields": ("box_labels",)}
-    checks, doubts = [], []
-    if isinstance(splits, str) and "{" not in splits:
-        options = {"split": splits, "fields": ("box_labels",)}
-    if boxes:
-        form = _form(files, head, _box_rows(head, boxes), forms, ", ".join(boxes))
-        options |= {
-            "boxes": boxes if len(boxes) == 4 else boxes[0],
-            "box_format": form,
-            "fields": ("boxes", "box_labels"),
-        }
-        checks.append(f"the boxes are taken for {form} of {', '.join(boxes)} (box_format=)")
-    if runs is not None:
-        options |= {"runs": runs, "fields": ("box_labels", "box_numbers", "instances", "mask")}
-        checks.append(f"the run lengths of {runs!r} are taken to be counted from 1, down the columns")
-    if not boxes and runs is None:
-        doubts.append(f"{head.path}: several rows name one image: box_labels are then the classes of an image")
-    candidates = _without_twins(head, labels)
-    if len(candidates) > 1:
-        doubts.append(f"{head.path}: several columns may be the label ({', '.join(candidates[:6])})")
-    for label in candidates[:_SHOWN] or (None,):
-        yield ObjectTable(table, image, label, **options), checks, doubts
-
-
-def _box_columns(head: _Head, others: Sequence[str]) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
-    """Return the columns of a box, four or one, and the forms that it may have. SourceError for corners of quadrangles."""
-    plain = {re.sub(r"^(?:bbox|box|roi|bb)(?=.)", "", _plain(column)): column for column in reversed(others)}
+    Raises:
+        SourceError: The boxes are not inside of their images, or are corners of quadrangles.
+    """
+    plain = {re.sub(r"^(?:bbox|box|roi|bb)(?=.)", "", _plain(c.rpartition(".")[2])): c for c in reversed(targets)}
+    plain |= {_plain(c.rpartition(".")[2]): c for c in reversed(targets)}
     if {"x3", "y3"} <= set(plain):
         raise SourceError(
             f"{head.path}: the columns x1, y1, x2, y2, x3, y3 are points or corners: write them as COCO's keypoints"
         )
-    for forms, of_forms in _BOX_COLUMNS.items():
-        for names in map(str.split, of_forms):
+    for forms, of_forms in _BOXES:
+        for names in (one.split() for one in of_forms.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
-            if len(columns) == 4 and _box_rows(head, columns):
-                return columns, forms
-    for column in others:
-        if re.fullmatch(r"bbox(?:es)?|box(?:es)?|boundingbox(?:es)?", _plain(column)) and _box_rows(head, (column,)):
-            return (column,), ("xywh", "xyxy", "center_xywh")
-    return (), ()
+            nested = len(columns) == 1 and any(
+                isinstance(v, list) and v and isinstance(v[0], list) for v in head.few(columns[0])
+            )
+            if len(columns) == len(names) and (rows := _box_rows(head, columns, nested)):
+                return columns, _form(files, head, rows, forms, ", ".join(columns)), nested
+    return (), None, False
 
 
-def _box_rows(head: _Head, columns: tuple[str, ...]) -> list[tuple[int, list[float]]]:
+def _box_rows(head: _Head, columns: tuple[str, ...], nested: bool) -> list[tuple[int, list[float]]]:
     """Return the number of each row with a box, and its four numbers; nothing if rows hold something else."""
     rows = []
-    with suppress(SourceError, WrongAnnotation):
+    with suppress(SourceError, WrongAnnotation, TypeError):
         for row, cells in enumerate(zip(*(head.columns[column] for column in columns), strict=True)):
-            values = box_cells(columns, dict(zip(columns, cells, strict=True)), comma=True)
-            rows += [] if values is None else [(row, values)]
+            for of_one in zip(cells[0]) if nested else [cells]:
+                values = box_cells(columns, dict(zip(columns, of_one, strict=True)), comma=True)
+                rows += [] if values is None else [(row, values)]
         return rows
     return []
 
@@ -365,19 +333,16 @@ def _form(
     files: Files, head: _Head, rows: Sequence[tuple[int, list[float]]], forms: Sequence[BoxFormat], columns: str
 ) -> BoxFormat:
     """Return the first form in which nine in ten of the boxes are inside of their images. SourceError if there is none."""
-    few = rows[:FEW]
+    few, images = rows[:FEW], head.images
     relative = all(-0.01 <= value <= 1.01 for _, values in few for value in values)
-    tolerance = 0.01 if relative else TOLERANCE_PX
+    most = 0.01 if relative else TOLERANCE_PX
     sized: list[tuple[list[float], Any]] = []
     for row, values in few:
         with suppress(SampleError):  # the build rejects it
-            sized.append((values, (1, 1) if relative else pixels_size(read_raw(files.root, head.image_of(row)))))
+            sized.append((values, (1, 1) if relative else pixels_size(read_raw(files.root, images[row]))))
     for form in forms:
-        corners = [(*convert_boxes(np.array(box), "xyxy", source=form).tolist(), *size) for box, size in sized]
-        inside = [
-            x0 < x1 <= w + tolerance and y0 < y1 <= h + tolerance and min(x0, y0) >= -tolerance
-            for x0, y0, x1, y1, h, w in corners
-        ]
+        corners = ((*convert_boxes(np.array(box), "xyxy", source=form).tolist(), *size) for box, size in sized)
+        inside = [-most <= x0 < x1 <= w + most and -most <= y0 < y1 <= h + most for x0, y0, x1, y1, h, w in corners]
         if inside and 10 * sum(inside) >= 9 * len(inside):
             return f"rel_{form}" if relative else form  # type: ignore[return-value]
     rule = f"{head.path}: the boxes of {columns} are not inside of their images as {' or '.join(forms)}"
