@@ -57,9 +57,7 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
         raise SourceError(f"{error}. To read the raw files beside it: --as LAYOUT") from error
     specs = {name: info.spec for name, info in data.manifest.fields.items()}  # without those that a model added
     lists = [name for name, spec in specs.items() if spec.kind == "text" and spec.shape]
-    fours = [name for name, spec in specs.items() if spec.kind == "scalar" and spec.shape == (None, 4)]
     checks = [f"{name} is a list of texts, which this recipe does not read" for name in lists]
-    checks += [f"{name} may hold boxes, which are numbers here: geometry= does not move them" for name in fours]
     records = Records({name: spec.kind for name, spec in specs.items() if name not in lists})
     return Detected("dataset", records, look(records, folder), tuple(checks))
 

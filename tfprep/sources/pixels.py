@@ -206,4 +206,4 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
 
 def _given(options: Pixels) -> dict[str, Any]:
     """The options that are not at their default."""
-    return {name: value for name, value in vars(options).items() if value not in (None, False, "apply")}
+    return {n: v for n, v in vars(options).items() if v is not None and v is not False and v != "apply"}

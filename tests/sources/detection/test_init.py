@@ -172,7 +172,6 @@ def test_lists_of_imported_records_are_named(tmp_path):
     imported_records(tmp_path)
     assert [line for line in recognized(tmp_path).lines() if "check" in line] == [
         "check: image_object_class_text is a list of texts, which this recipe does not read",
-        "check: boxes may hold boxes, which are numbers here: geometry= does not move them",
     ]
 
 

@@ -71,8 +71,8 @@ def yolo(files: Files) -> Iterator[Proposal]:
         anywhere = ["**/*.txt"] if any(place.endswith(".txt") or place == "." for place in places) else []
         same = [literal(one) for one in lists if tuple(files.lines(one)) == data.names]
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
-        source = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
-        yield Proposal("yolo", source, (literal(path), *patterns, *anywhere, *same), (*checks, *data.doubts))
+        source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
+        yield Proposal("yolo", source, (literal(path), *patterns, *anywhere, *same), (*checks, *data.doubts, *further))
     texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
     image_lists = [path for path in texts if _names_images(files, path)]
     labels = [path for path in texts if path not in image_lists]
@@ -85,24 +85,29 @@ def yolo(files: Files) -> Iterator[Proposal]:
         rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
         raise SourceError(f"{label} {rule}: write classes.txt with a name on each line")
     splits = None if "{split}" in image else FRACTIONS
-    source = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
+    source, checks = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.others(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
     declared = (label, *map(literal, (*same, *image_lists, *notes, *files.others(".data"))))
     doubts: tuple[str, ...] = ()
     if splits and len(image_lists) > 1:
         doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
-    yield Proposal("yolo", source, declared, doubts=doubts)
+    yield Proposal("yolo", source, declared, tuple(checks), doubts)
 
 
-def _with_fields(files: Files, source: Yolo, points: bool) -> Yolo:
-    """Return the source with the fields that its first objects have."""
-    few = islice(source.scan(files.root).entries, FEW)
-    objects = [one for entry in few for one in entry.values[0]["objects"]]
+def _with_fields(files: Files, source: Yolo, points: bool) -> tuple[Yolo, list[str]]:
+    """Return the source with the fields that its first objects have, and a check for objects of four corners."""
     if points:
-        return replace(source, fields=("boxes", "box_labels", "points"))
-    polygons = objects and all("polygons" in one for one in objects)
-    return replace(source, fields=("boxes", "box_labels", "instances")) if polygons else source
+        return replace(source, fields=("boxes", "box_labels", "points")), []
+    few = islice(source.scan(files.root).entries, FEW)
+    numbers = {
+        len(one["polygons"][0]) if "polygons" in one else 4 for entry in few for one in entry.values[0]["objects"]
+    }
+    if numbers == {8}:
+        return source, ["objects have four corners: if they are oriented, their boxes are those around them"]
+    return (
+        replace(source, fields=("boxes", "box_labels", "instances")) if numbers and 4 not in numbers else source
+    ), []
 
 
 def _names_images(files: Files, path: str) -> bool:

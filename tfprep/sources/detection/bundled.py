@@ -45,7 +45,7 @@ def archives(files: Files) -> Iterator[Proposal]:
         for folder, _, name in (one.removeprefix("./").rpartition("/") for one in names):
             if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
                 inside.setdefault(folder, []).append(name)
-        if source is not None and (source.label or source.fields or set(inside) == {""}):
+        if source is not None and (source.label or source.fields):
             yield Proposal("archives", source, (pattern,), checks, doubts)
         elif source is not None:
             for inner in folders(Files(files.root / paths[0], inside)):
@@ -83,8 +83,8 @@ def _of_members(
 def _with_members(source: Archives, inner: Proposal, doubts: tuple[str, ...]) -> Iterator[Proposal]:
     """Yield the source of archives with the folders inside of them."""
     if isinstance(inner.source, Folder):
-        image, splits = inner.source.image, inner.source.splits
-        archives = source.archives.replace("{split}", "*") if "{split}" in image else source.archives
+        image, splits = inner.source.image if inner.source.image != "*" else None, inner.source.splits
+        archives = source.archives.replace("{split}", "*") if "{split}" in (image or "") else source.archives
         splits = None if "{split}" in archives else splits
         whole = replace(source, archives=archives, members=image, splits=splits)
         yield Proposal("archives", whole, (source.archives,), inner.checks, (*doubts, *inner.doubts))

@@ -237,6 +237,8 @@ def _checks(source: Any, facts: Facts) -> Iterator[str]:
     for split, count in facts.empty.items() if facts.objects else ():
         if count > _MOST_WITHOUT_OBJECTS * facts.splits[split]:
             yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
+    if (empty := "rejected, because the label is empty") in facts.tally:
+        yield f"the build rejects {facts.tally[empty]} samples without a label"
     if facts.problems:
         yield f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
     if facts.not_plain and not facts.deep:

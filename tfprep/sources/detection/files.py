@@ -27,7 +27,7 @@ _NOTES = re.compile(
 )
 _SPLIT = re.compile(
     r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
-    r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?-i:[A-Z][a-z]))",
+    r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
     re.IGNORECASE,
 )
 """The name of a split as a word: also in `train2017`, `traindata`, `trainLabels` and `seg_train`, not in `trainee`."""

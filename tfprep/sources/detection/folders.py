@@ -68,7 +68,7 @@ def folders(files: Files) -> Iterator[Proposal]:
 def _tests(files: Files) -> list[str]:
     """Return the folders of a test split without class folders, or with a single one that is not a class of other splits."""
     deepest = max((folder.count("/") for folder in files.images), default=0)
-    below_test = [folder for folder in files.images if is_test(folder) and "/" in folder]
+    below_test = [folder for folder in files.images if is_test(folder) and not split_words(folder.rpartition("/")[2])]
     classes = {folder.rpartition("/")[2] for folder in files.images if split_words(folder) and not is_test(folder)}
     if len(below_test) == 1 and len(classes) > 1 and below_test[0].rpartition("/")[2] not in classes:
         return below_test
@@ -91,7 +91,7 @@ def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...]
 def _continued(names: Sequence[str]) -> bool:
     """Return True if a quarter of the names begin with another of them, as `1_mask.png` beside `1.png`."""
     stems = {os.path.splitext(name)[0] for name in names}
-    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]", stem)} for stem in stems)
+    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in stems)
     return 4 * sum(bool(stems & of_stem) for of_stem in cuts) > len(stems)
 
 
@@ -156,12 +156,12 @@ def _about_pairs(files: Files, inner: Sequence[str], place: int) -> Iterator[str
 
 
 def _numbered_each(stems_of: Mapping[str, list[str]]) -> bool:
-    """Return True if folders share names because each numbers its own files, and their counts differ."""
+    """Return True if folders share names because each numbers its files (not as frames, `000012`), and counts differ."""
     for stems in stems_of.values():
-        digits = [match[0] if (match := re.search(r"\d+$", stem)) else "" for stem in stems]
-        numbers = sorted(int(one) for one in digits if one)
-        starts = {stem.removesuffix(one) for stem, one in zip(stems, digits, strict=True)}
-        if len(starts) > 1 or not numbers or numbers[0] > 1 or numbers[-1] - numbers[0] != len(stems) - 1:
+        starts = {stem.rstrip("0123456789") for stem in stems}
+        numbers = sorted(int(end) for stem in stems if (end := stem[len(stem.rstrip("0123456789")) :]))
+        frames = any(re.fullmatch(r"0\d{4,}|frame.*", stem, re.IGNORECASE) for stem in stems)
+        if frames or len(starts) > 1 or not numbers or numbers[0] > 1 or numbers[-1] - numbers[0] != len(stems) - 1:
             return False
     return len({len(stems) for stems in stems_of.values()}) > 1
 
