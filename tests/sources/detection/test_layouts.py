@@ -456,7 +456,7 @@ REFUSED = {
     several_hazy_pictures_of_a_clear_one: "the names in hazy/ begin with those in clear/",
     copies_of_classes: "images are in folders of several depths: cat, dog, all/cat",
     a_class_called_test: "test/ has the name of a split",
-    masks_of_splits_in_the_names_of_files: "names say train, and this recipe draws new splits",
+    masks_of_splits_in_the_names_of_files: "names say test and train, and this recipe draws new splits",
     splits_inside_themselves: "words come again in the names of files \\(cat, dog\\)",
     masks_below_classes: "the folders Covid, Normal may be classes",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",

@@ -74,8 +74,9 @@ def yolo(files: Files) -> Iterator[Proposal]:
         source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
         yield Proposal("yolo", source, (literal(path), *patterns, *anywhere, *same), (*checks, *data.doubts, *further))
     texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
-    image_lists = [path for path in texts if _names_images(files, path)]
-    labels = [path for path in texts if path not in image_lists]
+    stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
+    labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
+    image_lists = [path for path in sorted(set(texts) - set(labels))[:FEW] if _names_images(files, path)]
     lines = [line for path in labels[:FEW] for line in files.lines(path)]
     patterns_of = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
     if patterns_of is None:
@@ -113,11 +114,14 @@ def _with_fields(files: Files, source: Yolo, points: bool) -> tuple[Yolo, list[s
 def _names_images(files: Files, path: str) -> bool:
     """Return True if each of the first lines of a text ends in the name of an image."""
     names = [line.replace("\\", "/").rpartition("/")[2] for line in files.lines(path)[:FEW]]
-    there = {name for of_folder in files.images.values() for name in of_folder} if names else set()
-    return bool(names) and there.issuperset(names)
+    return bool(names) and files.image_names.issuperset(names)
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
+
+
+_MOST_JSON = 1000
+"""Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
 
 
 class _CocoGroup(NamedTuple):
@@ -139,11 +143,9 @@ class _CocoGroup(NamedTuple):
 
 def coco(files: Files) -> Iterator[Proposal]:
     """Yield the sources of COCO's files; those of the same images are side files of the one with the most."""
-    heads = {path: files.head(path) for path in files.others(".json")}
+    heads = {path: files.head(path) for path in files.others(".json")[:_MOST_JSON]}
     paths = [
-        path
-        for path, head in heads.items()
-        if b'"images"' in head and (b'"categories"' in head or b'"caption"' in head)
+        path for path, head in heads.items() if b'"images"' in head and re.search(b'"(?:categories|caption)"', head)
     ]
     without = [path for path in paths if b'"annotations"' not in heads[path]]  # image_info_test.json
     forms = by_form(path for path in paths if path not in without)
@@ -224,8 +226,10 @@ def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposa
 
 def voc(files: Files) -> Iterator[Proposal]:
     """Yield the source of XML files for single images, or of the masks of VOC whose splits are lists."""
-    heads = {path: files.head(path) for path in files.others(".xml")}
-    notes = [path for path, head in heads.items() if b"<annotation" in head and b"<image " not in head]
+    notes = files.others(".xml")
+    heads = [files.head(path) for path in notes[:FEW]]
+    if not all(b"<annotation" in head and b"<image " not in head for head in heads):
+        return
     patterns = beside(files, notes)
     prefix = (patterns[1] if patterns else "").rpartition("/")[0].rpartition("/")[0]
     for folder in files.names if not notes else ():

@@ -141,8 +141,9 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     Raises:
         SourceError: The source does not fit the folder.
     """
-    source, declared, checks = _adjusted(proposal, files)
-    facts = look(source, files.root)
+    facts = look(proposal.source, files.root)
+    source, declared, checks = _adjusted(proposal, files, facts)
+    facts = facts if source is proposal.source else look(source, files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
         raise SourceError(
             f"none of {facts.opened} samples that were opened can be read{''.join((': ', *facts.problems)[:2])}"
@@ -167,10 +168,9 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(left))
 
 
-def _adjusted(proposal: Proposal, files: Files) -> tuple[Any, list[str], list[str]]:
+def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list[str], list[str]]:
     """Return the source with what its samples ask for: class numbers, dtypes, splits with labels; declared files; checks."""
     source: Any = proposal.source
-    facts = look(source, files.root)
     checks, declared = list(proposal.checks), list(proposal.declared)
     if isinstance(source, Paired) and source.mask is not None:
         source, named, further = with_numbers(source, files, facts)

@@ -69,9 +69,14 @@ class Files:
         return {folder: names for folder, names in images.items() if names}
 
     @cached_property
+    def image_names(self) -> frozenset[str]:
+        """The names of all images, without their folders."""
+        return frozenset(name for names in self.images.values() for name in names)
+
+    @cached_property
     def suffixes(self) -> list[str]:
         """The suffixes of images, as they are spelled."""
-        return sorted({os.path.splitext(name)[1] for names in self.images.values() for name in names})
+        return sorted({os.path.splitext(name)[1] for name in self.image_names})
 
     def others(self, *suffixes: str) -> list[str]:
         """Return the paths of the files with one of these suffixes, those nearer to the root first."""

@@ -31,7 +31,7 @@ _GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `patient001`, `2024-05-03 holiday`, and those of cameras (DCF): `100CANON`."""
-_FEW, _SAMPLED = 8, 4
+_FEW, _SAMPLED, _NAMES = 8, 4, 2000
 
 
 def folders(files: Files) -> Iterator[Proposal]:
@@ -91,13 +91,15 @@ def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...]
 def _continued(names: Sequence[str]) -> bool:
     """Return True if a quarter of the names begin with another of them, as `1_mask.png` beside `1.png`."""
     stems = {os.path.splitext(name)[0] for name in names}
-    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in stems)
-    return 4 * sum(bool(stems & of_stem) for of_stem in cuts) > len(stems)
+    few = [os.path.splitext(name)[0] for name in names[:_NAMES]]
+    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in few)
+    return 4 * sum(bool(stems & of_stem) for of_stem in cuts) > len(few)
 
 
 def _about_names(files: Files) -> list[str]:
     """Return the doubt that the names of files say the class: words or small numbers that come again and again."""
-    for names in files.images.values():
+    for every in files.images.values():
+        names = every[:: 1 + len(every) // _NAMES]
         tokens = [re.split(r"[ _.\-]+|(?<=[A-Za-z])(?=\d)", os.path.splitext(name)[0]) for name in names]
         for place in range(max(map(len, tokens))):
             words = Counter(one[place] for one in tokens if len(one) > place)
@@ -179,8 +181,9 @@ def _one_continues_another(stems_of: Mapping[str, list[str]]) -> tuple[str, str]
     for folder, stems in stems_of.items():
         known = set(stems)
         for other, of_other in stems_of.items():
-            cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in of_other)
-            if folder != other and 2 * sum(bool(known & of_stem) for of_stem in cuts) > len(of_other):
+            few = of_other[:_NAMES]
+            cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in few)
+            if folder != other and 2 * sum(bool(known & of_stem) for of_stem in cuts) > len(few):
                 return folder, other
     return None
 

@@ -66,7 +66,7 @@ def has_few_colors(files: Files, path: str) -> bool:
 def _of_splits(source: Paired, files: Files) -> Proposal:
     """Return the source without splits that have no masks at all; doubt folders that are neither splits nor one per image."""
     image, mask = (compile_pattern(str(text), "init") for text in (source.image, source.mask))
-    paths = [below(folder, name) for folder, names in files.images.items() for name in names]
+    paths = [below(folder, name) for folder, names in files.images.items() for name in names[:FEW]]
     found = [holes for path in paths if mask.match_path(path) is None and (holes := image.match_path(path))]
     with_masks = {holes.get("split", "") for path in paths if (holes := mask.match_path(path))}
     splits = {holes.get("split", "") for holes in found}

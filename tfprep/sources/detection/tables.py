@@ -110,7 +110,6 @@ def _head(files: Files, path: str) -> _Head:
             raise
         return _Head(path, {})
     columns = {} if rows is None else rows.columns
-    anywhere = {name for names in files.images.values() for name in names}
     found: dict[str, bool] = {}
     for column, values in columns.items():
         texts = [
@@ -121,7 +120,7 @@ def _head(files: Files, path: str) -> _Head:
         for suffix in ("", *files.suffixes) if names else ():
             spelled = [f"{name}{suffix}" for name in names]
             place = image_place(files, spelled, path)
-            place = "**" if place is None and anywhere.issuperset(spelled) else place
+            place = "**" if place is None and files.image_names.issuperset(spelled) else place
             if place is not None:
                 hole = f"{{{column}}}" if place or suffix else column
                 found.setdefault(below("**" if place == "**" else literal(place), f"{hole}{suffix}"), are_files)
