@@ -44,14 +44,14 @@ TFPREP = {
     "step": "step", "callback": "python", "processors": "processors", "retracing": "retracing", "remote": "fetch",
     "validation": "validation",
 }  # fmt: skip
-"""By cause the kind that `InputMonitor` names behind tfprep's loader."""
+"""By cause the kind that `InputMonitor` names for tfprep's loader."""
 PLAIN = {**TFPREP, "decode": "map", "disk": "stage"}
-"""Behind plain tf.data: a map decodes, and a generator reads. A memory budget and a store are the loader's own."""
+"""With plain tf.data: a map decodes, and a generator reads. A memory budget and a store are the loader's own."""
 BENCH = {
-    "filling": "copying", "decode": "decoding", "disk": "reading", "python map": "map", "memory": "memory", "step": "step",
+    "filling": "copy", "decode": "decode", "disk": "read", "python map": "python map", "memory": "memory", "step": "step",
     "processors": "processors",
 }  # fmt: skip
-"""By cause what `bench` returns as its limit; of the step the limit of the comparison with it."""
+"""By cause what `bench` names as its limit; of the step the limit of the comparison with it."""
 NOT_STAGED = {
     ("plain", "tensorflow"): {"memory", "remote"},
     ("plain", "jax"): {"memory", "remote", "retracing"},
@@ -337,9 +337,8 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
             batch_size=BATCH, rounds=1, seconds=0.8, changes=False, loader=loader, map_function=sleeping
         )
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
-    if result.against is not None:
-        return result.against.cause, result.against.limit
-    return result.limit.stage, result.limit.words
+    found = result.against or result.limit
+    return found.causes[0], found.limit
 
 
 if __name__ == "__main__":

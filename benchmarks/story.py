@@ -18,9 +18,10 @@ from typing import Any
 import harness
 
 import tfprep
+from tfprep.bench.forms import forms_of
 from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import Budget, Candidate, Measurement, compare
-from tfprep.bench.trial import on_the_fly, strategies
+from tfprep.bench.samples import on_the_fly
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.recipe.file import load_recipe
 
@@ -44,7 +45,7 @@ def as_zstd(path: Path, data: Path) -> tfprep.Recipe:
     """A recipe with all rasters as `Zstd`."""
     recipe = load_recipe(path)
     kinds = {**recipe.source.scan(data).kinds, **recipe.derived_kinds()}
-    return next(one.recipe for one in strategies(recipe, kinds) if one.name == "all as Zstd")
+    return next(one.recipe for one in forms_of(recipe, kinds) if one.name == "all as Zstd")
 
 
 def measured(options: argparse.Namespace, built: Path, packed: Path) -> dict[str, Any]:

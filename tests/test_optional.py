@@ -71,7 +71,7 @@ def test_loader_names_numpy_loader(missing, photos):
 
 
 @pytest.mark.parametrize(
-    "command", [["bench", "{folder}"], ["advise", "{folder}/recipe.py"], ["demo", "--out", "{folder}"]]
+    "command", [["bench", "{folder}"], ["bench", "--forms", "{folder}/recipe.py"], ["demo", "--out", "{folder}"]]
 )
 def test_commands_end_with_one_message(missing, tmp_path, capsys, command):
     (tmp_path / "recipe.py").touch()

@@ -1,4 +1,4 @@
-"""`tfprep bench` and `tfprep advise` on the command line: exit statuses, JSON, wrong usage."""
+"""`tfprep bench` on the command line: exit statuses, JSON, wrong usage."""
 
 import dataclasses
 import json

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.trial import RawSamples, on_the_fly
+from tfprep.bench.samples import RawSamples, on_the_fly
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.errors import LoaderError, SourceError

@@ -51,31 +51,31 @@ def test_the_report_of_a_bench(jpeg_data, tmp_path):
     assert "prefers-color-scheme:dark" in text
     assert f"{result.rounds.images_per_s('loader').median:,.0f}" in text
     assert "limit: " in text
-    widths = [float(width) for width in re.findall(r'style="width: ([0-9.]+)%"', text)]
-    assert len(widths) == len(result.stages.costs) + 3  # the loader from its cache, without it, and the baseline
+    widths = [float(width) for width in re.findall(r'class="s0" style="width: ([0-9.]+)%"', text)]
+    assert len(widths) == 3  # the loader from its cache, without it, and the baseline
+    whiskers = re.findall(r'class="whisker" style="left: ([0-9.]+)%; width: ([0-9.]+)%"', text)
+    assert max(float(left) + float(width) for left, width in whiskers) == pytest.approx(100, abs=0.11)
+    largest = max(result.rounds.images_per_s(name).greatest for name in ("loader", "first epoch", "<b>mine</b>"))
+    assert f"<span>{largest:,.0f}</span></div>" in text  # the end of the axis
     assert "tfprep from its cache: " in text
     assert "tfprep in the first epoch: " in text
-    limiting = result.stages.limit
-    image_ms = 1000 / result.stages.top.images_per_s.median
-    assert f"{limiting.words}: {limiting.share * image_ms:.3g} ms" in text
-    assert widths[result.stages.costs.index(limiting)] == 100.0  # what limits is the longest bar
     printed = "\n".join(lines(result))
+    assert text.count(html.escape(lines(result)[0], quote=False)) == 1
     for part in (
         "images/s",
         "kB of memory per image",
         "MB to the memory of the process",
         "first batch after",
-        "read and decode",
         "limit: ",
-        "with a step of 20.0 ms: ",
+        "limit of the first epoch: ",
+        "with a step of 20.0 ms (which took ",
         "the training waits for input",
         "page cache",
     ):
         assert part in printed
     document = json.loads(figures.read_text())
     assert document["loader"]["memory_bytes"]["image"] == 48 * 48 * 3 + 8
-    assert [step["name"] for step in document["stages"]] == ["reading", "decoding", "batching", "tensorflow"]
-    assert sum(step["share"] for step in document["stages"]) == pytest.approx(1)
+    assert document["limit"]["causes"][0] == result.limit.causes[0]
     assert document["step"]["step_s"] == 0.02
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median

@@ -1,19 +1,22 @@
-"""`bench()`, the function behind `tfprep bench`: the rate of the loader, each stage and the bottleneck, as text and as a page."""
+"""`bench()`, the function of `tfprep bench`: the rate of a loader, what limits it and what would help, as text and as a page.
+
+The loader and its baselines take turns (`rounds`), which gives rates that can be compared. Then an `InputMonitor` watches
+a training whose step takes no time, and names what limits the loader, in the first epoch and with its cache.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.bottleneck import Bottleneck, LoaderFacts, changes_of, explain
+from tfprep.bench.changes import Change, Rates, changes_of
 from tfprep.bench.loaders import Map, check_map, loader_candidate, opened
 from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
-from tfprep.bench.stages import StageCosts, stage_candidates, stage_costs
 from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
@@ -21,8 +24,10 @@ from tfprep.load import Data
 from tfprep.storage.urls import is_remote
 
 LOADER = "loader"
-UNMAPPED = "unmapped"
-"""The loader without the user's `.map`, which is measured beside it where the loader's cache holds all records."""
+FIRST_EPOCH = "first epoch"
+"""The loader without its cache, which is measured beside it where it has one."""
+_STORED = {"decode", "read", "fetch", "filling"}
+"""Limits against which another storage form helps."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,16 @@ class BenchOptions:
 class Bench:
     """The result of a benchmark.
 
-    `cached` is the share of the split's files in the page cache at the start, or None where the system does not tell.
-    `settings` is the loader's own report of what it chose. `baselines` are the names of the other candidates.
+    Attributes:
+        folder, split, samples, options, machine: What was measured, and where.
+        cached: The share of the split's files in the page cache at the start; None where the system does not tell.
+        settings: The loader's own report of what it chose.
+        rounds: The rates of all candidates.
+        limit: The loader as fast as it can: what limits it.
+        first_epoch: The same without its cache; equal to `limit` where it has none.
+        changes: Other storage forms that would help the first epoch, the best first.
+        baselines: The names of the other candidates.
+        against: The loader beside a step.
     """
 
     folder: Path
@@ -86,12 +99,20 @@ class Bench:
     cached: float | None
     settings: Mapping[str, Any]
     rounds: Rounds
-    stages: StageCosts
-    limit: Bottleneck
+    limit: Training
+    first_epoch: Training
+    changes: tuple[Change, ...]
     baselines: tuple[str, ...] = ()
     against: Training | None = None
 
+    @property
+    def uncached(self) -> str:
+        """The candidate that reads and decodes each record."""
+        return FIRST_EPOCH if FIRST_EPOCH in self.rounds.measurements else LOADER
+
     def as_json(self) -> dict[str, Any]:
+        """Return all figures."""
+        rates = self.rounds.as_json()
         return {
             "dataset": str(self.folder),
             "split": self.split,
@@ -104,12 +125,12 @@ class Bench:
             "other_programs": self.rounds.others,
             "warning": self.rounds.busy,
             "settings": dict(self.settings),
-            "loader": self.rounds.as_json()[LOADER],
-            "stages": self.stages.as_json(),
-            "limit": {**asdict(self.limit), "lines": self.limit.lines()},
+            "loader": rates[LOADER],
+            "limit": asdict(self.limit),
+            "first_epoch": {**rates[self.uncached], **asdict(self.first_epoch)},
+            "changes": [asdict(change) for change in self.changes],
             "against": {
-                name: {**self.rounds.as_json()[name], "ratio": asdict(self.rounds.ratio(LOADER, name))}
-                for name in self.baselines
+                name: {**rates[name], "ratio": asdict(self.rounds.ratio(LOADER, name))} for name in self.baselines
             },
             "step": None if self.against is None else asdict(self.against),
         }
@@ -122,7 +143,7 @@ def bench(
     baselines: Sequence[Candidate] = (),
     step_s: float | None = None,
 ) -> Bench:
-    """Measure the loader, its stages and the baselines in turns. Imports TensorFlow.
+    """Measure the loader and the baselines in turns, and what limits the loader. Imports TensorFlow.
 
     Args:
         data: An opened dataset, or its folder.
@@ -131,7 +152,7 @@ def bench(
         step_s: Length of a training step to compare with, in seconds.
 
     Returns:
-        All measurements, the cost of each stage and the bottleneck.
+        All measurements, and what limits.
 
     Raises:
         DatasetError: If the dataset is missing, incomplete or has no sample in the split.
@@ -142,49 +163,44 @@ def bench(
     split = options.split or next(iter(data.splits))
     files = files_of(data, split)
     cached, machine = cached_share(files), this_machine(data.path)
-    size, function = options.batch_size, options.map_function
-    loader = loader_candidate(data, split, size, name=LOADER, map_function=function, **options.loader)
-    if function is not None:
+
+    def candidate(name: str, **changed: Any) -> Candidate:
+        given: dict[str, Any] = {**options.loader, **changed}
+        made = loader_candidate(data, split, options.batch_size, name=name, map_function=options.map_function, **given)
+        return _colder(made, files) if options.cold else made
+
+    loader = candidate(LOADER)
+    if options.map_function is not None:
         check_map(loader)
-    settings, python, floats = settings_of(loader)
-    cache = settings.get("cache", {})
-    keeps_all = cache.get("kind") == "decoded" and cache.get("capacity", 0) >= cache.get("of", 1)
-    candidates = [*stage_candidates(data, split, size, function, **options.loader), loader, *baselines]
-    if function is not None and keeps_all:
-        candidates.append(loader_candidate(data, split, size, name=UNMAPPED, **options.loader))
-    if options.cold:
-        candidates = [_colder(candidate, files) for candidate in candidates]
-    rounds = compare(candidates, options.budget)
-    stages = stage_costs(rounds)
-    others = rounds.others or 0.0
-    full = keeps_all and rounds.settled(LOADER)
-    mapped = full and UNMAPPED in rounds.measurements
-    facts = LoaderFacts(
-        batch_size=size,
-        prefetch=None
-        if options.loader.get("prefetch") or cache.get("kind") == "decoded"
-        else settings.get("memory", {}).get("prefetch"),
-        cache="full" if full else "filling" if keeps_all else "",
-        map_share=max(0.0, 1 - rounds.ratio(LOADER, UNMAPPED).median) if mapped else 0.0,
-        python=python,
-        floats=floats,
-        images_per_s=rounds.images_per_s(LOADER).median,
-        cores=rounds.of(LOADER, "cores").median,
-        starved=rounds.of(LOADER, "starved").median or None,
-    )
+    settings = _settings_of(loader)
+    keeps = settings["cache"]["kind"] != "none"
+    uncached = candidate(FIRST_EPOCH, cache=False) if keeps else loader
+    rounds = compare([loader, *([uncached] if keeps else []), *baselines], options.budget)
+
+    def training(of: Candidate, seconds: float, step: float = 0.0, tolerated: float = 0.0) -> Training:
+        return train_with_step(of, step, seconds=seconds, tolerated=tolerated)
+
+    limit = training(loader, options.budget.seconds)
+    first = training(uncached, options.budget.seconds) if keeps else limit
+    against = None if step_s is None else training(loader, options.training_s, step_s, options.tolerated)
+    changes: tuple[Change, ...] = ()
     # No recipe stores what an index refers to in another form.
-    rebuilt = options.changes and data.manifest.imported is None and not full
-    changes = changes_of(data, split, stages, machine.cores * (1 - others)) if rebuilt else []
-    limit = explain(stages, machine.cores, changes, others, facts)
-    names = tuple(candidate.name for candidate in baselines)
-    result = Bench(
-        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, stages, limit, names
-    )
-    if step_s is None:
-        return result
-    return replace(
-        result, against=train_with_step(loader, step_s, seconds=options.training_s, tolerated=options.tolerated)
-    )
+    if options.changes and data.manifest.imported is None and _STORED & set(first.causes):
+        rates = _rates(data, split, first, rounds.of(uncached.name, "cpu_ms").median, machine.cores)
+        changes = changes_of(data, split, rates)
+    return Bench(
+        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, limit, first, changes,
+        tuple(one.name for one in baselines), against,
+    )  # fmt: skip
+
+
+def _rates(data: Data, split: str, first: Training, cpu_ms: float, cores: int) -> Rates:
+    info, counted = data.split(split), first.counted
+    record = info.bytes / (info.samples * info.variants)
+    images = max(1.0, counted.get("records_read", 1.0))
+    reads = "read" in first.causes and counted.get("read_s", 0.0) > 0
+    rate = images * record * counted.get("threads", 1.0) / counted["read_s"] if reads else float("inf")
+    return Rates(cpu_ms, 1000 * counted.get("decode_s", 0.0) / images, record, rate, cores)
 
 
 def files_of(data: Data, split: str) -> list[Path]:
@@ -204,21 +220,16 @@ def files_of(data: Data, split: str) -> list[Path]:
     return files
 
 
-def settings_of(candidate: Candidate) -> tuple[dict[str, Any], bool, int]:
-    """A loader's report before it reads, without counters; whether its `.map` calls Python; how many of its arrays are cast."""
-    from tfprep.load.tensorflow.private import datasets_behind, python_functions
-    from tfprep.train.monitor.pipeline import float_arrays
-
+def _settings_of(candidate: Candidate) -> dict[str, Any]:
+    """Return a loader's report before it reads, without counters."""
     iteration: Any = candidate.open()
     try:
         report = dict(iteration.loader.report())
-        python = any(python_functions(dataset) for dataset in datasets_behind(iteration.batches))
-        floats = float_arrays(iteration.loader, iteration.loader)
     finally:
         iteration.close()
     report.pop("stats", None)
     report["cache"] = {name: value for name, value in report["cache"].items() if name not in ("records", "bytes")}
-    return report, python, floats
+    return report
 
 
 def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:
@@ -233,19 +244,20 @@ def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:
 
 
 def lines(bench: Bench) -> list[str]:
-    """The result as lines of text."""
+    """Return the result as lines of text."""
     return [*_head(bench), *(f"  {line}" for line in _body(bench))]
 
 
 def _head(bench: Bench) -> Iterator[str]:
     rounds, options = bench.rounds, bench.options
-    rate, first = rounds.images_per_s(LOADER), rounds.of(LOADER, "first_batch_s")
+    first = rounds.of(LOADER, "first_batch_s")
     memory, cores = rounds.memory_bytes(LOADER), rounds.of(LOADER, "cores").median
     medians = f"medians of {options.rounds} rounds" if options.rounds > 1 else "one round"
     yield (
         f"{bench.folder}, {bench.split}, batches of {options.batch_size}: {medians} of {options.seconds:g} s (least to greatest)"
     )
-    yield f"  {_whole(rate)} images/s, {rounds.of(LOADER, 'bytes_per_s').median / 1e6:,.0f} MB/s into memory"
+    delivered_mb = rounds.of(LOADER, "bytes_per_s").median / 1e6
+    yield f"  {_whole(rounds.images_per_s(LOADER))} images/s, {delivered_mb:,.0f} MB/s into memory"
     yield f"  first batch after {first.median:.2f} s ({first.least:.2f} to {first.greatest:.2f})"
     yield (
         f"  {rounds.of(LOADER, 'cpu_ms').median:.3g} ms of CPU and {memory['image'] / 1e3:,.0f} kB of memory per image; "
@@ -255,31 +267,22 @@ def _head(bench: Bench) -> Iterator[str]:
         f"  the loader adds {memory['added'] / 1e6:,.0f} MB to the memory of the process, which reaches "
         f"{memory['peak'] / 1e6:,.0f} MB"
     )
-    cache = bench.settings.get("cache", {})
-    if cache.get("kind", "none") != "none":
-        capacity, records = cache.get("capacity"), cache.get("of", 0)
-        share = "" if capacity is None else "all " if capacity >= records else f"{capacity / records:.0%} of the "
-        filling = "" if rounds.settled(LOADER) else "; the cache was still filling, so later epochs are faster"
+    cache = bench.settings["cache"]
+    if cache["kind"] != "none":
+        capacity, records = cache.get("capacity", 0), cache.get("of", 0)
+        share = "all " if capacity >= records else f"{capacity / records:.0%} of the "
+        filling = "" if rounds.settled(LOADER) else "; it was still filling, so later epochs are faster"
         yield (
-            f"  the loader keeps {share}records {cache['kind']} in memory; the stages below are those of the first epoch{filling}"
+            f"  the cache keeps {share}records {cache['kind']} in memory{filling}; the first epoch reaches "
+            f"{_whole(rounds.images_per_s(FIRST_EPOCH))} images/s"
         )
 
 
 def _body(bench: Bench) -> Iterator[str]:
-    rows = [
-        (
-            one.words,
-            f"{one.images_per_s.median:,.0f}",
-            f"{one.cpu_ms.median:.3g}",
-            f"{one.cores.median:.1f}",
-            f"{one.share:.0%}",
-        )
-        for one in bench.stages.costs
-    ]
-    yield from _table([("each stage adds", "images/s", "CPU ms", "cores", "of the time"), *rows])
-    first, *rest = bench.limit.lines()
-    yield f"limit: {first}"
-    yield from (f"  {line}" for line in rest)
+    yield f"limit: {bench.limit.limit}"
+    if bench.uncached == FIRST_EPOCH:
+        yield f"limit of the first epoch: {bench.first_epoch.limit}"
+    yield from (f"  {change.words}" for change in bench.changes)
     if bench.baselines:
         compared = []
         for name in bench.baselines:
@@ -315,62 +318,44 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 # --- the page
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A bar of the page: from 0 to the median, with a whisker from the least to the greatest value, in percent of the axis."""
+
+    name: str
+    value: str
+    length: float
+    whisker: tuple[float, float]
+
+
 def write_report(bench: Bench, path: Path) -> list[Path]:
     """Write the page to `path`, and the figures as JSON to a file of the same name. Returns both paths."""
     figures = path.with_suffix(".json")
-    text = lines(bench)
-    kind = bench.settings.get("cache", {}).get("kind", "none")
-    where = "" if kind == "none" else " from its cache" if bench.rounds.settled(LOADER) else " while its cache fills"
-    page_bars = [_stage_bars(bench), _rate_bars(bench, where)]
+    axis, bars = _rate_bars(bench)
     page = render(
         "bench/report.html.j2",
         title=f"{bench.folder.name}, {bench.split}: bench",
-        verdict=[f"{_whole(bench.rounds.images_per_s(LOADER))} images/s{where}", *bench.limit.lines()]
-        + (bench.against.lines() if bench.against else []),
-        bars=page_bars,
-        text="\n".join(text),
+        axis=axis,
+        bars=bars,
+        text="\n".join(lines(bench)),
     )
     path.write_text(page, encoding="utf-8")
     figures.write_text(json.dumps(bench.as_json(), indent=1, default=str), encoding="utf-8")
     return [path, figures]
 
 
-Bars = tuple[str, list[tuple[str, str, float, str]]]
-"""A title, and rows of a name, a value in words, the length of the bar in percent, and a note."""
-
-
-def _stage_bars(bench: Bench) -> Bars:
-    """The time that each stage adds to an image: a rate would make the slowest stage the shortest bar."""
-    image_ms = 1000 / bench.stages.top.images_per_s.median
-    largest = max(one.share for one in bench.stages.costs)
-    rows = [
-        (
-            one.words,
-            f"{one.share * image_ms:.3g} ms",
-            100 * one.share / largest,
-            f"{one.share:.0%} of the time; {_whole(one.images_per_s)} images/s up to here",
-        )
-        for one in bench.stages.costs
-    ]
-    return f"Milliseconds an image that each stage adds, without the loader's cache: {image_ms:.3g} in all", rows
-
-
-def _rate_bars(bench: Bench, where: str) -> Bars:
-    rates = {f"tfprep{where}": bench.rounds.images_per_s(LOADER)}
-    if where:
-        rates["tfprep in the first epoch"] = bench.stages.top.images_per_s
-    notes = {}
-    for name in bench.baselines:
-        rates[name] = bench.rounds.images_per_s(name)
-        notes[name] = f"; tfprep is {bench.rounds.ratio(LOADER, name).median:.2f} times as fast"
+def _rate_bars(bench: Bench) -> tuple[list[str], list[Bar]]:
+    """Return the marks of the axis, and the bars."""
+    cached = " from its cache" if bench.uncached == FIRST_EPOCH else ""
+    rates = {f"tfprep{cached}": bench.rounds.images_per_s(LOADER)}
+    if cached:
+        rates["tfprep in the first epoch"] = bench.rounds.images_per_s(FIRST_EPOCH)
+    rates |= {name: bench.rounds.images_per_s(name) for name in bench.baselines}
     largest = max(rate.greatest for rate in rates.values())
-    rows = [
-        (
-            name,
-            f"{rate.median:,.0f} images/s",
-            100 * rate.median / largest,
-            f"({rate.least:,.0f} to {rate.greatest:,.0f}){notes.get(name, '')}",
+    bars = [
+        Bar(
+            name, _whole(rate), 100 * rate.median / largest, (100 * rate.least / largest, 100 * rate.greatest / largest)
         )
         for name, rate in rates.items()
     ]
-    return "Images per second", rows
+    return [f"{share * largest:,.0f}" for share in (0, 0.25, 0.5, 0.75, 1)], bars

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -33,24 +33,30 @@ class Training:
     Attributes:
         step_s: Seconds that a step sleeps; None with a model.
         steps: Steps that count.
+        took_s: Seconds between the waits of a step: its own length, and what the machine added.
         images_per_s: Its rate.
         share: Share (0 to 1) of the time that was spent waiting for input.
         wait_p50_s, wait_p99_s: Percentiles of the waits for a batch.
-        cause: The kind of what limits, as `InputMonitor` names it: "step" where it hardly waits.
+        causes: The kinds of what limits, as `InputMonitor` names them, the first most: "step" where it hardly waits.
         limit: What limits, with its evidence and advice.
+        counted: The loader's counters over the training.
     """
 
     step_s: float | None
     steps: int
+    took_s: float
     images_per_s: float
     share: float
     wait_p50_s: float
     wait_p99_s: float
-    cause: str
+    causes: tuple[str, ...]
     limit: str
+    counted: Mapping[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        what = "your model" if self.step_s is None else f"a step of {1000 * self.step_s:.1f} ms"
+        what = "your model"
+        if self.step_s is not None:
+            what = f"a step of {1000 * self.step_s:.1f} ms (which took {1000 * self.took_s:.1f} ms here)"
         return [
             f"with {what}: {self.images_per_s:,.0f} images/s; the training waits for input {self.share:.1%} of the time",
             f"  wait for a batch: {1000 * self.wait_p50_s:.2f} ms median, {1000 * self.wait_p99_s:.2f} ms at the 99th percentile",
@@ -75,12 +81,14 @@ def _training(monitor: Any, step_s: float | None) -> Training:
     return Training(
         step_s=step_s,
         steps=waits.batches,
+        took_s=(waits.window_s - waits.waited_s) / waits.batches,
         images_per_s=waits.images_per_s or 0.0,
         share=waits.share or 0.0,
         wait_p50_s=waits.quantile_ms(50) / 1000,
         wait_p99_s=waits.quantile_ms(99) / 1000,
-        cause=total.causes[0].kind,
+        causes=tuple(cause.kind for cause in total.causes),
         limit=in_words(total.causes),
+        counted=total.spent.readers,
     )
 
 
@@ -91,7 +99,7 @@ def train_with_step(
 
     Args:
         candidate: The loader, as `loader_candidate` makes it.
-        step_s: Length of the step, in seconds.
+        step_s: Length of the step, in seconds; 0 takes batches as fast as they come.
         seconds: Length of the loop.
         tolerated: The share of waiting (0 to 1) up to which the step is what limits.
     """

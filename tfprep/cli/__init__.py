@@ -30,10 +30,8 @@ COMMANDS = {
     "diff": "Compare two datasets by keys and digests.",
     "show": "Draw samples of a dataset with their variants, masks and maps.",
     "bench": "Measure how fast a dataset loads and what limits it.",
-    "advise": "Recommend how to store a dataset, from measurements on a sample.",
     "init": "Inspect a folder and write a recipe for it.",
     "doctor": "Print what is installed, what this machine offers and what to change.",
-    "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Make data, build it, draw it and train on it.",
 }
 _MODULES = {
@@ -41,7 +39,7 @@ _MODULES = {
     "init": ("init",),
     "files": ("index", "verify", "clean", "export"),
     "content": ("info", "check", "stats", "diff", "show"),
-    "measure": ("bench", "advise", "doctor", "completion", "demo"),
+    "measure": ("bench", "doctor", "demo"),
 }
 
 _COLLECT_AFTER = 10_000

@@ -1,4 +1,4 @@
-"""The commands that measure, `tfprep bench`, `advise`, `doctor` and `demo`, and `completion`."""
+"""The commands that measure: `tfprep bench`, `doctor` and `demo`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from click.shell_completion import get_completion_class
 
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, POSITIVE, byte_count, json_option, named, option, share
+from tfprep.cli.options import FILE, PATH, POSITIVE, byte_count, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.optional import require_package
 
 if TYPE_CHECKING:
-    from tfprep.bench.advise import Advice, Prediction
+    from tfprep.bench.forms import Advice, Prediction
     from tfprep.bench.rounds import Candidate
     from tfprep.bench.run import BenchOptions
     from tfprep.builder import BuildSummary
@@ -64,17 +63,36 @@ _NOT_AT_URL = {
     "'on-the-fly' is --recipe computed in every epoch. Repeatable.",
 )
 @option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
-@option("--data", type=PATH, help="Folder of the recipe's raw files. [default: as for build]")
+@option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
+@option(
+    "--forms",
+    is_flag=True,
+    help="Compare storage forms: FOLDER is a recipe's file, of which a sample is built in each form.",
+)
+@option(
+    "--form",
+    multiple=True,
+    metavar="NAME",
+    help="With --forms, a form to measure, by its name in the table; repeatable.",
+)
+@option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
+@option(
+    "--disk", type=byte_count, metavar="BYTES", help="With --forms, the largest size of the dataset, for example 200GB."
+)
+@option("--hours", type=POSITIVE, help="With --forms, the longest time of the build, in hours.")
 @option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
 
-    At a URL: what an epoch fetches, what the link delivers, and whether the link limits.
+    At a URL: what an epoch fetches, what the link delivers, and whether the link limits. With --forms: size, rate and build time
+    of the whole dataset in each storage form, predicted from a sample, and which one to take.
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
     from tfprep.storage.urls import folder_at, is_remote
 
+    if flags["forms"]:
+        return _forms(Path(folder), as_json, flags)
     place, step_s = folder_at(folder), _step_s(flags)
     step = flags["step_ms"] or flags["images_per_second"] or flags["model_name"]
     if fail_if_waiting is not None and not step:
@@ -162,16 +180,17 @@ def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
 def _baseline(name: str, folder: Path, options: BenchOptions, flags: dict[str, Any]) -> Candidate:
     """Return the pipeline that the loader is compared with."""
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.trial import on_the_fly
+    from tfprep.bench.samples import on_the_fly
     from tfprep.load import open as open_data
     from tfprep.recipe.file import data_root, load_recipe
+    from tfprep.sources.raw import raw_root
 
     if name != "on-the-fly":
         make = named(name)
         return Candidate(name, lambda: _repeated(name, make))
     if flags["recipe"] is None:
         raise click.UsageError("--against on-the-fly computes the recipe in every epoch: name its file with --recipe")
-    recipe, root = load_recipe(flags["recipe"]), flags["data"] or data_root(flags["recipe"])
+    recipe, root = load_recipe(flags["recipe"]), raw_root(flags["data"] or data_root(flags["recipe"]))
     split = options.split or next(iter(open_data(folder).splits))
     return Candidate(name, lambda: iter(on_the_fly(recipe, root, split, options.batch_size)))
 
@@ -186,48 +205,30 @@ def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         yield from batches
 
 
-@click.command("advise")
-@click.argument("recipe", type=PATH)
-@option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
-@option("--images-per-second", type=POSITIVE, help="Rate that the loader should reach.")
-@option("--disk", type=byte_count, metavar="BYTES", help="Largest size of the dataset, for example 200GB.")
-@option("--hours", type=POSITIVE, help="Longest time of the build, in hours.")
-@option("--samples", type=click.IntRange(16), default=200, help="Number of samples to measure.")
-@option("--split", default="train")
-@option("--strategy", multiple=True, metavar="NAME",
-        help="Strategy to measure, by its name in the table; repeatable. [default: all]")  # fmt: skip
-@json_option
-def advise_command(
-    recipe: Path, data: str | None, samples: int, split: str, strategy: tuple[str, ...], as_json: bool, **goals: Any
-) -> None:
-    """Recommend how to store the data of RECIPE.
-
-    Every strategy is built and loaded on a sample; size, rate and build time of the whole dataset are predicted from it.
-    """
-    from tfprep.bench.advise import Goals, advise
+def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
+    """Compare storage forms of a recipe on a sample."""
+    from tfprep.bench.forms import Goals, compare_forms
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.sources.raw import raw_root
 
-    start_tensorflow("tfprep advise")
-    required = Goals(goals["images_per_second"], goals["disk"], goals["hours"])
-    root = raw_root(data or data_root(recipe))
-    with tempfile.TemporaryDirectory(prefix="tfprep-advise-") as scratch:
+    start_tensorflow("tfprep bench")
+    goals = Goals(flags["images_per_second"], flags["disk"], flags["hours"])
+    root = raw_root(flags["data"] or data_root(recipe))
+    with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
         tell = None if as_json else lambda line: text.echo(line, err=True)
-        advice = advise(
-            load_recipe(recipe), root, Path(scratch), required,
-            samples=samples, split=split, only=strategy, on_progress=tell,
+        advice = compare_forms(
+            load_recipe(recipe), root, Path(scratch), goals,
+            samples=flags["samples"], split=flags["split"] or "train", only=flags["form"], on_progress=tell,
         )  # fmt: skip
     text.print_result(as_json, advice.as_json(), _advice(advice))
+    return 0
 
 
 def _advice(advice: Advice) -> Iterator[str]:
     yield f"{text.number(advice.samples, 'sample')}, predicted from a sample of {advice.measured_on:,}:"
-    yield text.table([("strategy", "images/s", "disk", "build"), *map(_row, advice.predictions)])
+    yield text.table([("form", "images/s", "disk", "build"), *map(_row, advice.predictions)])
     yield f"Recommended: {advice.chosen} ({advice.reason})."
     yield from (f"  {line}" for line in (*advice.lines, *(loss.words for loss in advice.lost)))
-    if advice.variants:
-        yield "With more variants:"
-        yield text.table([_row(one) for one in advice.variants])
     yield from (f"left out: {name}: {why}" for name, why in advice.left_out.items())
     if any(one.estimated for one in advice.predictions):
         yield "* estimated from the CPU time of the inputs that would be computed during training"
@@ -237,7 +238,7 @@ def _advice(advice: Advice) -> Iterator[str]:
 
 def _row(one: Prediction) -> tuple[object, ...]:
     rate = f"{one.images_per_s:,.0f}{'*' if one.estimated else ''}"
-    return one.strategy, rate, text.size(one.disk_bytes), text.duration(one.build_s)
+    return one.form, rate, text.size(one.disk_bytes), text.duration(one.build_s)
 
 
 MARKS = {"ok": "     ", "note": "note ", "problem": "FAIL "}
@@ -249,8 +250,7 @@ MARKS = {"ok": "     ", "note": "note ", "problem": "FAIL "}
 def doctor_command(folder: str, as_json: bool) -> int:
     """Print what is installed, what this machine offers and what to change.
 
-    Measures the disk of FOLDER (default: this folder) with a file of 256 MB, which is removed. The exit status is 1 if there is a
-    problem.
+    FOLDER is where datasets are to be. The exit status is 1 if there is a problem.
     """
     from tfprep.bench.doctor import examine
 
@@ -353,7 +353,7 @@ def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
     """Images per second of the loader, and of the same recipe computed during training, measured in turns."""
     from tfprep.bench.loaders import loader_candidate
     from tfprep.bench.rounds import Budget, Candidate, compare
-    from tfprep.bench.trial import on_the_fly
+    from tfprep.bench.samples import on_the_fly
     from tfprep.demo.recipe import RECIPE
     from tfprep.demo.train import BATCH
     from tfprep.load import open as open_data
@@ -365,18 +365,3 @@ def _compare(raw: Path, built: Path, say: Say) -> dict[str, float]:
     ratio = rounds.ratio("tfprep", "on_the_fly").median
     say(f"   on the fly {rates['on_the_fly']:,.0f} images/s, tfprep {rates['tfprep']:,.0f} images/s: {ratio:.0f} times")
     return {**rates, "ratio": ratio}
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion_command(shell: str) -> None:
-    """Print the script that completes commands and options in SHELL.
-
-    Load it when the shell starts: `eval "$(tfprep completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc,
-    `tfprep completion fish | source` in ~/.config/fish/config.fish.
-    """
-    from tfprep.cli import tfprep
-
-    maker = get_completion_class(shell)
-    assert maker is not None, "click knows the three shells"
-    click.echo(maker(tfprep, {}, "tfprep", "_TFPREP_COMPLETE").source())

@@ -182,7 +182,7 @@ def _working(spent: Sample) -> Cause:
     read_s, decode_s = counted["read_s"], counted["decode_s"]
     busy = f"limits: the loader's threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding on {threads:.0f} threads"
     if read_s <= decode_s:
-        advice = "Store smaller images or a codec that decodes faster (tfprep advise measures them)"
+        advice = "Store smaller images or a codec that decodes faster (tfprep bench --forms measures them)"
         advice += ", or give the job more processors"
         if threads < spent.machine.cpus:
             advice = f"Raise threads: {threads:.0f} of {spent.machine.cpus} processors decode"
@@ -342,10 +342,12 @@ class TrainingSummary:
     Attributes:
         waits: All waits, as those of one window.
         causes: What limits, the first most.
+        spent: Where the time went (see `Sample.since`).
     """
 
     waits: Waits
     causes: tuple[Cause, ...]
+    spent: Sample
 
     def in_words(self) -> str:
         """Return two lines."""
@@ -370,6 +372,6 @@ def summary(waits: Waits, spent: Sample, wait_share: float) -> TrainingSummary:
     others = _others_cause(spent, _lost(spent), "it") if share <= wait_share else None
     of_step = step_causes(share, waits.window_s, waits.batches, spent, others)
     if share <= wait_share:
-        return TrainingSummary(waits, tuple(of_step))
+        return TrainingSummary(waits, tuple(of_step), spent)
     larger = [cause for cause in of_step if cause.share > share]
-    return TrainingSummary(waits, (*larger, *input_causes(spent, waits.waited_s)))
+    return TrainingSummary(waits, (*larger, *input_causes(spent, waits.waited_s)), spent)
