@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _REVERSING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Marks that reverse the direction of writing: `photo<U+202E>gpj.exe` shows as `photoexe.jpg`."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
@@ -38,3 +40,10 @@ def printable(text: str) -> str:
     bytes of a file name that are not UTF-8, `\\udcff`.
     """
     return text.translate(_ESCAPED).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines of aligned columns: the first one to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return ["  ".join(cells).rstrip() for cells in lines]

@@ -11,10 +11,11 @@ from PIL import Image, ImageFont
 
 from tests.commands import status_of
 from tests.dataset.conftest import LABELS, flip
-from tfprep import codecs
+from tfprep import Recipe, build, codecs, derive, sources
+from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import _caption, _words, _wrapped, class_colors, contact_sheet
+from tfprep.dataset.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import read_index, read_records
 
@@ -211,6 +212,15 @@ def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, caps
     assert "sheet.gif cannot be written (" in capsys.readouterr().err
 
 
+def test_splits_are_printed_as_a_table_and_compare_as_a_mapping(data):
+    first, train, val = repr(data.splits).splitlines()
+    assert first.split() == ["split", "samples", "variants", "shards", "size"]
+    assert train.split()[:4] == ["train", "30", "3", "3"]
+    assert val.split()[:4] == ["val", "12", "1", "1"]
+    assert len(first) == len(train) == len(val)
+    assert data.splits == data.manifest.splits
+
+
 def test_class_colors_are_distinct():
     colors = class_colors(range(40))
     assert len({tuple(color) for color in colors.tolist()}) == 40
@@ -229,6 +239,41 @@ def test_a_contact_sheet_of_any_class_numbers(make_dataset):
     sheet = np.asarray(contact_sheet(open_dataset(str(made.path)), "train", samples=2, panel_px=32))
     for color in class_colors([-5, 0, 1 << 40]):
         assert (sheet == color).all(2).sum() > 100
+
+
+def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset):
+    def make(rng, number):
+        boxes = np.array([[4, 4, 20, 20], [30, 6, 44, 22]], np.float32)
+        return {"image": np.full((32, 48, 3), 99, np.uint8), "boxes": boxes, "box_labels": np.array([1, 2])}
+
+    kinds = {"image": "image", "boxes": "boxes", "box_labels": "label"}
+    codec = {"image": codecs.Raw(), "boxes": codecs.Scalar(), "box_labels": codecs.Scalar()}
+    made = make_dataset(samples={"train": 2}, fields=tuple(kinds), make=make, kinds=kinds, codec=codec)
+    data = open_dataset(str(made.path))
+    sheet = np.asarray(contact_sheet(data, "train", samples=2, panel_px=48))
+    ends = [int(np.flatnonzero((sheet == color).all(2).any(1))[-1]) for color in class_colors([1, 2])]
+    drawn = int(np.flatnonzero((sheet == 99).all(2).any(1))[-1])
+    assert min(ends) > drawn, "the legend is below the pictures"
+    marked = marked_image(data, next(data.samples("train")))
+    assert (marked[4, 4:20] == class_colors([1])).all()
+    assert (marked[6, 30:44] == class_colors([2])).all()
+
+
+def test_the_channels_of_click_maps_are_captioned(tmp_path):
+    raw = tmp_path / "raw"
+    for name in ("train", "trainmask"):
+        (raw / name).mkdir(parents=True)
+        picture = np.zeros((40, 40, 3) if name == "train" else (40, 40), np.uint8)
+        picture[10:30, 10:30] = 1
+        Image.fromarray(picture).save(raw / name / "0.png")
+    recipe = Recipe(
+        "clicks", sources.Paired(image="{split}/*.png", mask="{split}mask/*.png"),
+        {"image": codecs.Png(), "clicks": codecs.Zstd()}, derive={"clicks": derive.Clicks(sets=2)},
+    )  # fmt: skip
+    build(recipe, tmp_path / "out", raw, options=BuildOptions(workers=0))
+    data = open_dataset(tmp_path / "out")
+    titles = [panel.title.partition(":")[0] for panel in _panels(data, next(data.samples("train")), 0)]
+    assert titles == ["image", *["clicks, positive", "clicks, negative"] * 2]
 
 
 def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_color_and_ends_its_lines_between_words(data):

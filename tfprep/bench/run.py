@@ -22,6 +22,7 @@ from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
+from tfprep.units import aligned
 
 LOADER = "loader"
 FIRST_EPOCH = "first epoch"
@@ -289,7 +290,7 @@ def _body(bench: Bench) -> Iterator[str]:
             ratio, rate = bench.rounds.ratio(LOADER, name), bench.rounds.images_per_s(name).median
             times = f"{ratio.median:.2f} times"
             compared.append((name, f"{rate:,.0f}", times, f"({ratio.least:.2f} to {ratio.greatest:.2f})"))
-        yield from _table([("baseline", "images/s", "tfprep is faster by", ""), *compared])
+        yield from aligned([("baseline", "images/s", "tfprep is faster by", ""), *compared])
     if bench.against is not None:
         yield from bench.against.lines()
     share = "unknown" if bench.cached is None else f"{bench.cached:.0%} in the page cache at the start"
@@ -301,18 +302,6 @@ def _body(bench: Bench) -> Iterator[str]:
 
 def _whole(spread: Spread) -> str:
     return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as aligned columns: the first one to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 # --- the page

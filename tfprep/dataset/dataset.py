@@ -36,6 +36,7 @@ from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import FileIdentity, regular_identities, regular_identity
 from tfprep.storage.urls import PathOrUrl, file_size, is_remote, listed_sizes, open_file
+from tfprep.units import aligned, size
 
 _ROWS = 8192
 """Rows of `locations.bin` that are looked up at a time."""
@@ -45,6 +46,21 @@ def check_no_link(folder: Path) -> None:
     """Raise DatasetError where the folder of added fields is a link: it may lead to any folder of the user's."""
     if not is_remote(folder) and folder.is_symlink():
         raise DatasetError(f"{folder} is a link; added fields lie in a folder of the dataset: copy the folder itself")
+
+
+class Splits(dict[str, SplitInfo]):
+    """Splits by name, which are printed as a table."""
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table, with its heads."""
+        rows = [
+            (name, f"{one.samples:,}", f"{one.variants}", f"{one.shards}", size(one.bytes))
+            for name, one in self.items()
+        ]
+        return [("split", "samples", "variants", "shards", "size"), *rows]
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned(self.rows()))
 
 
 @dataclass(frozen=True)
@@ -87,8 +103,8 @@ class Dataset:
 
     @property
     def splits(self) -> Mapping[str, SplitInfo]:
-        """The splits by name."""
-        return self.manifest.splits
+        """The splits by name; printed, they are a table."""
+        return Splits(self.manifest.splits)
 
     @cached_property
     def infos(self) -> Mapping[str, FieldInfo]:

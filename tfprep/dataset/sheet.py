@@ -2,7 +2,7 @@
 
 The sheet is drawn from the stored records, so that it shows a wrong augmentation or a shifted mask. Each variant has a panel for
 the image, one for the image under its mask's classes, and one for every channel of a map. Boxes and points are drawn on the
-image; labels and texts are to the left.
+image, boxes in the color of their class; labels and texts are to the left, and the names of the colors at the bottom.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from tfprep import derive
 from tfprep.dataset.dataset import Dataset
 from tfprep.dataset.index import inspected
 from tfprep.errors import DatasetError
@@ -27,6 +28,7 @@ _CAPTION_VALUES, _CAPTION_LETTERS = 16, 200
 _PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
 _MASK_SHARE = 0.55
 _MOST_COLUMNS, _MOST_CHANNELS = 18, 4
+_MOST_NAMES, _NAME_LETTERS = 60, 40
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,14 @@ def contact_sheet(
     keys = [column[position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
     rows, words = [], []
+    legend = sorted({one for of_variant in read for sample in of_variant for one in _drawn_classes(data, sample)})
     for n, key in enumerate(keys):
         lines = [list(_panels(data, of_variant[n], v)) for v, of_variant in enumerate(read)]
         if sum(map(len, lines)) <= _MOST_COLUMNS:  # side by side, else one below the other
             lines = [[panel for panels in lines for panel in panels]]
         rows += lines
         words += [_words(data, key, read[0][n]), *([] for _ in lines[1:])]
-    return _draw(f"{data.name}, {split}", rows, words, panel_px)
+    return _draw(f"{data.name}, {split}", rows, words, panel_px, [(name, number) for _, number, name in legend])
 
 
 # --- panels ---------------------------------------------------------------------------------------------------------
@@ -95,7 +98,34 @@ def _panels(data: Dataset, sample: Mapping[str, Any], variant: int) -> Iterator[
             yield Panel(f"{title}{name}", colors)
         elif spec.kind == "map":
             outlines = [_outline(sample[mask]) for mask, of in fields.items() if of.kind == "mask"]
-            yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines)
+            yield from _map_panels(f"{title}{name}", np.asarray(sample[name]), outlines, _channels_of(data, name))
+
+
+def _channels_of(data: Dataset, name: str) -> Sequence[str]:
+    """Return the names of a map's channels, as its derived input declares them; empty where it does not."""
+    described = data.manifest.recipe.get("derive", {}).get(name, {})
+    module, _, class_name = str(described.get("type", "")).rpartition(".")
+    if module != "tfprep.derive":
+        return ()
+    names: Sequence[str] = getattr(getattr(derive, class_name, None), "channels", ())
+    return names
+
+
+def _drawn_classes(data: Dataset, sample: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    """Yield the field, number and name of each class whose color a sample shows: of masks, and of the labels of boxes."""
+    for name, spec in _fields(data, sample).items():
+        if spec.kind == "mask" or (spec.kind == "boxes" and _labels_of(_fields(data, sample), sample, name)):
+            field = name if spec.kind == "mask" else _labels_of(_fields(data, sample), sample, name)
+            classes = data.manifest.classes.get(field, ())
+            for number in np.unique(np.asarray(sample[field])).tolist():
+                yield field, number, classes[number] if 0 <= number < len(classes) else f"{field} {number}"
+
+
+def _labels_of(fields: Mapping[str, FieldSpec], sample: Mapping[str, Any], boxes: str) -> str:
+    """Return the labels that have a row for each box; "" where there are none."""
+    rows = len(np.asarray(sample[boxes]))
+    labels = (name for name, spec in fields.items() if spec.kind == "label" and len(spec.shape) == 1)
+    return next((name for name in labels if len(np.atleast_1d(sample[name])) == rows), "")
 
 
 def _fields(data: Dataset, sample: Mapping[str, Any]) -> dict[str, FieldSpec]:
@@ -141,8 +171,12 @@ def _marked(image: ImageArray, fields: Mapping[str, FieldSpec], sample: Mapping[
     radius = max(2, min(image.shape[:2]) // 60)
     for name, spec in fields.items():
         if spec.kind == "boxes":
-            for x0, y0, x1, y1 in np.asarray(sample[name]):
-                cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), (255, 220, 0), radius // 2)
+            boxes, labels = np.asarray(sample[name]), _labels_of(fields, sample, name)
+            colors = (
+                class_colors(np.asarray(sample[labels]).tolist()) if labels else np.full((len(boxes), 3), (255, 220, 0))
+            )
+            for (x0, y0, x1, y1), color in zip(boxes, colors.tolist(), strict=True):
+                cv2.rectangle(marked, (int(x0), int(y0)), (int(x1), int(y1)), color, radius // 2)
         elif spec.kind == "points":
             points = np.asarray(sample[name])
             for point in points.reshape(-1, points.shape[-1]):
@@ -167,10 +201,11 @@ def _outline(mask: Array) -> Array:
     return edge
 
 
-def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterator[Panel]:
+def _map_panels(title: str, values: Array, outlines: Sequence[Array], names: Sequence[str]) -> Iterator[Panel]:
     """Yield a panel for each of the first channels, from dark (its smallest value) to light (its largest).
 
-    The title gives both values. The outlines of the masks' classes are drawn on top, so that a shifted map shows.
+    The title gives both values, and the channel's name from `names`, which repeat. The outlines of the masks' classes are
+    drawn on top, so that a shifted map shows.
     """
     channels = values[:, :, None] if values.ndim == 2 else values
     for number in range(min(channels.shape[2], _MOST_CHANNELS)):
@@ -183,6 +218,8 @@ def _map_panels(title: str, values: Array, outlines: Sequence[Array]) -> Iterato
             if outline.shape == channel.shape:
                 colored[outline] = colored[outline] // 2 + 127
         of = f" {number} of {channels.shape[2]}:" if channels.shape[2] > 1 else ":"
+        if names and channels.shape[2] % len(names) == 0:
+            of = f", {names[number % len(names)]}:"
         yield Panel(f"{title}{of} {low:.3g} to {high:.3g}", np.asarray(colored))
 
 
@@ -210,7 +247,13 @@ def _caption(value: Any) -> str:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[str]], panel_px: int) -> Image.Image:
+def _draw(
+    title: str,
+    rows: Sequence[Sequence[Panel]],
+    words: Sequence[Sequence[str]],
+    panel_px: int,
+    legend: Sequence[tuple[str, int]],
+) -> Image.Image:
 
     def fitted(pixels: ImageArray) -> Image.Image:
         picture = Image.fromarray(np.ascontiguousarray(pixels))
@@ -229,7 +272,9 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
         for row, caption in zip(pictures, captions, strict=True)
     ]
     width = _LEFT + columns * (panel_px + _GAP) + _MARGIN
-    sheet = Image.new("RGB", (width, 2 * _MARGIN + 2 * _LINE + sum(h + _LINE + _GAP for h in heights)), _PAPER)
+    names = list(_placed(legend, width, font))
+    below = _LINE * (names[-1][1] + 2) if names else 0
+    sheet = Image.new("RGB", (width, 2 * _MARGIN + 2 * _LINE + sum(h + _LINE + _GAP for h in heights) + below), _PAPER)
     pen = ImageDraw.Draw(sheet)
     pen.text((_MARGIN, _MARGIN), title, _INK, ImageFont.load_default(12))
     top = _MARGIN + 2 * _LINE
@@ -241,7 +286,23 @@ def _draw(title: str, rows: Sequence[Sequence[Panel]], words: Sequence[Sequence[
             pen.text((left, top), _fitted(panel.title, panel_px, font), _FAINT, font)
             sheet.paste(picture, (left, top + _LINE))
         top += height + _LINE + _GAP
+    for edge, below_top, name, class_number in names:
+        color, upper = tuple(class_colors([class_number])[0].tolist()), top + _LINE * below_top
+        pen.rectangle((edge, upper + 3, edge + 8, upper + 11), color, _FAINT)
+        pen.text((edge + 12, upper), name, _INK, font)
     return sheet
+
+
+def _placed(legend: Sequence[tuple[str, int]], width: int, font: Any) -> Iterator[tuple[int, int, str, int]]:
+    """Yield the left edge and the line of each name of the legend, with the name and the number of its class."""
+    left, line = _MARGIN, 0
+    for name, number in legend[:_MOST_NAMES]:
+        shown = name if len(name) <= _NAME_LETTERS else f"{name[:_NAME_LETTERS]} ..."
+        needed = 24 + int(font.getlength(shown))
+        if left > _MARGIN and left + needed > width - _MARGIN:
+            left, line = _MARGIN, line + 1
+        yield left, line, shown, number
+        left += needed
 
 
 def _wrapped(captions: Sequence[str], font: Any) -> Iterator[tuple[str, tuple[int, int, int]]]:

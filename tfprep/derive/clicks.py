@@ -170,6 +170,7 @@ class Clicks(ClickPoints):
     """
 
     kind: ClassVar[Kind] = "map"
+    channels: ClassVar[tuple[str, ...]] = ("positive", "negative")
     follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
 
     truncate_px: float = 255
@@ -199,6 +200,7 @@ class ClickMaps:
     """
 
     kind: ClassVar[Kind] = "map"
+    channels: ClassVar[tuple[str, ...]] = ("positive", "negative")
     follows: ClassVar[frozenset[str]] = frozenset({"crop", "flip"})
     inputs: ClassVar[tuple[str, ...]] = ("points", "like")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -29,6 +29,7 @@ from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from PIL import Image
     from typing_extensions import Unpack
 
     from tfprep.load.jax_loader import JaxLoader
@@ -271,6 +272,38 @@ class Data(SplitLoaders, Dataset):
     __hash__ = object.__hash__  # by identity: datasets are the keys of a mix
     __eq__ = object.__eq__
     __repr__ = Dataset.__repr__
+
+    def __getitem__(self, split: str) -> Subset:
+        """All samples of a split: `len(data["train"])`, `data["train"].loader(...)`."""
+        return self.subset(split)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the splits."""
+        return iter(self.splits)
+
+    def show(self, split: str = "train", *, samples: int = 8, variants: int | None = None) -> Image.Image:
+        """Draw samples with their variants, masks and maps, as `tfprep show` does; a notebook shows the picture.
+
+        Args:
+            split: The split's name.
+            samples: The number of samples, each a row.
+            variants: The number of variants of each sample; None draws all.
+
+        Returns:
+            An RGB image of Pillow.
+
+        Raises:
+            DatasetError: There is no such split, it is empty, or nothing in it can be drawn.
+        """
+        from tfprep.dataset.sheet import contact_sheet
+
+        return contact_sheet(self, split, samples=samples, variants=variants)
+
+    def _repr_html_(self) -> str:
+        """Return the splits, the fields and six pictures, for notebooks."""
+        from tfprep.inspect.pages.summary import summary_html
+
+        return summary_html(self)
 
     def subset(self, split: str = "train") -> Subset:
         """All samples of a split."""
