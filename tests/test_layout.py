@@ -27,7 +27,6 @@ LEVELS = [
         "images",
         "limits",
         "optional",
-        "python_file",
         "seeding",
         "units",
     },

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.waiting import wait_until
-from tfprep import python_file
+from tfprep import pool
 from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
 from tfprep.pool import (
     LATER,
@@ -26,7 +26,7 @@ from tfprep.pool import (
     sendable_error,
     worker_environment,
 )
-from tfprep.python_file import import_file
+from tfprep.recipe.python_file import import_file
 
 
 def lines_of_child(code, folder=None, environment=None):
@@ -60,12 +60,12 @@ def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_p
         for name in names:
             (folder / f"{name}.py").write_text("")
     monkeypatch.setattr(sys, "path", [str(own), *sys.path])
-    monkeypatch.setattr(python_file, "_added", set())
+    monkeypatch.setattr(pool, "_added", set())
     import_file(beside / "recipe.py", "tfprep_test_recipe")
     assert sys.path[:2] == [str(beside), str(own)]
     code = """if True:
         import random, sys
-        from tfprep.python_file import add_folders_of_parent
+        from tfprep.pool import add_folders_of_parent
         add_folders_of_parent()
         import helper, other
         print(*(module.__file__ for module in (random, helper, other)), *sys.path[:2], sep="\\n")

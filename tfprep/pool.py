@@ -46,10 +46,12 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from tfprep import errors
-from tfprep.python_file import add_folders_of_parent, folders_for_child
 
 NO_ITEM = -1
 ENDED = "the worker processes were ended"
+_FOLDERS = "TFPREP_FOLDERS"
+_added: set[str] = set()
+"""Folders that `import_from` has added to `sys.path`, in this process or in its parent."""
 _CONTENT, _PICKLE, _AGAIN, _ITEM, _OUTPUT, _FAILED, _READY = range(7)
 """Kinds of messages. A task or a result is content (bytes) or a pickle; a task that is run again has more to it."""
 _HEADER = struct.Struct("<qqq")
@@ -82,6 +84,32 @@ _KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_"
 
 
 # --- what child processes have in common ------------------------------------------------------------------------------
+
+
+def import_from(folder: str) -> None:
+    """Import from a folder before all others, in this process and in those that it starts from now on."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+        _added.add(folder)
+
+
+def folders_for_child() -> dict[str, str]:
+    """Return the environment variables with which a child process imports from the same folders.
+
+    Folders that `import_from` has added are not among those from the beginning: a file beside a recipe may have the name of a
+    module of the standard library, which this process had imported before. The child calls `add_folders_of_parent` when it has
+    imported what it needs itself.
+    """
+    others = [path or os.getcwd() for path in sys.path if path not in _added]
+    added = [path for path in sys.path if path in _added]
+    return {"PYTHONPATH": os.pathsep.join(others), "PYTHONSAFEPATH": "1", _FOLDERS: os.pathsep.join(added)}
+
+
+def add_folders_of_parent() -> None:
+    """Import from the folders that `import_from` has added in the parent, before all others, as there."""
+    for folder in reversed(os.environ.get(_FOLDERS, "").split(os.pathsep)):
+        if folder:
+            import_from(folder)
 
 
 def worker_environment() -> dict[str, str]:

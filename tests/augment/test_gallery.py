@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfprep import augment, derive
-from tfprep.python_file import import_file
+from tfprep.recipe.python_file import import_file
 
 DRAW = Path(__file__).parents[2] / "docs" / "gallery" / "draw.py"
 

@@ -16,11 +16,11 @@ import pytest
 
 from tfprep import Recipe, augment, codecs, derive, sources
 from tfprep.errors import RecipeError
-from tfprep.python_file import import_file
 from tfprep.recipe import Recipe as Same
 from tfprep.recipe.changes import only_code_changed, what_changed
 from tfprep.recipe.describe import NO_SOURCE
 from tfprep.recipe.file import load_recipe
+from tfprep.recipe.python_file import import_file
 
 RECIPE = '''
 import enum

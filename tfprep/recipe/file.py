@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from tfprep.errors import RecipeError, summary_of
-from tfprep.python_file import import_file
+from tfprep.recipe.python_file import import_file
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
 

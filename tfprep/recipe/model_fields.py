@@ -14,9 +14,9 @@ from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecipeError, summary_of
 from tfprep.fields import KINDS, Kind, field_name_fault
-from tfprep.python_file import import_file, running_folder
 from tfprep.recipe.checks import file_digest
 from tfprep.recipe.describe import NO_SOURCE, Description
+from tfprep.recipe.python_file import import_file, running_folder
 
 Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""

@@ -18,10 +18,10 @@ from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
 from tfprep.derive.inputs import Derived, derived_kind, follows_of
 from tfprep.fields import EFFECTS, Kind
-from tfprep.python_file import running_folder
 from tfprep.recipe.checks import check_kinds, check_options, file_digest, wrong
 from tfprep.recipe.describe import Description
 from tfprep.recipe.model_fields import ModelFields
+from tfprep.recipe.python_file import running_folder
 from tfprep.sources.source import Listing, Source
 
 

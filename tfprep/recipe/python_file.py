@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from contextvars import ContextVar
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+
+from tfprep.pool import import_from
 
 
 class _Uncached(SourceFileLoader):
@@ -23,9 +24,6 @@ class _Uncached(SourceFileLoader):
         return self.source_to_code(self.get_data(path), path)
 
 
-_FOLDERS = "TFPREP_FOLDERS"
-_added: set[str] = set()
-"""Folders that `import_file` has added to `sys.path`, in this process or in its parent."""
 _importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 """The folder of the file that `import_file` runs; None outside."""
 
@@ -51,9 +49,7 @@ def import_file(path: Path, name: str) -> ModuleType:
     assert spec is not None  # it is None without a loader only
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-        _added.add(folder)
+    import_from(folder)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look up the module of a class there
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
     token = _importing.set(Path(folder))
@@ -68,23 +64,3 @@ def import_file(path: Path, name: str) -> ModuleType:
 def running_folder() -> Path:
     """Return the folder of the file that `import_file` runs now, and else the current folder."""
     return _importing.get() or Path.cwd()
-
-
-def folders_for_child() -> dict[str, str]:
-    """Return the environment variables with which a child process imports from the same folders.
-
-    Folders that `import_file` has added are not among those from the beginning: a file beside a recipe may be named as a module
-    of the standard library, which this process had imported before. The child calls `add_folders_of_parent` when it has
-    imported what it needs itself.
-    """
-    others = [path or os.getcwd() for path in sys.path if path not in _added]
-    added = [path for path in sys.path if path in _added]
-    return {"PYTHONPATH": os.pathsep.join(others), "PYTHONSAFEPATH": "1", _FOLDERS: os.pathsep.join(added)}
-
-
-def add_folders_of_parent() -> None:
-    """Import from the folders that `import_file` has added in the parent, before all others, as there."""
-    for folder in reversed(os.environ.get(_FOLDERS, "").split(os.pathsep)):
-        if folder and folder not in sys.path:
-            sys.path.insert(0, folder)
-            _added.add(folder)
