@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from tests.waiting import wait_until
-from tfprep import pool
 from tfprep.errors import BuildError, RecipeError, RecordError, TrainError
 from tfprep.pool import (
     LATER,
@@ -60,7 +59,7 @@ def test_folders_of_recipes_come_first_once_the_child_has_imported_its_own(tmp_p
         for name in names:
             (folder / f"{name}.py").write_text("")
     monkeypatch.setattr(sys, "path", [str(own), *sys.path])
-    monkeypatch.setattr(pool, "_added", set())
+    monkeypatch.setattr("tfprep.pool._added", set())
     import_file(beside / "recipe.py", "tfprep_test_recipe")
     assert sys.path[:2] == [str(beside), str(own)]
     code = """if True:

@@ -47,7 +47,8 @@ def test_a_slow_map_is_named(raw_data):
 def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data):
     """With changes that help the first epoch only."""
     result = bench(png_data, replace(SHORT, changes=True, loader={"threads": 2}))
-    assert (result.limit.causes[0], result.first_epoch.causes[0]) == ("copy", "decode")
+    assert result.limit.causes[0] in ("copy", "hand-over")  # which of the two takes longer is the machine's
+    assert result.first_epoch.causes[0] == "decode"
     assert result.rounds.images_per_s("loader").median > result.rounds.images_per_s("first epoch").median
     printed = "\n".join(lines(result))
     assert "limit of the first epoch: decoding limits" in printed

@@ -36,7 +36,7 @@ def test_this_machine(findings, tmp_path):
     pytest.importorskip("tensorflow")
     seen = findings()
     assert seen["TensorFlow"].value == version("tensorflow")
-    assert seen["Processor"].value.startswith(f"{usable_cpus()} core")
+    assert seen["Processor"].value.startswith(f"{usable_cpus()} of ")
     assert "numpy " + version("numpy") in seen["Packages"].value
     assert " free, " in seen["Disk"].value
 

@@ -42,7 +42,7 @@ READY = _reader(wait_s=0.5, batches_ready=8.0)
 SLOW_MAP = (("1/Prefetch", 0.1), ("2/Map", 9.0))
 CASES = [
     # kind, sample, a part of the text, a part of the advice, and advice that is already followed or not supported
-    ("map", {"readers": READY}, "8 of 8 batches are ready in the reader", "larger batches", "`.map`"),
+    ("hand-over", {"readers": READY}, "8 of 8 batches are ready in the reader", "larger batches", "`.map`"),
     ("map", {"readers": READY, "pipeline": (("Map", "Loader"),)}, "ready in the reader", "num_parallel_calls", "Python"),
     ("map", {"readers": READY, "pipeline": (("Prefetch", "ParallelMap"),)}, "", "into the recipe", "num_parallel_calls"),
     ("map", {"readers": READY, "pipeline": (("Prefetch", "ParallelMap"),)}, "", "into the recipe", "prefetch"),

@@ -40,8 +40,8 @@ class Cause:
     """A limit of a training.
 
     Attributes:
-        kind: "filling", "python map", "map", "stage", "processors", "memory", "fetch", "read", "decode", "copy" or "unknown"
-            (input); "python", "retracing", "validation" or "step".
+        kind: "filling", "python map", "map", "stage", "hand-over", "processors", "memory", "fetch", "read", "decode", "copy" or
+            "unknown" (input); "python", "retracing", "validation" or "step".
         text: What limits and the evidence, as a clause.
         advice: What to do about it, as a sentence; empty where nothing is to be done.
         share: Of the time that a limit of the step takes, from 0 to 1; 0 where that is not known.
@@ -200,14 +200,15 @@ def _after_the_loader(spent: Sample) -> Cause:
     worst = slowest(spent.stages)
     where = f", most of all stage {worst.in_words()}" if worst else ""
     python = ", and it calls Python for each element" if spent.pipeline.python else ""
-    advice = "Move the work of a `.map` after the loader into the recipe"
+    kind, advice = "python map" if python else "map", "Move the work of a `.map` after the loader into the recipe"
     if not spent.pipeline.maps and worst is None:
-        advice = (
-            "Move work between the loader and the step into the recipe; where there is none, larger batches need fewer "
-            "hand-overs, which a busy processor delays"
+        kind, advice = (
+            "hand-over",
+            "Move work between the loader and the step into the recipe; where there is none, larger ",
         )
+        advice += "batches need fewer hand-overs, which a busy processor delays"
     return Cause(
-        "python map" if python else "map",
+        kind,
         f"what comes after the loader limits{where}{python}: {spent.readers.get('batches_ready', 0.0):.0f} of "
         f"{spent.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
         _map_advice(advice, worst, spent),
