@@ -70,7 +70,6 @@ def test_the_report_of_a_bench(jpeg_data, tmp_path):
         "limit of the first epoch: ",
         "with a step of 20.0 ms (which took ",
         "the training waits for input",
-        "page cache",
     ):
         assert part in printed
     document = json.loads(figures.read_text())

@@ -24,7 +24,7 @@ import numpy as np
 from tfprep.augment.transform import GeometryOp
 from tfprep.bench.changes import codec_name
 from tfprep.bench.loaders import loader_candidate
-from tfprep.bench.machine import cached_share, drop_cache
+from tfprep.bench.machine import drop_cache
 from tfprep.bench.rounds import Budget, Candidate, compare, measure
 from tfprep.bench.samples import RawSamples
 from tfprep.builder import BuildEvent, BuildOptions, build
@@ -379,11 +379,9 @@ def _predict(item: Built, images_per_s: float, counts: Counter[str]) -> Predicti
 
 
 def _read_s(data: Data) -> float:
-    """Return the seconds to read a byte from the disk; 0 where the system keeps the files in memory."""
+    """Return the seconds to read a byte from the disk; next to nothing where the system keeps the files in memory."""
     files = [data.shard_path(file) for info in data.splits.values() for of in info.files for file in of]
     drop_cache(files)
-    if cached_share(files) not in (None, 0.0):
-        return 0.0
     started = time.perf_counter()
     nbytes = sum(len(path.read_bytes()) for path in files)
     return (time.perf_counter() - started) / max(1, nbytes)

@@ -1,9 +1,7 @@
-"""The machine that a figure was measured on, and the state of its page cache."""
+"""The machine that a figure was measured on, and its page cache."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import platform
 from collections.abc import Iterable
@@ -54,18 +52,6 @@ def file_system(folder: Path) -> str:
 # --- the page cache -------------------------------------------------------------------------------------------------
 
 
-def cached_share(paths: Iterable[Path]) -> float | None:
-    """The share (0 to 1) of these files that is in the page cache; None where the system does not tell."""
-    inside = total = 0
-    for path in paths:
-        pages = _resident(path)
-        if pages is None:
-            return None
-        inside += pages[0]
-        total += pages[1]
-    return inside / total if total else None
-
-
 def drop_cache(paths: Iterable[Path]) -> None:
     """Ask the system to drop these files from the page cache, so that the next read comes from the disk."""
     if not hasattr(os, "posix_fadvise"):
@@ -76,22 +62,3 @@ def drop_cache(paths: Iterable[Path]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-
-
-def _resident(path: Path) -> tuple[int, int] | None:
-    """(pages in memory, pages) of a file from mincore(2), which Python does not offer."""
-    size = path.stat().st_size
-    if not size:
-        return 0, 0
-    pages = -(-size // mmap.PAGESIZE)
-    flags = (ctypes.c_ubyte * pages)()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "mincore"):
-        return None
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=_READ_WRITE) as mapped:
-        address = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapped))
-        failed = libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), flags)
-    return None if failed else (sum(flag & 1 for flag in flags), pages)
-
-
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes takes the address of writable memory only; nothing is written

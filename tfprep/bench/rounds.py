@@ -67,16 +67,13 @@ class Used:
     """Resources used during a measurement.
 
     `cpu_s` (seconds) and `rss_peak` (bytes) are of this process and its children. `others` is the share (0 to 1) of the machine's
-    cores that other programs used, or None if the measurement was too short. `memory` holds (seconds, bytes) over time.
+    cores that other programs used, or None if the measurement was too short.
     """
 
     seconds: float
     cpu_s: float
     rss_peak: int
     others: float | None
-    memory: tuple[tuple[float, int], ...]
-    cpu_wait_s: float = 0.0
-    """Time that threads of this process and its children were ready to run but had no processor; 0 where nobody counts it."""
 
     @property
     def cores(self) -> float:
@@ -116,11 +113,6 @@ class Measurement:
     @property
     def cores(self) -> float:
         return self.used.cores
-
-    @property
-    def starved(self) -> float:
-        """The average number of threads that were ready to run but had no processor."""
-        return self.used.cpu_wait_s / self.used.seconds
 
 
 @dataclass(frozen=True)
@@ -339,8 +331,8 @@ class Meter:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._memory: list[tuple[float, int]] = []
-        self.used = Used(0.0, 0.0, 0, None, ())
+        self._rss_peak = 0
+        self.used = Used(0.0, 0.0, 0, None)
 
     def __enter__(self) -> Meter:
         self._started, self._before = time.perf_counter(), CpuTimes.now()
@@ -353,11 +345,10 @@ class Meter:
         self._stop.set()
         self._thread.join()
         others = cpu.others / (seconds * usable_cpus()) if seconds >= 0.5 else None
-        peak = max((nbytes for _, nbytes in self._memory), default=0)
-        self.used = Used(seconds, cpu.own, peak, others, tuple(self._memory), cpu.lacking)
+        self.used = Used(seconds, cpu.own, self._rss_peak, others)
 
     def _sample(self) -> None:
         while True:
-            self._memory.append((time.perf_counter() - self._started, rss()))
+            self._rss_peak = max(self._rss_peak, rss())
             if self._stop.wait(SAMPLE_S):
                 return

@@ -15,7 +15,7 @@ from typing import Any
 
 from tfprep.bench.changes import Change, Rates, changes_of
 from tfprep.bench.loaders import Map, check_map, loader_candidate, opened
-from tfprep.bench.machine import Machine, cached_share, drop_cache, this_machine
+from tfprep.bench.machine import Machine, drop_cache, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
@@ -82,7 +82,6 @@ class Bench:
 
     Attributes:
         folder, split, samples, options, machine: What was measured, and where.
-        cached: The share of the split's files in the page cache at the start; None where the system does not tell.
         settings: The loader's own report of what it chose.
         rounds: The rates of all candidates.
         limit: The loader as fast as it can: what limits it.
@@ -97,7 +96,6 @@ class Bench:
     samples: int
     options: BenchOptions
     machine: Machine
-    cached: float | None
     settings: Mapping[str, Any]
     rounds: Rounds
     limit: Training
@@ -122,7 +120,6 @@ class Bench:
             "budget": asdict(self.options.budget),
             "machine": asdict(self.machine),
             "file_cache": "cold" if self.options.cold else "warm",
-            "cached_share": self.cached,
             "other_programs": self.rounds.others,
             "warning": self.rounds.busy,
             "settings": dict(self.settings),
@@ -163,7 +160,7 @@ def bench(
     data = opened(data)
     split = options.split or next(iter(data.splits))
     files = files_of(data, split)
-    cached, machine = cached_share(files), this_machine(data.path)
+    machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
         given: dict[str, Any] = {**options.loader, **changed}
@@ -190,7 +187,7 @@ def bench(
         rates = _rates(data, split, first, rounds.of(uncached.name, "cpu_ms").median, machine.cores)
         changes = changes_of(data, split, rates)
     return Bench(
-        data.path, split, data.split(split).samples, options, machine, cached, settings, rounds, limit, first, changes,
+        data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first, changes,
         tuple(one.name for one in baselines), against,
     )  # fmt: skip
 
@@ -293,9 +290,8 @@ def _body(bench: Bench) -> Iterator[str]:
         yield from aligned([("baseline", "images/s", "tfprep is faster by", ""), *compared])
     if bench.against is not None:
         yield from bench.against.lines()
-    share = "unknown" if bench.cached is None else f"{bench.cached:.0%} in the page cache at the start"
-    cache = "files dropped from the page cache before each measurement" if bench.options.cold else f"files: {share}"
-    yield f"on {bench.machine.words}; {cache}"
+    cold = "; files dropped from the page cache before each measurement" if bench.options.cold else ""
+    yield f"on {bench.machine.words}{cold}"
     if bench.rounds.busy:
         yield f"note: {bench.rounds.busy}"
 
