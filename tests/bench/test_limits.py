@@ -22,14 +22,18 @@ def test_a_slow_disk_is_named(raw_data, slow_reads):
     assert f"limit: {result.limit.limit}" in "\n".join(lines(result))
 
 
-def test_a_slow_decoder_is_named(png_data, monkeypatch):
+@pytest.fixture
+def slow_decoder(monkeypatch):
     decode = Png.decode_into
 
     def slow(*arguments):
-        time.sleep(0.02)
+        time.sleep(0.05)
         decode(*arguments)
 
     monkeypatch.setattr(Png, "decode_into", slow)
+
+
+def test_a_slow_decoder_is_named(png_data, slow_decoder):
     assert bench(png_data, SHORT).limit.causes[0] == "decode"
 
 
@@ -44,7 +48,7 @@ def test_a_slow_map_is_named(raw_data):
     assert result.limit.causes[0] == "python map"
 
 
-def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data):
+def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data, slow_decoder):
     """With changes that help the first epoch only."""
     result = bench(png_data, replace(SHORT, changes=True, loader={"threads": 2}))
     assert result.limit.causes[0] in ("copy", "hand-over")  # which of the two takes longer is the machine's
