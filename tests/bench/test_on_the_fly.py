@@ -18,6 +18,7 @@ RECIPE = Recipe(
     source=sources.Paired(image="{split}/*.png", mask="{split}mask/*.png"),
     geometry=[augment.Rotate(30), augment.Crop(24, 20)],
     derive={"distance": derive.Distance(mask="mask", target=1)},
+    fill={"mask": 255},
     color=[augment.Brightness(0.3)],
     variants={"train": 3},
     store={"image": codecs.Raw(), "mask": codecs.Png(), "distance": codecs.Raw("uint8")},

@@ -18,7 +18,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.waits import WaitClock, note_loader
+from tfprep.load.waits import note_loader
 
 try:
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
@@ -34,9 +34,6 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
 
     The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. On JAX with
     several processes, and on PyTorch with `torch.distributed`, each process gets its part of every batch.
-
-    Attributes:
-        clock: Notes the waits of the trainer while it is set.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -65,7 +62,6 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
             _check_elements(pipeline, backend)
         if backend == "jax":
             check_equal_parts(pipeline.schedule)
-        self.clock: WaitClock | None = None
 
     # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
 
@@ -124,21 +120,10 @@ class _Pass(Iterator[Any]):
 
     def __next__(self) -> Any:
         note_loader(self._loader)
-        clock = self._loader.clock
-        if clock is not None:
-            clock.asking()
         if self._batches is None:
             loader = self._loader
             self._batches = Pass(loader.pipeline, loader.progress, loader._element, loader._epochs, for_framework=True)
-        try:
-            element = next(self._batches)
-        except StopIteration:
-            if clock is not None:
-                clock.ended()
-            raise
-        if clock is not None:
-            clock.answered(len(keras.tree.flatten(element)[0]))
-        return element
+        return next(self._batches)
 
 
 _DROPPED = {

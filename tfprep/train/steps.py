@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from tfprep.load.waits import TimedLoader, forget_loader, loader_of_this_thread
+from tfprep.load.waits import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.iterators import TimedIterator, image_count
 from tfprep.train.monitor.pipeline import loader_counters
@@ -65,7 +65,7 @@ class TrainSteps:
         self._fetches = keras.backend.backend() == "torch"
         self._given: Any = None
         self._input: Any = None
-        self._loader: TimedLoader | None = None
+        self._loader: CountingLoader | None = None
         self._loader_wait_s = self._waited_s = 0.0
 
     @property
@@ -74,7 +74,7 @@ class TrainSteps:
         return self._input.source if isinstance(self._input, TimedIterator) else self._given
 
     @property
-    def loader(self) -> TimedLoader | None:
+    def loader(self) -> CountingLoader | None:
         """tfprep's loader that the batches come from, on JAX and PyTorch."""
         return self._input.loader if isinstance(self._input, TimedIterator) else self._loader
 

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from tfprep.errors import TrainError
-from tfprep.load.waits import TimedLoader, loader_of_this_thread
+from tfprep.load.waits import CountingLoader, loader_of_this_thread
 from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
 from tfprep.train.monitor.waits import WaitClock
 
@@ -25,7 +25,7 @@ class TimedIterator(Iterator[Any]):
 
     def __init__(self, batches: Iterator[Any], clock: WaitClock) -> None:
         self.source: Any = batches
-        self.loader: TimedLoader | None = None
+        self.loader: CountingLoader | None = None
         self._batches = batches
         self._clock = clock
 
