@@ -1,4 +1,4 @@
-"""Kill `tfprep add-fields` into an object store at random moments: the continued run gives the bytes of an undisturbed one.
+"""Kill `tfprep fields add` into an object store at random moments: the continued run gives the bytes of an undisturbed one.
 
     python benchmarks/soak_fields.py [--kills 20] [--seed 0] [--json FILE]
 

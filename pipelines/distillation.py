@@ -2,7 +2,7 @@
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 300` draws 300 photos in 3 classes. 1,350 records, 5.4 MB, 2 s.
 Run: tfprep build distillation.py --data demo/objects --out demo/things
-     tfprep add-fields demo/things distillation.py    (docs/tutorials/distillation.md makes teacher.keras, which it reads)
+     tfprep fields add demo/things distillation.py    (docs/tutorials/distillation.md makes teacher.keras, which it reads)
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 120` draws 120 photos in 3 classes. 300 records, 2.0 MB, 1 s.
 Run: tfprep build embeddings.py --data demo/objects --out demo/things
-     tfprep add-fields demo/things embeddings.py    (docs/tutorials/embeddings.md makes frozen.keras, which it reads)
+     tfprep fields add demo/things embeddings.py    (docs/tutorials/embeddings.md makes frozen.keras, which it reads)
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Data: class folders; `tfprep demo --only-data --out demo --scenes 120` draws 120 photos in 3 classes. 216 records, 1.4 MB, 1 s.
 Run: tfprep build latents.py --data demo/objects --out demo/latents
-     tfprep add-fields demo/latents latents.py    (docs/tutorials/embeddings.md makes encoders.keras, which it reads)
+     tfprep fields add demo/latents latents.py    (docs/tutorials/embeddings.md makes encoders.keras, which it reads)
 """
 
 from pathlib import Path

@@ -250,7 +250,7 @@ def suggestion(option, *possibilities):
         (["build", "recipe.py"], 2, "--out"),
         (["build", "recipe.py", "--out", "x", "--max-bad", "many"], 2, "a share such as 1%"),
         (["bild"], 2, "No such command 'bild'. Did you mean 'build'?"),
-        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, add-fields,"),
+        (["frobnicate"], 2, "No such command 'frobnicate'. There are build, index, fields,"),
         (["build", "recipe.py", "--uot", "x"], 2, suggestion("--uot", "--out", "--quiet")),
         (["--vresion"], 2, suggestion("--vresion", "--version")),
         (["show", "nowhere"], 1, "does not exist"),

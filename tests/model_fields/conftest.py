@@ -150,9 +150,11 @@ def every_batch(data, **options):
 
 
 def killed(place, site, count, after):
-    """Run `add-fields`, and kill it as soon as `count()` has grown by so many; False if it ended before."""
+    """Run `fields add`, and kill it as soon as `count()` has grown by so many; False if it ended before."""
     end = count() + after
-    process = subprocess.Popen([sys.executable, "-m", "tfprep", "add-fields", str(place), str(site.fields), "--quiet"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfprep", "fields", "add", str(place), str(site.fields), "--quiet"]
+    )
     while process.poll() is None and count() < end:
         time.sleep(0.001)
     process.kill()
@@ -162,7 +164,7 @@ def killed(place, site, count, after):
 
 
 def killed_at_store(s3, site, url, after):
-    """Run `add-fields`, and kill it after so many requests; False if it ended before."""
+    """Run `fields add`, and kill it after so many requests; False if it ended before."""
     return killed(url, site, lambda: len(s3.proxy.requests), after)
 
 

@@ -105,7 +105,7 @@ def test_a_changed_photo_makes_its_shard_stale_and_no_other(site):
     site.photo(f"{key}.png" if (site.data / f"{key}.png").exists() else key, 999)
     (warning,) = [text for text in site.build() if "score" in text]
     assert "published without them" in warning
-    assert "add-fields" in warning
+    assert "fields add" in warning
     assert "score" not in tfprep.open(site.out).fields
     reasons = [reason for reason in explain_fields(site.out, site.fields).values() if reason]
     assert reasons == ["the main shard was built again"] * 2
@@ -279,14 +279,14 @@ def test_the_command_reports_and_explains(plain, capsys):
         assert status_of(*arguments) == 0
         return capsys.readouterr().out
 
-    assert "7 shards of 7 to compute" in run("add-fields", plain.out, plain.fields, "--explain")
-    summary = json.loads(run("add-fields", plain.out, plain.fields, "--json"))
+    assert "7 shards of 7 to compute" in run("fields", "add", plain.out, plain.fields, "--explain")
+    summary = json.loads(run("fields", "add", plain.out, plain.fields, "--json"))
     assert summary["fields"] == ["score"]
     assert summary["published"]
     assert 0 < summary["model_s"] < summary["seconds"]
     assert "train x 2, val x 1 (by score)" in run("info", plain.out)
-    assert "0 shards of 7 to compute" in run("add-fields", plain.out, plain.fields, "--explain")
-    assert "removed score" in run("remove-fields", plain.out, "score")
+    assert "0 shards of 7 to compute" in run("fields", "add", plain.out, plain.fields, "--explain")
+    assert "removed score" in run("fields", "remove", plain.out, "score")
 
 
 def test_shards_without_records_get_files_too(plain):
@@ -405,7 +405,7 @@ FIELDS = ModelFields(model=lambda: last_is_one, inputs=["image"], store={"other"
 
 def test_a_full_disk_is_said_with_the_file(plain):
     plain.define("return {'score': np.zeros((len(batch['image']), 60_000), np.float32)}")
-    command = f"ulimit -f 300; exec {sys.executable} -m tfprep add-fields {plain.out} {plain.fields} --quiet"
+    command = f"ulimit -f 300; exec {sys.executable} -m tfprep fields add {plain.out} {plain.fields} --quiet"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "tiny-train.tfrecord-00000-of-00003: File too large; nothing was published. Make room" in ended.stderr
     assert not plain.added_files()

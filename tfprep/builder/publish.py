@@ -81,7 +81,7 @@ def _publish(
         for group, entry in (before.groups if before else {}).items():
             if group in manifest.groups:
                 new.add_folder(entry.folder)
-            else:  # the next add-fields computes only what is missing
+            else:  # the next fields add computes only what is missing
                 new.set_aside(entry.folder, layout.out / fields_receipts(group) / entry.folder)
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     with writing(index):

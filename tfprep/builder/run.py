@@ -267,7 +267,7 @@ class Build:
             self.log_event(
                 "warning",
                 f"the fields {group!r} that a model added do not fit the dataset any more (shards were built again, or variants "
-                "are gone): it is published without them; run tfprep add-fields again, which computes only what is missing",
+                "are gone): it is published without them; run tfprep fields add again, which computes only what is missing",
             )
         forget_recipes(plan, self.layout)
         built = self._built

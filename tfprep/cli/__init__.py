@@ -19,8 +19,7 @@ from tfprep.errors import TfprepError, TooManyRejectsError
 COMMANDS = {
     "build": "Build a dataset from raw images.",
     "index": "Index TFRecords of other tools, so that they open as a dataset.",
-    "add-fields": "Compute fields with a model, and store them beside a dataset.",
-    "remove-fields": "Remove fields that a model added.",
+    "fields": "Add fields that a model computes, or remove them.",
     "info": "Print what a dataset contains.",
     "verify": "Check every file and record of a dataset.",
     "clean": "List older versions and what builds left, and remove them.",
@@ -35,7 +34,7 @@ COMMANDS = {
     "demo": "Make data, build it, draw it and train on it.",
 }
 _MODULES = {
-    "build": ("build", "add-fields", "remove-fields"),
+    "build": ("build", "fields"),
     "init": ("init",),
     "files": ("index", "verify", "clean", "export"),
     "content": ("info", "check", "stats", "diff", "show"),

@@ -1,4 +1,4 @@
-"""The commands that compute: `tfprep build`, `add-fields` and `remove-fields`. Workers start before NumPy is imported here."""
+"""The commands that compute: `tfprep build`, `fields add` and `fields remove`. Workers start before NumPy is imported here."""
 
 from __future__ import annotations
 
@@ -314,7 +314,12 @@ def _worker(worker: WorkerProgress) -> str:
     return f"  {process}: {worker.split} {worker.shard}: {item}"
 
 
-@click.command("add-fields")
+@click.group("fields")
+def fields_command() -> None:
+    """Add fields that a model computes to a dataset, or remove them."""
+
+
+@fields_command.command("add")
 @click.argument("dataset")
 @click.argument("fields", type=FILE)
 @option("--devices", help="Number of GPUs, or their numbers as 0,2: a process for each. [default: this process]")
@@ -324,7 +329,7 @@ def _worker(worker: WorkerProgress) -> str:
 @option("--explain", is_flag=True, help="Print why each shard would be computed, and compute nothing.")
 @json_option
 @quiet_option
-def add_fields_command(
+def add_command(
     dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, verify: bool, explain: bool,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -370,17 +375,17 @@ def _fields_text(summary: FieldsSummary) -> str:
     if summary.withdrawn:
         end += (
             f"\n{', '.join(summary.withdrawn)}: computed from fields that changed, so that the dataset has them no longer; run "
-            "tfprep add-fields for them again"
+            "tfprep fields add for them again"
         )
     return f"{summary.path}: {names}: {done}{end}"
 
 
-@click.command("remove-fields")
+@fields_command.command("remove")
 @click.argument("dataset")
 @click.argument("name")
 @json_option
-def remove_fields_command(dataset: str, name: str, as_json: bool) -> None:
-    """Remove fields that tfprep add-fields added: all that were added together with NAME, or what it computed of them so far."""
+def remove_command(dataset: str, name: str, as_json: bool) -> None:
+    """Remove fields that tfprep fields add added: all that were added together with NAME, or what it computed of them so far."""
     from tfprep.model_fields import remove_fields
 
     removed = remove_fields(dataset, name)

@@ -1,4 +1,4 @@
-"""`tfprep clean`: older versions of a dataset, and what builds and `add-fields` left at an object store."""
+"""`tfprep clean`: older versions of a dataset, and what builds and `fields add` left at an object store."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Dataset:
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             raise DatasetError(
                 f"{folder / MANIFEST} is not the one that {self.path / MANIFEST} names: it is damaged, or of other fields; copy "
-                "the whole dataset again, or run tfprep add-fields again"
+                "the whole dataset again, or run tfprep fields add again"
             )
         manifest = parse_manifest(content, folder / MANIFEST)
         for split, variants in entry.variants.items():  # its records follow those of this dataset
@@ -179,10 +179,10 @@ class Dataset:
             theirs = manifest.splits.get(split)
             if theirs is None or [[file.records for file in files] for files in theirs.files] != mine:
                 raise DatasetError(
-                    f"{folder} has other records of split {split!r} than {self.path}; run tfprep add-fields"
+                    f"{folder} has other records of split {split!r} than {self.path}; run tfprep fields add"
                 )
         if manifest.fields != entry.fields:
-            raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep add-fields")
+            raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep fields add")
         return Dataset(folder, manifest, self.version, self._held)
 
     @cached_property
@@ -324,7 +324,7 @@ class Dataset:
                 parts.append(self.added(group).samples(split, variant, positions, names))
             elif names and fields is not None:  # None asks for those that this variant has
                 raise DatasetError(
-                    f"{names[0]!r} was not computed for variant {variant} of split {split!r}; run tfprep add-fields for it"
+                    f"{names[0]!r} was not computed for variant {variant} of split {split!r}; run tfprep fields add for it"
                 )
         own = [name for name in self.manifest.fields if fields is None or name in fields]
         if own or not parts:

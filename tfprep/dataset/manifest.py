@@ -157,7 +157,7 @@ class Manifest:
     that are not shards, by name: the index, `locations.bin`, the files for TensorFlow Datasets, the rejected samples.
     `within` is the folder of the shards, beside that of the version, such as `shards` at a store; "" for the version's own.
     `imported` is None for a built dataset; where it is not, there is no recipe. `added` holds the fields that models computed, by
-    the name that `tfprep add-fields` gave them together; None without any.
+    the name that `tfprep fields add` gave them together; None without any.
     """
 
     name: str

@@ -161,7 +161,7 @@ class LoaderPlan:
                 raise LoaderError(
                     f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
                     "`fields`, put the op into the recipe's geometry, or say ModelFields(follows_pixels=False) and run tfprep "
-                    "add-fields, which computes nothing again for it"
+                    "fields add, which computes nothing again for it"
                 )
 
     @cached_property
@@ -234,7 +234,7 @@ class LoaderPlan:
                 if max(part.variants) >= there:
                     raise LoaderError(
                         f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and "
-                        f"variant {max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep add-fields for all "
+                        f"variant {max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep fields add for all "
                         "variants"
                     )
             if group:

@@ -26,7 +26,7 @@ _KINDS: tuple[Kind, ...] = ("scalar", "map", "mask", "image")
 
 @dataclass(frozen=True)
 class ModelFields:
-    """Fields that a model computes from built fields, stored beside the dataset (`tfprep add-fields`).
+    """Fields that a model computes from built fields, stored beside the dataset (`tfprep fields add`).
 
         HERE = Path(__file__).parent  # a name alone would be one in the current folder
 

@@ -61,7 +61,7 @@ class Recipe:
         files: Files that functions of the recipe read, such as `["teacher.onnx"]`, relative to `folder`. Their content belongs to
             the recipe: a change rebuilds everything. It is read when the recipe is made, and a build ends if it changes later.
         folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is no file.
-        model_fields: Fields that models compute from the built ones (`tfprep add-fields`), after the build. They change no shard.
+        model_fields: Fields that models compute from the built ones (`tfprep fields add`), after the build. They change no shard.
 
     Raises:
         RecipeError: An option is wrong; the message gives the rule, the value and the way out.

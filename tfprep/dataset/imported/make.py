@@ -165,7 +165,7 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
         if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
             changes.append(f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}")
     for group in old.groups.keys() - new.groups.keys():
-        changes.append(f"the added fields {group!r} are gone, because shards changed: run tfprep add-fields again")
+        changes.append(f"the added fields {group!r} are gone, because shards changed: run tfprep fields add again")
     return tuple(changes)
 
 

@@ -54,7 +54,7 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
         if max(used) >= added[group].variants[split]:
             raise LoaderError(
                 f"the added fields {group!r} are of {added[group].variants[split]} variants of {split!r}: choose variants=0 or "
-                "`fields`, or run tfprep add-fields for all variants"
+                "`fields`, or run tfprep fields add for all variants"
             )
         places.append(data.added(group))
         places[-1].check_files(split, used)
