@@ -23,7 +23,7 @@ TOLERATED = 0.05
 _TRIED = 10
 """Steps at least; with a model, also those whose time tells how many fill the seconds."""
 _SETTLE_STEPS = 5
-"""Steps that do not count, during which the loader prefetches batches."""
+"""Steps that do not count, beside those of the batches that the loader has prefetched: they would hide what limits."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def train_with_step(
     with closing(iteration), _monitor(tolerated) as monitor:
         next(iteration)
         settle(iteration)
-        for _ in islice(iteration, _SETTLE_STEPS):
+        for _ in islice(iteration, _SETTLE_STEPS + int(iteration.loader.stats["prefetch"])):
             time.sleep(step_s)
         with monitor:
             started = time.perf_counter()

@@ -227,8 +227,13 @@ def counters(*readers: HasStats | Callable[[], Counters] | None) -> dict[str, fl
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
+def loader_wait_s(loader: Any) -> float:
+    """Return the seconds that tfprep's loader has kept its consumer waiting."""
+    return float(loader.stats["wait_s"])
+
+
 def loader_counters(loader: Any) -> dict[str, float]:
-    """Return the counters of tfprep's loader: the only place that knows their names there."""
+    """Return the counters of tfprep's loader."""
     cache = loader.report()["cache"]
     cached = {f"cache_{name}": cache[name] for name in ("records", "capacity", "of") if name in cache}
     numbers = {**loader.stats, **cached}
