@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.forms import Goals, Prediction, choose, compare_forms, forms_of, losses, written
+from tfprep.bench.forms import Goals, Prediction, choose, compare_forms, expected_build, forms_of, losses, written
 from tfprep.bench.rounds import Budget
 from tfprep.builder import BuildOptions, build
 from tfprep.errors import RecipeError, SourceError, TfprepError
@@ -199,3 +199,10 @@ def test_the_time_of_a_build_grows_with_its_samples():
     predicted = _predict(built, 50.0, Counter(train=1000, val=200))
     assert (predicted.disk_bytes, predicted.build_s) == (12_000, 3.0 + 0.5 * 1200 / 2)
     assert predicted.images_per_s == pytest.approx(50.0)
+
+
+def test_the_expected_size_of_a_build_is_near_that_of_the_real_one(raw, tmp_path):
+    nbytes, seconds = expected_build(PHOTOS, raw, 96)
+    assert nbytes == pytest.approx(build(PHOTOS, tmp_path / "out", raw, options=BuildOptions(workers=0)).bytes, rel=0.2)
+    assert seconds > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

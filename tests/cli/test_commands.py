@@ -77,6 +77,7 @@ def test_build_explains_reports_its_work_and_then_that_nothing_is_to_do(run, rec
         status, out, _ = run(*order, option)
         assert status == 0
         assert "2 of 2 shards: not built yet (40 samples would be built)" in out
+        assert ("Expected, from a sample: " in out) == (option == "--dry-run")
         assert not (tmp_path / "out").exists()
     _, out, err = run(*order, "--dry-run", "--json")
     assert "a recipe may print" in err

@@ -11,6 +11,7 @@ by measuring, not by a rule. The samples are loaded in turns. The predictions fo
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,7 @@ from tfprep.recipe import Recipe
 LOSS_SAMPLES = 24
 IN_MEMORY = 0.6
 """A dataset below this share of the memory is assumed to stay in the page cache."""
-_DERIVED_SAMPLES = 16
+_DERIVED_SAMPLES, _EXPECTED_SAMPLES = 16, 32
 
 
 @dataclass(frozen=True)
@@ -336,6 +337,26 @@ def _build(form: Form, root: Path, out: Path, options: BuildOptions) -> Built:
         form, data, summary.samples, summary.bytes, workers, max(0.0, summary.seconds - took_s / workers),
         took_s / summary.samples, _derive_s(form.whole, root) if form.computed else 0.0,
     )  # fmt: skip
+
+
+def expected_build(recipe: Recipe, root: Path, samples: int, *, of: int = _EXPECTED_SAMPLES) -> tuple[float, float]:
+    """Predict the size and the time of a build from one of a few samples, in a temporary folder.
+
+    Args:
+        recipe: The recipe.
+        root: The folder of its raw files.
+        samples: Samples that are to be built, with all their variants.
+        of: Samples to build for it.
+
+    Returns:
+        Bytes and seconds.
+
+    Raises:
+        BuildError: None of the samples can be built.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfprep-expected-") as scratch:
+        built = _build(Form("", recipe, recipe), root, Path(scratch) / "out", BuildOptions(limit=min(of, samples)))
+    return built.bytes / built.samples * samples, built.fixed_s + built.sample_s * samples / built.workers
 
 
 def _derive_s(recipe: Recipe, root: Path) -> float:

@@ -65,8 +65,10 @@ _QUIET_S = 2.0
     help="Build only the shards of part I (from 0) of N, and publish nothing; parts may run at once on many machines.",
 )
 @option("--finish", is_flag=True, help="Publish what the parts built; missing shards are an error.")
-@option("--dry-run", "--explain", "dry_run", is_flag=True,
+@option("--explain", is_flag=True,
         help="Print which shards would be built, and what changed in the recipe, without building.")  # fmt: skip
+@option("--dry-run", is_flag=True,
+        help="As --explain, with the size and time to expect, from a build of 32 samples in a temporary folder.")  # fmt: skip
 @option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON, and events as JSON lines on standard error."
 )
@@ -78,8 +80,8 @@ def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
     replace: bool, hash: bool, reshard: bool, accept_code: bool, keep: int, verify: bool, engine: str,
-    address: str | None, part: str | None, finish: bool, dry_run: bool,
-    as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
+    address: str | None, part: str | None, finish: bool, explain: bool,
+    dry_run: bool, as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -93,14 +95,16 @@ def build_command(
     from tfprep.model_fields import compute_fields
 
     data = data or None
-    chosen = _chosen_part(part, finish, dry_run)
+    explain = explain or dry_run
+    chosen = _chosen_part(part, finish, explain)
     if engine == "local" and address is not None:
         raise click.UsageError("--address belongs to --engine ray")
-    if engine == "ray" and (part is not None or finish or dry_run):
+    if engine == "ray" and (part is not None or finish or explain):
         raise click.UsageError("--engine ray builds everything and publishes; --part, --finish and --dry-run do not")
     cluster = None if engine == "local" else Ray(address or "auto")
-    if dry_run:
-        _dry_run(recipe, out, data, {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}, as_json)
+    if explain:
+        planned = {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}
+        _explain(recipe, out, data, planned, as_json, with_size=dry_run)
         return
     options = BuildOptions(
         workers,
@@ -227,14 +231,30 @@ def _summary_text(summary: Any, finish: bool) -> str:
     return "\n".join(lines)
 
 
-def _dry_run(recipe: Path, out: str, data: str | None, options: dict[str, Any], as_json: bool) -> None:
+def _explain(
+    recipe: Path, out: str, data: str | None, options: dict[str, Any], as_json: bool, *, with_size: bool
+) -> None:
     from tfprep.builder import explain, plan_build
     from tfprep.recipe.file import data_root
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
     samples = sum(state.samples for state in states if not state.up_to_date)
     built = f" ({text.number(samples, 'sample')} would be built)" if samples else ""
-    text.print_result(as_json, [asdict(state) for state in states], [explain(states) + built])
+    expected = [_expected(recipe, data, samples)] if samples and with_size and not as_json else []
+    text.print_result(as_json, [asdict(state) for state in states], [explain(states) + built, *expected])
+
+
+def _expected(recipe: Path, data: str | None, samples: int) -> str:
+    from tfprep.bench.forms import expected_build
+    from tfprep.errors import TfprepError
+    from tfprep.recipe.file import data_root, load_recipe
+    from tfprep.sources.raw import raw_root
+
+    try:
+        nbytes, seconds = expected_build(load_recipe(recipe), raw_root(data or data_root(recipe)), samples)
+    except TfprepError as error:  # what is due is known nevertheless
+        return f"Size and time are not known: a sample cannot be built: {error}"
+    return f"Expected, from a sample: {text.size(nbytes)} in {text.duration(seconds)} on this machine"
 
 
 # --- progress on standard error: a bar in a terminal, otherwise a line every 30 seconds

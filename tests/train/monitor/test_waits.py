@@ -184,5 +184,7 @@ def test_a_loader_that_fetches_before_the_step_tells_its_waits_itself(tf):
     reading = steps.clock.read()
     each_s = steps.clock.between(type(reading)(), reading).each_s.tolist()
     assert each_s[1:3] == [0.5, 0.125]
-    assert min(each_s[0], each_s[3]) >= 0.05, "of the first batch, and of other inputs, the time since the last callback"
+    assert min(each_s[0], each_s[3]) >= 0.05, (
+        "of the first batch, and of other inputs, the time since the last callback"
+    )
     assert (reading.batches, reading.images, steps.measured) == (4, 16, True)
