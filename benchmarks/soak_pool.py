@@ -111,9 +111,10 @@ def build(folder: Path, out: str) -> Path:
 
 def digests(out: Path) -> list[str]:
     """The digests of the dataset's shards."""
+    data = tfprep.open(out)
     return [
-        hashlib.sha256((out / file.name).read_bytes()).hexdigest()
-        for info in tfprep.open(out).manifest.splits.values()
+        hashlib.sha256((data.path / file.name).read_bytes()).hexdigest()
+        for info in data.manifest.splits.values()
         for files in info.files
         for file in files
     ]

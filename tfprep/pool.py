@@ -436,14 +436,21 @@ class Pool:
     def on_done(self, callback: Callable[[Task, Any], None]) -> None:
         """Start the processes in a thread that calls `callback(task, result)` for each task; an error is its result as well.
 
-        When processes cannot go on, all tasks that are left get the reason as a BuildError.
+        When processes cannot go on, all tasks that are left get the reason as a BuildError. A second call does nothing.
         """
+        if self._thread is not None or self._stopping:
+            return
         if not _open_pools:
             atexit.register(_close_all)
         _open_pools.add(self)
         self._callback = callback
-        self._thread = threading.Thread(target=self._call_back, name="tfprep-pool", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._call_back, name="tfprep-pool", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self.failure, self._stopping = f"the thread that starts them cannot be started ({error})", True
+        else:
+            self._thread = thread
 
     def workers(self) -> tuple[WorkerState, ...]:
         return tuple(process.state() for process in list(self._processes))

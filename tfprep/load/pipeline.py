@@ -32,7 +32,7 @@ from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.table import TableSplit
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.reader.worker_pool import WorkerPool, answer
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
@@ -210,7 +210,7 @@ class Pipeline:
         if self.local is not None:
             self.local.start(self.first_needed, self.assembler.reader.files.arrived)
         if self.pool is not None:
-            self.pool.start()
+            self.pool.on_done(answer)
         self.threads.grow(self.local_threads)
 
     def fetch_ahead(self, first: int) -> ReadAhead | None:

@@ -8,7 +8,6 @@ process is a bad record.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,8 +34,8 @@ class _Job(NamedTuple):
     then: Then
 
 
-class WorkerPool:
-    """The worker processes of a loader, which start with its first reader. `stop` takes no lock.
+class WorkerPool(Pool):
+    """The worker processes of a loader, which start with its first pass (`on_done(answer)`).
 
     Attributes:
         tasks: The number of tasks that the processes take at a time.
@@ -46,9 +45,8 @@ class WorkerPool:
     def __init__(self, setup: Setup, memory: SharedMemory, processes: int) -> None:
         """Raises an error where the setup cannot be sent to another process."""
         check_sendable(setup)
+        super().__init__(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
         self._setup, self._memory = setup, memory
-        self._pool = Pool(ENTRY, setup, processes, threads=setup.threads, ahead=SPARE_TASKS, pass_fds=(setup.memory,))
-        self._started = False
         self.tasks = processes * (setup.threads + SPARE_TASKS)
         self.state = ThreadState("tfprep-pool")
 
@@ -62,57 +60,18 @@ class WorkerPool:
         offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
         job = job_message(len(next(iter(values.values()))), offsets, rows)
         try:
-            self._pool.submit(job, _Job(values, where, self.state, then))
+            self.submit(job, _Job(values, where, self.state, then))
         except BuildError as error:
             then(_ended(error))
 
-    def start(self) -> None:
-        """Start the processes, unless they were started or stopped before."""
-        if self._started or self._pool.stopped:
-            return
-        self._started = True
-        try:
-            self._pool.on_done(_answer)
-        except RuntimeError as error:
-            self._pool.failure = f"the thread that starts them cannot be started ({error})"
-            self._pool.stop()
-
-    def stop(self) -> None:
-        """Ask for the end of the processes. Takes no lock and waits for nothing."""
-        self._pool.stop()
-
-    def close(self) -> None:
-        """End the processes and wait for that."""
-        self._pool.close()
-
     def describe(self) -> list[str]:
         """Return the first task of each process: the process, where it reads, and since when."""
-        tasks = [state.task for state in self._pool.workers() if state.task is not None]
+        tasks = [state.task for state in self.workers() if state.task is not None]
         return [f"{task.worker}{task.note.where} for {time.monotonic() - task.since:.1f} s" for task in tasks]
 
-    @property
-    def ready(self) -> bool:
-        """True when all processes have started: from then on, reading threads leave the work to them."""
-        return self._pool.ready
 
-    @property
-    def stopped(self) -> bool:
-        """Return True if its processes were ended, or will be at once."""
-        return self._pool.stopped
-
-    @property
-    def failure(self) -> str:
-        """Return why the processes were given up."""
-        return self._pool.failure
-
-    @property
-    def deaths(self) -> deque[str]:
-        """Causes of death of processes."""
-        return self._pool.deaths
-
-
-def _answer(task: Task, result: Any) -> None:
-    """Take over the result of a task. It knows no pool, which would keep the memory of a loader that was dropped."""
+def answer(task: Task, result: Any) -> None:
+    """Take over the result of a task."""
     values, _, state, then = task.note
     if isinstance(result, bytes):
         state.add(*COUNTS.unpack(result))
