@@ -79,7 +79,7 @@ def kill_in_builds(
         process = start_build(folder, f"out{counts['builds']}")
         while process.poll() is None:
             # A sample whose worker is killed twice in a row would be rejected: kills are further apart than new workers take.
-            time.sleep(chance.uniform(0.5, 3.0))
+            time.sleep(chance.uniform(1.5, 6.0))
             with suppress(psutil.Error, IndexError):
                 chance.choice(psutil.Process(process.pid).children()).kill()
                 counts["kills"] += 1
