@@ -217,7 +217,7 @@ def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluste
     assert {node["state"] for node in summary["nodes"]} == {"joined"}
     assert sum(node["samples"] for node in summary["nodes"]) == SAMPLES
     assert sum(node["rejects"] for node in summary["nodes"]) == 2
-    differing = {"out", "seconds", "nodes"}
+    differing = {"out", "path", "seconds", "nodes"}
     assert {name: summary[name] for name in summary.keys() - differing} == {
         name: here[name] for name in here.keys() - differing
     }

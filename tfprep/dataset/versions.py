@@ -523,7 +523,7 @@ def _point_link(version: Version) -> None:
 
 def _tidy(root: Path) -> None:
     """Undo and finish what a process left that was killed while it published or removed. The lock is held."""
-    for folder in (root, root / PRIVATE):
+    for folder in (root, *(root / PRIVATE).glob("**/")):
         remove_leftovers(folder)
     for path in (root / PRIVATE).glob("removed-*"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""Every command that writes a dataset is killed at its steps: readers see one whole version, and the same command ends as if
+nothing had happened, without a leftover."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 11
+"""Only each eleventh rename, link or removal is one at which a command is killed, but in the nightly run."""
+
+RECIPE = """
+import numpy as np
+from tfprep import ModelFields, Recipe, augment, codecs, sources
+
+
+def model():
+    return lambda batch: {"score": batch["image"].astype(np.float32).mean(axis=(1, 2))}
+
+
+FIELDS = ModelFields(model=model, inputs=["image"], store={"score": codecs.Raw("float32")}, batch_size=4)
+RECIPE = Recipe(
+    name="tiny", source=sources.Folder("{split}/{label}/*.png"), geometry=[augment.Flip(p=1.0)],
+    store={"image": codecs.Png(), "label": codecs.Scalar()}, variants={"train": 2}, shards={"train": 2, "val": 1},
+)
+"""
+
+SCRIPT = """
+import hashlib, os, re, shutil, sys
+from pathlib import Path
+
+import cv2, pyarrow as pa
+import tfprep.builder.report, tfprep.builder.publish, tfprep.builder.shards.shard, tfprep.model_fields.add
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset.clean import clean
+from tfprep.dataset.verify import verify
+from tfprep.errors import DatasetError
+from tfprep.export import export
+from tfprep.model_fields import add_fields, remove_fields
+
+name, root, stride = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+out, steps, die_at = root / "out", 0, 0
+cv2.setNumThreads(0)
+tfprep.builder.report.write_report = lambda *arguments: ""
+os.fsync, os.sync = lambda descriptor: None, lambda: None  # what a killed process wrote stays
+
+
+def built(recipe="recipe.py", **options):
+    build(root / recipe, out, root / "raw", options=BuildOptions(workers=0, **options))
+
+
+def removed():
+    try:
+        remove_fields(out, "score")
+    except DatasetError as error:  # the last step was done
+        assert "has no added fields" in str(error)
+
+
+COMMANDS = {
+    "build": lambda: built("changed.py"),
+    "reshard": lambda: built("more.py", reshard=True),
+    "replace": lambda: built("other.py", replace=True),
+    "verify": lambda: built(verify=True),
+    "add-fields": lambda: add_fields(out, root / "recipe.py"),
+    "remove-fields": lambda: removed(),
+    "index": lambda: index_tfrecords(
+        str(root / "foreign/*.tfrecord"), "train", root / "index", options=IndexOptions(workers=0)
+    ),
+    "export": lambda: export(open_dataset(out), root / "exported", "webdataset"),
+    "clean": lambda: clean(out, remove=True),
+}
+
+
+def counted(function):
+    def step(*arguments, **options):
+        global steps
+        steps += 1
+        if steps == die_at:
+            os._exit(9)
+        return function(*arguments, **options)
+    return step
+
+
+def count():
+    for one in ("replace", "unlink", "rename", "link", "rmdir", "mkdir", "symlink"):
+        setattr(os, one, counted(getattr(os, one)))
+    Path.replace = lambda self, target: os.replace(self, target)
+    Path.rmdir = lambda self: os.rmdir(self)
+    def unlink(self, missing_ok=False):
+        try:
+            os.unlink(self)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+    Path.unlink = unlink
+
+
+def status(*functions):
+    "Run functions in a fork of this process, which has not started a thread."
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for function in functions:
+                function()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def places():
+    return [place for place in (out, root / "index") if (place / "tfprep.json").exists()]
+
+
+def content(place):
+    path = open_dataset(place).path
+    files = [one for one in path.rglob("*") if one.is_file() and one.name != "report.html"]
+    return {one.relative_to(path).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest() for one in files}
+
+
+def everything():
+    "The content of what readers see, and the names of all files there are; numbers of versions do not count."
+    names = {re.sub(r"\\bv[0-9]{4}\\b", "v", str(one.relative_to(root))) for one in root.rglob("*")}
+    exported = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in (root / "exported").rglob("*.*")}
+    return repr((sorted(names), exported, [content(place) for place in places()]))
+
+
+def note(file, function):
+    Path(file).write_text(function())
+
+
+def check_reader():
+    for place in places():
+        assert name == "verify" or not list(verify(place)), list(verify(place))
+        seen = repr(content(place))
+        assert seen in (root / ".." / f"{place.name}.allowed").read_text().split("\\n"), f"{place}: neither version"
+
+
+def note_allowed():
+    for place in places():
+        with open(root / ".." / f"{place.name}.allowed", "a") as file:
+            file.write(repr(content(place)) + "\\n")
+
+
+def restore():
+    shutil.rmtree(root)
+    os.system(f"cp -a {root}.before {root}")
+
+
+restore()
+assert status(note_allowed, COMMANDS[name], note_allowed, lambda: note(root / "../expected", everything)) == 0
+killed = 0
+while True:
+    restore()
+    die_at += stride
+    ended = status(count, COMMANDS[name])
+    if ended != 9:
+        break
+    killed += 1
+    assert status(check_reader) == 0, die_at
+    assert status(COMMANDS[name], lambda: note(root / "../found", everything)) == 0, die_at
+    expected, found = Path(root, "../expected").read_text(), Path(root, "../found").read_text()
+    assert found == expected, (die_at, sorted(set(found.split(", ")) ^ set(expected.split(", ")))[:20])
+assert ended == 0, ended
+print(killed)
+"""
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """A dataset of two versions, the later one with added fields, and TFRecords that are indexed once."""
+    root = tmp_path_factory.mktemp("kills") / "site"
+    for number in range(9):
+        path = root / "raw" / ("val" if number > 6 else "train") / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.random.default_rng(number).integers(0, 256, (12, 14, 3), np.uint8))
+    changes = {
+        "recipe": ("", ""), "changed": ('"label": codecs.Scalar()', '"label": codecs.Scalar(), "image": codecs.Jpeg(90)'),
+        "more": ('shards={"train": 2, "val": 1}', 'shards={"train": 3, "val": 2}'), "other": ('"tiny"', '"other"'),
+    }  # fmt: skip
+    for name, change in changes.items():
+        (root / f"{name}.py").write_text(RECIPE.replace(*change) if change[0] else RECIPE)
+    code = f"""
+import shutil
+from pathlib import Path
+from tfprep.builder import BuildOptions, build
+from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.model_fields import add_fields
+root = Path({str(root)!r})
+build(root / "recipe.py", root / "out", root / "raw", options=BuildOptions(workers=0))
+add_fields(root / "out", root / "recipe.py")
+(root / "foreign").mkdir()
+for number, path in enumerate(sorted(open_dataset(root / "out").path.glob("*-train.tfrecord-*-of-00002"))):
+    shutil.copy(path, root / f"foreign/{{number}}.tfrecord")
+    index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", options=IndexOptions(workers=0))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return root
+
+
+LEAST = {"export": 0, "clean": 1}
+COMMANDS = ("build", "reshard", "replace", "verify", "add-fields", "remove-fields", "index", "export", "clean")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_kills_at_every_step_of_a_command(before, tmp_path, command):
+    site = tmp_path / "site"
+    shutil.copytree(before, tmp_path / "site.before", symlinks=True)
+    shutil.copytree(before, site, symlinks=True)
+    if command == "add-fields":
+        subprocess.run(
+            [sys.executable, "-m", "tfprep", "remove-fields", tmp_path / "site.before/out", "score"], check=True
+        )
+    if command == "index":
+        shutil.copy(site / "foreign/0.tfrecord", tmp_path / "site.before/foreign/2.tfrecord")
+    if command == "verify":
+        shard = next((tmp_path / "site.before/out/current").glob("tiny-train.tfrecord-00000-of-00002"))
+        shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    stride = 1 if command in LEAST else STRIDE
+    words = [sys.executable, "-W", "ignore", "-c", SCRIPT, command, site, str(stride)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) > LEAST.get(command, 20 // STRIDE), done.stdout
