@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.sources.building import built, write_picture
 from tfprep.errors import SourceError
 from tfprep.sources import Fractions, Table, rows
+from tfprep.sources.detection.detect import detect
 
 
 def write_csv(path, table, delimiter=","):
@@ -283,3 +285,17 @@ def test_half_a_surrogate_pair_in_a_key_can_be_stored(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"path": "a.jpg", "id": "\\ud800"}\n')
     (entry,) = Table("t.jsonl", image="path", key="id").scan(tmp_path).entries
     entry.key.encode()
+
+
+def test_a_table_of_which_images_are_missing_names_them(tmp_path):
+    root = tmp_path / "data"
+    for number in set(range(12)) - {3, 7}:
+        write_picture(root / f"images/{number}.png", number)
+    rows = [f"images/{number}.png,{'ab'[number % 2]}" for number in range(12)]
+    (root / "train.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(SourceError, match=r"2 of the first 12 images that 'path' names: images/3.png, images/7.png"):
+        detect(root)
+    fields, rejects = built(Table("train.csv", image="path", label="label"), root, tmp_path / "out")
+    assert len(fields) == 10
+    assert set(rejects) == {"images/3.png", "images/7.png"}
+    assert all("No such file" in reason for reason in rejects.values())

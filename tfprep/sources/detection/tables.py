@@ -126,8 +126,10 @@ def _head(files: Files, path: str) -> _Head:
                 found.setdefault(below("**" if place == "**" else literal(place), f"{hole}{suffix}"), are_files)
         unknown = column not in found and f"{{{column}}}" not in str(found)
         if unknown and are_files and files.images and "mask" not in column.lower():
+            lost = [name for name in names if name.rpartition("/")[2] not in files.image_names] or names
             raise SourceError(
-                f"{path}: no folder holds the images that {column!r} names, such as {', '.join(names[:3])}"
+                f"{path}: no folder holds {len(lost)} of the first {len(names)} images that {column!r} names: "
+                f"{', '.join(lost[:5])}; take their rows out, or write the recipe by hand: a build rejects them by name"
             )
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
