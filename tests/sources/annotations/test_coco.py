@@ -382,6 +382,17 @@ def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
     assert page.count("the annotation was dropped") == len(odd) - 1
 
 
+def test_masks_alone_take_what_is_inside_of_a_polygon_that_reaches_outside(tmp_path):
+    content = scene()
+    content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), polygon(-14, 30, 20, 90))]
+    root, _ = written(tmp_path, content)
+    fields, rejects = built(sources.Coco(fields=("mask",)), root, tmp_path / "out")
+    assert not rejects
+    np.testing.assert_array_equal(fields["train/1.png"]["mask"], 2 * region(0, 30, 6, 10))
+    _, rejects = built(sources.Coco(fields=("mask", "boxes")), root, tmp_path / "boxes")
+    assert "its box [-14, 30, 6, 120] reaches outside the image of 56 x 40" in rejects["train/1.png"]
+
+
 def turned(path, orientation, size=SIZE):
     """A photo whose pixels are stored in another way than they are seen, and the pixels as stored."""
     stored = picture(3, *size)

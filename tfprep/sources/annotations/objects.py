@@ -141,7 +141,7 @@ class ObjectField:
         for reason in faults:
             images.warn(f"{reason}; the annotation was dropped")
         far = next((one for one in whole if one["far"]), None)
-        if far is not None and self.outside == "reject":
+        if far is not None and self.outside == "reject" and self.field in ("boxes", "points", "corners"):
             rule = f"{far['id']}: {far['far']} reaches outside the image of {size[1]} x {size[0]}"
             raise SampleError(f"{rule}; is it the one that was annotated? outside='cut' cuts boxes")
         return whole
