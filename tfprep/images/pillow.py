@@ -66,7 +66,7 @@ def own_settings() -> Iterator[None]:
     with _settings_lock:
         _decoding[0] += 1
         for module, name, value in _SETTINGS:
-            if (loaded := sys.modules.get(module)) is not None and getattr(loaded, name) != value:
+            if (loaded := sys.modules.get(module)) is not None and getattr(loaded, name, value) != value:
                 _replaced[module, name] = getattr(loaded, name)
                 setattr(loaded, name, value)
         if _decoding[0] == 1:  # `catch_warnings` is not for several threads

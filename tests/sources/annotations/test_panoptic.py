@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
+from tfprep.errors import RecipeError
 
 SIZE = 40, 56
 CATEGORIES = [
@@ -82,3 +83,28 @@ def test_crowds(crowds, number, tmp_path):
     (entry,) = source.scan(tmp_path).entries
     raw = {"segments": png.read_bytes(), "objects": entry.values[0]}
     assert source.decoders()["instances"].decode(raw, (1, 3)).tolist() == [[1, 2, number]]
+
+
+def test_a_thing_with_a_wrong_box_rejects_its_image(tmp_path):
+    """Without it the numbers of the boxes would not be those of the instances."""
+    (tmp_path / "panoptic").mkdir()
+    for name in ("a.png", "b.png"):
+        Image.fromarray(np.array([[[1, 0, 0], [2, 0, 0], [2, 0, 0]]], np.uint8)).save(tmp_path / "panoptic" / name)
+        write_picture(tmp_path / name, 1, 1, 3)
+    info = {"a.png": [segment(1, 4, (0, 0, 0, 1)), segment(2, 4, (1, 0, 2, 1))]}
+    info["b.png"] = [segment(1, 4, (0, 0, 1, 1)), segment(2, 4, (1, 0, 2, 1))]
+    content = {
+        "images": [{"id": n, "file_name": name, "height": 1, "width": 3} for n, name in enumerate(info)],
+        "annotations": [
+            {"image_id": n, "file_name": name, "segments_info": one} for n, (name, one) in enumerate(info.items())
+        ],
+        "categories": CATEGORIES,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    options = {"fields": ("boxes", "instances", "box_numbers")}
+    source = sources.CocoPanoptic("a.json", "{file_name}", "panoptic/{file_name}", **options)
+    fields, rejects = built(source, tmp_path, tmp_path / "out")
+    assert list(fields) == ["b.png"]
+    assert "segment 1: its box [0, 0, 0, 1] covers no pixel" in rejects["a.png"]
+    with pytest.raises(RecipeError, match="CocoPanoptic: bad_annotations is one of 'reject'; got 'drop'"):
+        sources.CocoPanoptic(bad_annotations="drop")

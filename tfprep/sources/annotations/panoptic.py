@@ -29,6 +29,7 @@ from tfprep.sources.annotations.listing import (
     image_template,
     object_listing,
 )
+from tfprep.sources.annotations.objects import BadAnnotations
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.source import Entry, FieldDecoder, Listing, key_of
 from tfprep.sources.splits import Row
@@ -63,11 +64,14 @@ class CocoPanoptic(AnnotatedSource):
     fields: tuple[str, ...] = field(default=("mask", "instances"), kw_only=True)
     crowds: Crowds = "void"
     unannotated: Unannotated = field(default="reject", kw_only=True)
+    bad_annotations: BadAnnotations = field(default="reject", kw_only=True)
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "CocoPanoptic: annotations")
         self.check_options(pattern, ".json")
         check_choice("CocoPanoptic: crowds", self.crowds, ("void", "skip", "keep"))
+        # The PNG has the pixels of each segment, and numbers instances by the places of all things.
+        check_choice("CocoPanoptic: bad_annotations", self.bad_annotations, ("reject",))
         for option in ("images", "segments"):
             image_template(getattr(self, option), {"file_name"} | pattern.holes, f"CocoPanoptic: {option}")
 
