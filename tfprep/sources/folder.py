@@ -191,7 +191,7 @@ def check_common(source: Any, pattern: Pattern, labeled: bool | None = None) -> 
     """
     where = type(source).__name__
     labeled = "label" in pattern.holes if labeled is None else labeled
-    object.__setattr__(source, "splits", _check_splits(source.splits, pattern, where, labeled))
+    object.__setattr__(source, "splits", check_splits(source.splits, pattern, where, ("label",) if labeled else ()))
     if getattr(source, "classes", None) is not None:
         object.__setattr__(source, "classes", check_classes(source.classes, f"{where}: classes"))
     if hasattr(source, "pixels"):
@@ -291,32 +291,42 @@ def listed_images(
         raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}")
 
 
-def _check_splits(splits: Any, pattern: Pattern, where: str, labeled: bool) -> Splits:
-    """`splits`, with a list of names made a tuple, where it agrees with the image pattern."""
+def check_splits(splits: Any, pattern: Pattern, where: str, labels: Sequence[str], columns: bool = False) -> Splits:
+    """Return `splits`, with a list of names made a tuple. Raises RecipeError unless it agrees with the other options.
+
+    Args:
+        splits: The option.
+        pattern: The pattern that may give the splits.
+        where: The name of the source.
+        labels: The fields by which it can be stratified.
+        columns: True for a table, whose columns may give splits and groups.
+    """
     by_folder = "split" in pattern.holes
     if isinstance(splits, Fractions):
-        if splits.by_column and not (splits.group_by in DICOM_GROUPS and where in _OF_HEADERS):
+        if not columns and splits.by_column and not (splits.group_by in DICOM_GROUPS and where in _OF_HEADERS):
             raise RecipeError(
                 f"{where}: group_by={splits.group_by!r} would be a column, which only a Table has; give a regular expression "
                 f"with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)} in a "
                 f"{' or '.join(_OF_HEADERS)}"
             )
-        if splits.stratify is not None and (splits.stratify != "label" or not labeled):
-            raise RecipeError(
-                f"{where}: stratify={splits.stratify!r} names no label field; only stratify='label' is one, where each sample "
-                f"has one class, as with {{label}} in the pattern of a Folder; the pattern is {pattern.text!r}"
-            )
-        if by_folder:
-            raise RecipeError(
-                f"{where}: {{split}} in {pattern.text!r} already gives the splits; leave out {splits!r} or {{split}}"
-            )
-        return splits
-    if splits is None:
-        return None
-    if is_split_pattern(splits) and not by_folder:
-        return compile_pattern(splits, f"{where}: splits").text
+        if splits.stratify is not None and splits.stratify not in labels:
+            known = ", ".join(labels) or "none; a Folder has one with {label} in its pattern"
+            raise RecipeError(f"{where}: stratify={splits.stratify!r} names no label field; those are {known}")
+    if is_split_pattern(splits):
+        compile_pattern(splits, f"{where}: splits")
+    if by_folder and isinstance(splits, Fractions | str):
+        rule = f"{where}: {{split}} in {pattern.text!r} already gives the splits"
+        raise RecipeError(f"{rule}; leave out {splits!r} or {{split}}")
+    if (
+        splits is None
+        or isinstance(splits, Fractions)
+        or is_split_pattern(splits)
+        or (columns and isinstance(splits, str))
+    ):
+        return splits  # type: ignore[no-any-return]
     if not isinstance(splits, tuple | list) or not all(isinstance(name, str) for name in splits):
-        raise RecipeError(f"{where}: expected splits to be Fractions(...) or a tuple of names; got {splits!r}")
+        column = "a column, " if columns else ""
+        raise RecipeError(f"{where}: expected splits to be {column}Fractions(...) or a tuple of names; got {splits!r}")
     if not by_folder:
         raise RecipeError(f"{where}: splits={tuple(splits)!r} names folders, but {pattern.text!r} has no {{split}}")
     return tuple(splits)

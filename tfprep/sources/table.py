@@ -28,7 +28,7 @@ from tfprep.sources.cells import (
     sorted_classes,
     value_cell,
 )
-from tfprep.sources.folder import UNSPLIT, split_files
+from tfprep.sources.folder import UNSPLIT, check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
@@ -109,28 +109,12 @@ class Table:
         for name in classes:
             if self.kinds().get(name) not in ("label", "mask"):
                 raise RecipeError(f"Table: classes name the numbers of a label or a mask; {name!r} is neither")
-        self._check_splits(self.splits, pattern)
+        labels = [name for name, kind in self.kinds().items() if kind == "label"]
+        object.__setattr__(self, "splits", check_splits(self.splits, pattern, "Table", labels, columns=True))
         object.__setattr__(self, "pixels", check_pixels_option(self.pixels, self.kinds(), "Table"))
         check_box_format(self.box_format, "Table: box_format")
         if self.outside not in ("reject", "cut"):
             raise RecipeError(f"Table: outside is 'reject' or 'cut'; got {self.outside!r}")
-
-    def _check_splits(self, splits: Any, pattern: Pattern) -> None:
-        if isinstance(splits, tuple) and "split" not in pattern.holes:
-            rule = f"Table: splits={splits!r} names what {{split}} stands for"
-            raise RecipeError(f"{rule}; there is none in {pattern.text!r}")
-        if not (splits is None or isinstance(splits, str | Fractions | tuple)):
-            rule = "Table: expected splits to be a column, Fractions(...) or a tuple of names"
-            raise RecipeError(f"{rule}; got {splits!r}")
-        if is_split_pattern(splits):
-            compile_pattern(str(splits), "Table: splits")
-        if isinstance(splits, str | Fractions) and "split" in pattern.holes:
-            rule = f"Table: {{split}} in table={pattern.text!r} already gives the splits"
-            raise RecipeError(f"{rule}; leave out {splits!r}")
-        stratify = splits.stratify if isinstance(splits, Fractions) else None
-        if stratify is not None and self.kinds().get(stratify) != "label":
-            labels = [name for name, kind in self.kinds().items() if kind == "label"]
-            raise RecipeError(f"Table: stratify={stratify!r} names no label field; those are {labels or 'none'}")
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
