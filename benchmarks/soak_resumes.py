@@ -5,7 +5,7 @@
 Each round takes one of `CASES`, reads a random number of batches, saves the state as JSON, and continues in a new loader with
 another number of threads or worker processes, or on several hosts, up to the end of the last epoch. The keys and pixels of every
 batch are compared with those of `numpy_loader` in one thread without a break. "tensorflow" reads `loader` in eager code, "graph"
-through `Dataset.map`, where the state is `state_at(step)`; "stateful" is torchdata's `StatefulDataLoader` over `random_access`
+through `Dataset.map`, where the state is `state_dict(step)`; "stateful" is torchdata's `StatefulDataLoader` over `random_access`
 and `batch_sampler` with 0 and with 2 workers. Frameworks that are not installed are named. The exit status is 1 after a
 difference.
 """
@@ -125,10 +125,10 @@ def interrupted(data: Any, framework: str, expected: dict[str, list[str]], count
         first = loader_of(data, framework, CASES[name], before)
         batches = passes(first)
         seen = [digest(batch) for batch in itertools.islice(batches, taken)]
-        state = json.loads(json.dumps(first.state_at(taken) if framework == "graph" else first.state_dict()))
+        state = json.loads(json.dumps(first.state_dict(*([taken] if framework == "graph" else []))))
         batches.close()
         if framework == "graph":
-            second = loader_of(data, framework, {**CASES[name], "start_step": first.step_of(state)}, after)
+            second = loader_of(data, framework, {**CASES[name], "start_step": state}, after)
         else:
             second = loader_of(data, framework, CASES[name], after)
             second.load_state_dict(state)
@@ -173,10 +173,10 @@ def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> A
     loader = getattr(data, kind)("train", BATCH, **common(case), **workers)
     if framework == "graph":
         mapped = loader.map(lambda element: element)
-        for name in ("state_at", "step_of", "report", "close"):
+        for name in ("state_dict", "report", "close"):
             setattr(mapped, name, getattr(loader, name))
         return mapped
-    return loader
+    return loader.eager() if framework == "tensorflow" else loader
 
 
 class JoinedHosts:

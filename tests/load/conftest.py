@@ -8,7 +8,7 @@ import pytest
 import tfprep
 from tests.conftest import smooth, write_dataset
 from tfprep import codecs
-from tfprep.load.reader import rows
+from tfprep.load.reader.files import Files
 
 
 @pytest.fixture(scope="session")
@@ -59,13 +59,13 @@ def at_each_record(monkeypatch):
     """
 
     def install(action):
-        read_fields = rows.read_fields
+        read_of_files = Files.read
 
-        def read(*arguments, **options):
+        def read(*arguments):
             action()
-            return read_fields(*arguments, **options)
+            return read_of_files(*arguments)
 
-        monkeypatch.setattr(rows, "read_fields", read)
+        monkeypatch.setattr(Files, "read", read)
 
     return install
 

@@ -87,7 +87,7 @@ def test_the_state_of_an_iterator_of_a_batch_sampler(data):
     batches = data.batch_sampler("train", 8, seed=4)
     unread, iterator = iter(batches), iter(batches)
     expected = [next(iterator) for _ in range(3)][2]
-    assert batches.state_dict() == iterator.state_dict() == data.numpy_loader("train", 8, seed=4).state_at(3)
+    assert batches.state_dict() == iterator.state_dict() == data.numpy_loader("train", 8, seed=4).state_dict(step=3)
     assert unread.state_dict()["step"] == 6
     assert next(iter(data.batch_sampler("train", 8, seed=4, start_step=2))) == expected
     with pytest.raises(LoaderError, match="steps end at"):
@@ -106,7 +106,7 @@ def test_a_pickled_batch_sampler_continues_where_it_stood(data):
 def test_a_restored_iterator_that_is_dropped_gives_its_epoch_back(data):
     """As torchdata drops it, after it has read ahead, where the state says that the epoch had ended."""
     batches = data.batch_sampler("train", 8, seed=4)
-    state = batches.state_at(6)
+    state = batches.state_dict(step=6)
     iterator = iter(batches)
     iterator.load_state_dict(state)
     ahead = [next(iterator) for _ in range(4)]

@@ -146,7 +146,7 @@ def test_a_run_does_not_resume_with_the_values_of_another_model(site):
     state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_dict(step=3)))
     add_fields(site.out, site.define(weight="3.0"), replace=True)
     data = tfprep.open(site.out)
-    with pytest.raises(LoaderError, match=r"its added is .* computed anew meanwhile, by another model"):
+    with pytest.raises(LoaderError, match=r"its added is .* computed again meanwhile, by another model"):
         data.numpy_loader("train", 4, seed=1).load_state_dict(state)
     with pytest.raises(LoaderError, match="its added is 5"):
         data.numpy_loader("train", 4, seed=1).load_state_dict(state | {"added": 5})

@@ -216,17 +216,21 @@ class BatchSlots:
         sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
         self._slots = {name: ArraySlots(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._copied = [name for name in self._slots if sizes[name] < RECYCLED_BYTES]
+        self._recycled: dict[int, list[tuple[ArraySlots | None, Output, tuple[int, ...]]]] = {}  # by form
 
     def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
         """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
+        if form not in self._recycled:
+            outputs = [output.of_form(form) for output in self._outputs]
+            self._recycled[form] = [
+                (self._slots.get(output.name) if has_array(output) else None, output, fixed_shape(output))
+                for output in outputs
+            ]
         arrays: dict[str, Any] = {}
-        for output in self._outputs:
-            one = output.of_form(form)
-            slots = self._slots.get(one.name)
-            if slots is not None and has_array(one):
-                arrays[one.name] = slots.take((rows, *fixed_shape(one)), one.dtype)
-            else:
-                arrays[one.name] = empty_array(one, rows)
+        for slots, output, shape in self._recycled[form]:
+            arrays[output.name] = (
+                empty_array(output, rows) if slots is None else slots.take((rows, *shape), output.dtype)
+            )
         return arrays
 
     def finish(self, values: dict[str, Any]) -> None:

@@ -218,8 +218,8 @@ def test_bad_records_are_replaced_as_by_threads(make_dataset):
 
 
 @pytest.mark.parametrize("field", ["clicks", "image"])
-def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
-    """The worker that touches what is gone dies, and the record is an error that says so."""
+def test_a_file_that_is_cut_short(make_dataset, field):
+    """The record is an error that says so, and no process dies of it."""
     made = make_dataset(samples={"train": 400}, shards=1, fields=(field,))
     with stream(tfprep.open(made.path), verify="never", threads=1) as loader:
         batches = without_threads(loader)
@@ -227,7 +227,7 @@ def test_a_file_that_is_cut_short_under_its_memory_map(make_dataset, field):
         os.truncate(next(made.path.glob("*.tfrecord*")), 4096)
         with pytest.raises(RecordError, match="cut short"):
             list(batches)
-        assert any("was killed by SIGBUS" in death for death in loader.report()["workers"]["deaths"])
+        assert not loader.report()["workers"]["deaths"]
 
 
 # --- processes that die -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -95,22 +96,22 @@ class BatchSchedule:
                 f"remainder='drop' leaves no batch: {self.size} samples are fewer than batch_size={self.batch_size}"
             )
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Items of one epoch."""
         return self.sampler.size * self.times
 
-    @property
+    @cached_property
     def times(self) -> int:
         """Items of an epoch for each sample: with "all" as many as it has variants."""
         return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
 
-    @property
+    @cached_property
     def cycle(self) -> int:
         """Positions from the beginning of an epoch to that of the next."""
         return self.size if self.buckets is None else self.buckets.steps * self.batch_size
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Batches that hold one epoch, rounded up; with "drop" rounded down."""
         if self.buckets is not None:

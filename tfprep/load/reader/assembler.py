@@ -18,7 +18,7 @@ from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.rows import Reading, Rows, UnreadRow, field_names, open_reader, row_columns
+from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, field_names
 from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
@@ -91,9 +91,8 @@ class BatchAssembler:
         self.reading = Reading(
             paths, identities, own, tuple(plan.options.geometry), plan.geometry_rules, plan.warping, cold, added
         )
-        self.reader = open_reader(self.reading, damaged)
+        self.reader = RowReader(self.reading, damaged)
         self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
-        self._columns = row_columns(self.reader, len(plan.tables))
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
@@ -200,8 +199,8 @@ class BatchAssembler:
             places = added.locate(records, ["offset", "size", "payload_crc", *spans])
             places["file"] = added.file_of(records) + first_file
             columns |= {name if name in spans else f"{name} {number}": values for name, values in places.items()}
-        table = np.zeros((len(self._columns), len(records)), np.int64)
-        for number, name in enumerate(self._columns):
+        table = np.zeros((len(self.reader.columns), len(records)), np.int64)
+        for number, name in enumerate(self.reader.columns):
             if name in columns:
                 table[number] = columns[name]
         return Rows(table)

@@ -4,24 +4,19 @@ they are removed.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tfprep.errors import DatasetError, RecordError, StorageError
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.reader.thread_state import Scratch
-from tfprep.records import Frame, check_frame
-from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 from tfprep.storage.local import FileIdentity, identity_of, regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
@@ -137,14 +132,6 @@ class _LocalFile:
         self.fd = -1  # for `__del__`, if the next line raises
         self.fd = regular_descriptor(path)
 
-    @cached_property
-    def content(self) -> Array | None:
-        """A memory map of the file, uint8 [bytes]; None where it cannot be mapped, as an empty one, or under `ulimit -v`."""
-        try:
-            return np.frombuffer(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ), np.uint8)
-        except (OSError, ValueError):
-            return None
-
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # At the end of the interpreter the name `os` may be gone already, the argument is not.
         if self.fd >= 0:
@@ -205,6 +192,38 @@ class Files:
             self.changed.add(number)
         return file
 
+    def read(self, number: int, frame: int, start: int, target: Array) -> Array:
+        """The bytes of a record from `start` on, as many as `target` has: read into it, or fetched from their store.
+
+        Args:
+            number: The number of the file.
+            frame: Place of the record's frame in the file.
+            start: Place of the bytes in the file.
+            target: uint8 [N].
+
+        Raises:
+            RecordError: The file ends early, or the disk fails.
+            DatasetError: The file cannot be opened, or the store does not deliver.
+        """
+        size, got = len(target), 0
+        if self.remote[number]:
+            target = self.fetched.read(number, frame, start, start + size)
+            got = len(target)
+        else:
+            file = self.get(number)
+            while got < size:  # a signal or a network file system may give less at a time
+                try:
+                    more = os.preadv(file.fd, (target[got:],), start + got)  # type: ignore[arg-type] # NumPy's stubs
+                except OSError as error:
+                    reason = f"cannot be read: {error.strerror} (errno {error.errno})"
+                    raise _wrong(self.paths[number], start, reason) from error
+                if more == 0:
+                    break
+                got += more
+        if got < size:
+            raise _wrong(self.paths[number], start, f"cut short: the file holds {got} of {size} bytes")
+        return target
+
     def will_need(self, number: int, offset: int, size: int) -> None:
         """Let the system begin to read these bytes; it does not wait for them."""
         if hasattr(os, "posix_fadvise") and not self.remote[number]:
@@ -234,87 +253,6 @@ class Files:
 
 def _replaced(path: Path, how: str) -> DatasetError:
     return DatasetError(f"{path} was {how} since the loader was made; open the dataset again")
-
-
-def read_at(descriptor: int, target: Array, offset: int) -> bool:
-    """Fill a uint8 array with the file's bytes from `offset` on, without the GIL; False where one `preadv` does not."""
-    try:
-        return os.preadv(descriptor, (target,), offset) == target.nbytes  # type: ignore[arg-type] # NumPy's stubs
-    except OSError:
-        return False
-
-
-def mapped_bytes(file: _LocalFile, offset: int, size: int) -> Array | None:
-    """These bytes of a file, in its memory map; None where the file ended before them when it was mapped."""
-    content = file.content
-    return None if content is None or offset + size > len(content) else content[offset : offset + size]
-
-
-class Record(NamedTuple):
-    """A record: the number of its file, where its frame lies there, and the masked CRC-32C of its payload by the index."""
-
-    file: int
-    offset: int
-    size: int
-    payload_crc: int
-
-
-def read_fields(
-    files: Files,
-    record: Record,
-    places: Mapping[str, tuple[int, int]],
-    scratch: Scratch,
-    *,
-    verify: bool,
-    whole: bool = False,
-) -> dict[str, Array]:
-    """The bytes of each field as uint8 [N], valid until the next call.
-
-    Args:
-        files: The files.
-        record: Place of the record.
-        places: The offset in the file, and the size, of each field's bytes.
-        scratch: Memory of the thread.
-        verify: Whether the whole frame is read, and both checksums are compared.
-        whole: Whether the payload is wanted too, as the field "".
-
-    Raises:
-        RecordError: The file ends early, the disk fails, or a checksum is wrong.
-        DatasetError: The file cannot be opened, or the store does not deliver.
-    """
-    if not verify and not whole:
-        scratch.reset(sum(size for _, size in places.values()))
-        return {name: _read(files, record, offset, size, scratch) for name, (offset, size) in places.items()}
-    scratch.reset(record.size)
-    frame = _read(files, record, record.offset, record.size, scratch)
-    if verify:
-        where = Frame(record.offset, record.size)
-        check_frame(frame, files.paths[record.file], where, payload_crc=record.payload_crc)
-    contents = {
-        name: frame[offset - record.offset : offset - record.offset + size] for name, (offset, size) in places.items()
-    }
-    return contents | {"": frame[HEADER_BYTES:-FOOTER_BYTES]} if whole else contents
-
-
-def _read(files: Files, record: Record, offset: int, size: int, scratch: Scratch) -> Array:
-    """Bytes of a record: fetched from its store, or read into scratch memory without the GIL."""
-    path = files.paths[record.file]
-    if files.remote[record.file]:
-        content = files.fetched.read(record.file, record.offset, offset, offset + size)
-        got = len(content)
-    else:
-        content, got, file = scratch.take(size), 0, files.get(record.file)
-        while got < size:  # a signal or a network file system may give less at a time
-            try:
-                more = os.preadv(file.fd, (content[got:],), offset + got)  # type: ignore[arg-type] # NumPy's stubs
-            except OSError as error:
-                raise _wrong(path, offset, f"cannot be read: {error.strerror} (errno {error.errno})") from error
-            if more == 0:
-                break
-            got += more
-    if got < size:
-        raise _wrong(path, offset, f"cut short: the file holds {got} of {size} bytes")
-    return content
 
 
 def _wrong(path: Path, offset: int, reason: str) -> RecordError:

@@ -162,13 +162,6 @@ class FieldPart:
         """Return whether other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
         return isinstance(self.codec, Boxes) or (isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1)
 
-    def store(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
-        """Decode `content` into the batch; SampleError where it cannot be."""
-        if self.in_place:
-            cast(InPlace, self.codec).decode_into(content, self.spec, values[self.output.name][row, ...])
-            return
-        self.place(self.decode(content, state), values, row)
-
     def is_jpeg(self, content: Array) -> bool:
         """Tells if it is a JPEG of 8 bits, whose pixels lie in the file as they are delivered."""
         holds = isinstance(self.codec, Jpeg | Encoded | Original) and self.spec.shape[2:] in ((1,), (3,))

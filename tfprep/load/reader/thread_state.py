@@ -12,30 +12,11 @@ import numpy as np
 from tfprep.fields import Array
 
 
-class Scratch:
-    """Memory that grows as it is needed and is handed out from the start for each record."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(1 << 16, np.uint8)
-        self._used = 0
-
-    def reset(self, nbytes: int) -> None:
-        """Make room for `nbytes` bytes; memory that was handed out before is no longer valid."""
-        self._used = 0
-        if nbytes > len(self._memory):
-            self._memory = np.empty(nbytes + nbytes // 4, np.uint8)
-
-    def take(self, nbytes: int) -> Array:
-        self._used += nbytes
-        return self._memory[self._used - nbytes : self._used]
-
-
 @dataclass(eq=False)
 class ThreadState:
     """The counters and the stage of one thread. Only that thread writes them; others may read them a moment late."""
 
     name: str = ""
-    scratch: Scratch = field(default_factory=Scratch)
     stage: str = "waiting for work"
     path: Path | None = None
     offset: int = 0

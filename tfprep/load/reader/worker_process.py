@@ -17,7 +17,7 @@ import numpy as np
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
 from tfprep.load.reader.parts import Cast
-from tfprep.load.reader.rows import Reading, Rows, UnreadRow, open_reader, row_columns
+from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.slots import MappedMemory
@@ -76,11 +76,11 @@ def open_worker(setup: Setup) -> Work:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
-    reader = open_reader(setup.reading, mapped=True)
+    reader = RowReader(setup.reading)
     stages = with_stages(reader, cache, setup.casts, setup.cuts)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
-    first, columns = 1 + len(setup.outputs), len(row_columns(reader, 1 + len(setup.reading.added)))
+    first, columns = 1 + len(setup.outputs), len(reader.columns)
     began, own = time.monotonic(), threading.local()
 
     def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
