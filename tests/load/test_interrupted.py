@@ -95,9 +95,11 @@ def test_a_handler_of_the_user_is_respected(data, slow_with_control_c):
     """For example a handler that asks the loop to stop after this step: the batches are not affected."""
     pytest.importorskip("tensorflow")
     caught = []
-    train = data.loader("train", 8, **OPTIONS).take(3)  # Read through tf.data, while the main thread waits in C++.
+    train = data.loader("train", 8, **OPTIONS)
     signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    found = [batch["label"].numpy().tolist() for batch in train]
+    # Read through tf.data, while the main thread waits in C++.
+    found = [batch["label"].numpy().tolist() for batch in train.take(3)]
+    train.close()
     assert caught == [signal.SIGINT]
     assert found == [batch["label"].tolist() for batch in islice(data.numpy_loader("train", 8, **OPTIONS), 3)]
 

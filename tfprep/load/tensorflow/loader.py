@@ -19,6 +19,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import tensorflow as tf
 from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution
 from tfprep.load.loader import LOOK, Loader, Pass, Progress
-from tfprep.load.outputs import Output
+from tfprep.load.outputs import Output, Outputs
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.prefetch import close_all
 from tfprep.load.reader.batch import Batch
@@ -228,7 +229,8 @@ class _Passes:
                 self.progress.length, self.progress.length,
             )  # fmt: skip
         number = next(_numbers)
-        self._passes[number] = Pass(self.pipeline, self.progress, self._arrays, self.epochs, for_framework=True)
+        arrays = partial(_arrays, self.pipeline.outputs, self.names)
+        self._passes[number] = Pass(self.pipeline, self.progress, arrays, self.epochs, for_framework=True)
         return number
 
     def arrays(self, number: int) -> Sequence[Any]:
@@ -242,18 +244,21 @@ class _Passes:
         arrays: Sequence[Any] = next(self._passes[number])
         return arrays
 
-    def _arrays(self, batch: Batch) -> tuple[Any, ...]:
-        if not self.pipeline.outputs.ragged:
-            return tuple(batch.values[name] for name in self.names)
-        outputs = self.pipeline.outputs.outputs
-        return tuple(array for output in outputs for array in _flat_arrays(output, batch.values[output.name]))
-
     def eager_element(self, batch: Batch) -> Any:
         """The element of a batch as tensors."""
         outputs = self.pipeline.outputs
         if outputs.ragged:
-            return outputs.pack(_tensors(outputs.outputs, [tf.constant(array) for array in self._arrays(batch)]))
+            return outputs.pack(
+                _tensors(outputs.outputs, [tf.constant(array) for array in _arrays(outputs, (), batch)])
+            )
         return outputs.pack({name: _tensor(array) for name, array in batch.values.items()})
+
+
+def _arrays(outputs: Outputs, names: Sequence[str], batch: Batch) -> tuple[Any, ...]:
+    """The arrays of a batch as tf.data takes them: those of these outputs, or of ragged ones their content and row lengths."""
+    if not outputs.ragged:
+        return tuple(batch.values[name] for name in names)
+    return tuple(array for output in outputs.outputs for array in _flat_arrays(output, batch.values[output.name]))
 
 
 def _tensor(array: Any) -> Any:
