@@ -186,7 +186,10 @@ def _ffcv(folder: Path) -> Iterator[int]:
 def _dali(folder: Path) -> Iterator[int]:
     from nvidia.dali import fn, pipeline_def, tfrecord, types
 
-    files = sorted(str(path) for path in folder.glob("*.tfrecord-*-of-*") if path.suffix != ".idx")
+    import tfprep
+
+    shards = tfprep.open(folder).path.glob("*.tfrecord-*-of-*")
+    files = sorted(str(path) for path in shards if path.suffix != ".idx")
     features = {
         "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
         "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),

@@ -232,8 +232,10 @@ def plain(cause: str, folder: Path) -> Any:
     """A pipeline of tf.data as its guide writes it: parallel maps, and a prefetch at its end."""
     import tensorflow as tf
 
+    import tfprep
+
     form = form_of(cause)
-    files = sorted(str(path) for path in (folder / form).glob("*.tfrecord-*") if path.suffix != ".idx")
+    files = sorted(str(path) for path in tfprep.open(folder / form).path.glob("*.tfrecord-*") if path.suffix != ".idx")
     features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
 
     def parsed(record: Any) -> Any:
