@@ -39,7 +39,6 @@ import threading
 import time
 import traceback
 import warnings
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -634,9 +633,11 @@ class Pool:
                 self._tasks.clear()
             for task in left:
                 self._callback(task, errors.BuildError(self.failure or ENDED))
+            _open_pools.discard(self)
 
 
-_open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_open_pools: set[Pool] = set()
+"""The pools whose thread runs."""
 
 
 def _close_all() -> None:

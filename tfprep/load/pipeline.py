@@ -9,7 +9,6 @@ import operator
 import os
 import threading
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -37,7 +36,7 @@ from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
 from tfprep.load.state import first_step
-from tfprep.load.threads import Threads
+from tfprep.load.threads import Threads, WeakList
 from tfprep.storage.local import FileIdentity
 
 REQUESTS = 16
@@ -126,7 +125,7 @@ class Pipeline:
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
         self._ended = dict.fromkeys(_OF_THREADS, 0)  # counters of threads that have ended
-        self._prefetchers: weakref.WeakSet[Prefetching] = weakref.WeakSet()
+        self._prefetchers: WeakList[Prefetching] = WeakList()
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -29,6 +28,7 @@ from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import WeakList
 from tfprep.load.workers import JOB_ROWS
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
@@ -303,7 +303,7 @@ class Prefetcher:
             filling.fail(error)
 
 
-_open: weakref.WeakSet[Prefetcher] = weakref.WeakSet()
+_open: WeakList[Prefetcher] = WeakList()
 
 
 def _arrays_in_work() -> Iterator[Array]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from tfprep.errors import LoaderError
 from tfprep.load.reader.thread_state import ThreadState
@@ -15,6 +16,26 @@ JOIN_S = 1.0
 """Time that `join` waits for the threads: one that hangs in a read ends by itself when the read does."""
 
 Task: TypeAlias = Callable[[ThreadState], None]
+
+
+T = TypeVar("T")
+
+
+class WeakList(Generic[T]):
+    """Objects that live as long as others hold them.
+
+    Unlike a `WeakSet`, it runs no code when one of them goes: Python ignores a Ctrl-C that arrives in such code.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._references = threading.Lock(), list[weakref.ref[T]]()
+
+    def add(self, value: T) -> None:
+        with self._lock:
+            self._references = [one for one in self._references if one() is not None] + [weakref.ref(value)]
+
+    def __iter__(self) -> Iterator[T]:
+        return (value for one in self._references if (value := one()) is not None)
 
 
 class Threads:
