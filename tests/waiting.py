@@ -6,7 +6,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition, process=None, seconds=60):
+def wait_until(condition, process=None, seconds=300):
     """Return the first value of `condition()` that is true.
 
     AssertionError after that many seconds, or as soon as the process (of `subprocess.Popen`) that should make it true has ended.

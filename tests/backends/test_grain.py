@@ -89,6 +89,6 @@ def test_worker_processes_of_both_apis(photos, tmp_path):
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
     done = subprocess.run(
-        [sys.executable, script, photos.path], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, script, photos.path], capture_output=True, text=True, timeout=600, check=False
     )
     assert "the same in workers" in done.stdout, done.stderr[-3000:]

@@ -238,7 +238,6 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     assert session.returncode == 0
     results = json.loads(output)
     stored = results.pop("store through Ray Client")
-    assert (stored.get("built"), stored["equal"]) == (SHARDS, True), stored
     errors = {name: result["error"] for name, result in results.items()}
     assert re.search(
         r"^node 10\.77\.0\.\d+-\w+: .*cat/009\.png: derive of 'slow': ValueError: no light", errors["bad sample"]
@@ -250,3 +249,8 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     )
     assert "no node of the Ray cluster took part for 1.5 s: 0 of 2 CPUs" in errors["busy cluster"]
     assert any(warning.startswith("waiting 1.5 s for a node: ") for warning in results["busy cluster"]["warnings"])
+    from tests.builder.cluster_session import NOT_STARTED  # with Ray
+
+    if NOT_STARTED.search(stored.get("error", "")):
+        pytest.skip(f"Ray's client server did not start: {stored['error']}")
+    assert (stored.get("built"), stored["equal"]) == (SHARDS, True), stored

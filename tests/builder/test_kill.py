@@ -35,7 +35,7 @@ def workers_of(process):
 
 
 def gone(processes):
-    return not psutil.wait_procs(processes, timeout=10)[1]
+    return not psutil.wait_procs(processes, timeout=120)[1]
 
 
 def kill(process, victim, rng):

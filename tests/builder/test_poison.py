@@ -19,7 +19,7 @@ from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError
 
 KEY = "train/cat/000"
-TIMEOUT_S = 1
+TIMEOUT_S = 3
 
 
 def poison(site, body: str | dict[str, str]) -> Path:

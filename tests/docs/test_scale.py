@@ -53,7 +53,7 @@ def files(folder):
 def shell(script, root, out, **variables):
     environment = {**os.environ, "PATH": f"{root / 'bin'}:{os.environ['PATH']}", "DATA": str(root / "data")}
     run = {"env": {**environment, "OUT": str(out), **variables}, "cwd": root}
-    subprocess.run(["bash", "-euc", script], check=True, timeout=120, **run)
+    subprocess.run(["bash", "-euc", script], check=True, timeout=600, **run)
 
 
 @pytest.mark.parametrize("variable", INDEXED)

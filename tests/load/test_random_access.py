@@ -188,7 +188,7 @@ def test_other_processes(photos, data, method):
     answer = context.Queue()
     process = context.Process(target=_labels, args=(samples, [7, 3, 49], answer))
     process.start()
-    assert answer.get(timeout=60) == [photos.values["train"][0][row]["label"] for row in (7, 3, 49)]
+    assert answer.get(timeout=300) == [photos.values["train"][0][row]["label"] for row in (7, 3, 49)]
     process.join()
     assert samples[7]["label"] == photos.values["train"][0][7]["label"]
 

@@ -85,7 +85,7 @@ torch.distributed.destroy_process_group()
 def test_two_ranks_of_a_real_process_group(photos, tmp_path):
     command = [sys.executable, "-c", RANK, str(photos.path), str(tmp_path / "meeting")]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    lines = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+    lines = [json.loads(rank.communicate(timeout=600)[0].splitlines()[-1]) for rank in ranks]
     options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", "at_load": [MixUp(0.4)], "seed": 2}
     whole = tfprep.open(photos.path).numpy_loader("train", 6, **options)
     for (x, y), first, second in zip(whole, *lines, strict=False):

@@ -377,7 +377,7 @@ loader.close()
 @pytest.mark.parametrize("closed", ["0", "012", "12"])
 def test_a_trainer_without_standard_streams(made, tmp_path, closed):
     answer = tmp_path / "answer"
-    subprocess.run([sys.executable, "-c", DAEMON, made.path, answer, *closed], timeout=120, check=False)
+    subprocess.run([sys.executable, "-c", DAEMON, made.path, answer, *closed], timeout=600, check=False)
     assert answer.read_text() == "[] 20\n"
 
 

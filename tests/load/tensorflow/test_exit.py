@@ -22,7 +22,7 @@ print("done", flush=True)
 def test_with_batches_on_their_way(photos):
     command = [sys.executable, "-c", CODE.format(folder=str(photos.path))]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True, env=environment)
     assert done.stdout == "done\n"
 
 
@@ -39,7 +39,7 @@ next(builtins.kept_to_the_end[1])
 def test_an_iterator_that_outlives_all_modules(photos, workers):
     """The interpreter drops what `builtins` has after it has cleared the names of tfprep's modules."""
     code = LAST.format(folder=str(photos.path), workers=workers)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stderr == ""
 
 

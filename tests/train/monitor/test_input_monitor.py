@@ -54,7 +54,7 @@ def test_a_fast_input_gives_no_warning(tf, dense, slow_step, tmp_path):
 
 
 def test_a_shuffle_buffer_that_fills_is_reported(pairs, tmp_path):
-    dataset = pairs(200, lambda number: 0.005).shuffle(160).batch(4)
+    dataset = pairs(200, lambda number: 0.02).shuffle(160).batch(4)
     with train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(fill_s=0.25)) as monitor:
         next(monitor.watch(dataset))
     (warned,) = (warned for warned in monitor.warnings if warned.kind == "shuffle")
