@@ -118,8 +118,8 @@ class Watchdog(Listener):
 
     def _report(self, pending_s: float) -> None:
         text = report(pending_s, self._timeout_s, self._look(), self._halfway)
+        faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # before a handler of logs takes its time
         _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
-        faulthandler.dump_traceback(file=sys.__stderr__ or 2)
         if self._exit_code is not None:
             logging.shutdown()
             os._exit(self._exit_code)
