@@ -68,7 +68,7 @@ def into_store(folder: Path, address: str) -> dict[str, Any]:
 
 
 def with_changed_module(folder: Path) -> dict[str, Any]:
-    """Change a module that this program has imported: the nodes get the file as it is now."""
+    """Change a module that this program has imported: the nodes would get the file as it is now."""
     path = folder / "neighbor/waiting.py"
     text = path.read_text()
     path.write_text(text.replace("0.05", "0.06"))

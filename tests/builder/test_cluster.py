@@ -244,9 +244,7 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     )
     assert "runtime_env has no field 'pipp'; those of Ray are conda, " in errors["unknown field"]
     assert "only supported at the job level" in errors["folder over a connection that exists"]
-    assert re.search(
-        r"^node 10\.\S+: slow\.py is another recipe here than at the driver", errors["changed module in one program"]
-    )
+    assert "waiting.py was edited after this process imported it" in errors["changed module in one program"]
     assert "no node of the Ray cluster took part for 1.5 s: 0 of 2 CPUs" in errors["busy cluster"]
     assert any(warning.startswith("waiting 1.5 s for a node: ") for warning in results["busy cluster"]["warnings"])
     from tests.builder.cluster_session import NOT_STARTED  # with Ray
