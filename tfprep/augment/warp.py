@@ -85,7 +85,7 @@ def warp_sample(
     With `windowed`, a window of whole pixels that is enlarged is interpolated by itself, as where it is cut out first: the
     outermost half pixel of the output repeats its edge instead of what lies beyond, in half of the time.
 
-    Boxes of which nothing, or a smaller share of the area than `min_visible`, remains inside the output are dropped, and with
+    Boxes that are wholly outside the output, or with a smaller share of their area inside than `min_visible`, are dropped, and with
     them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
 
     Where the transform mirrors, the rows of points that `flip_indices` names are exchanged: `{"points": (0, 2, 1)}` keeps row 0

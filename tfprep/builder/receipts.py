@@ -97,7 +97,7 @@ class Receipt:
       rejects: The samples that were left out.
       seconds: Time spent, by stage.
       notes: Number of images by what is remarkable about them.
-      warned: The samples of which a decoder warned, with the warnings.
+      warned: The samples with warnings, such as damaged files.
       code_accepted: True if other code built the shard than that of `fingerprint` (`BuildOptions.accept_code`).
     """
 

@@ -46,7 +46,7 @@ class BuildFacts:
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
         notes: Sentences about images, such as those whose color profile is not sRGB.
-        warned: Key and warning of each sample of which a decoder warned.
+        warned: Key and warning of each sample with a warning.
         code_accepted: Number of shards that other code built than that of the recipe (`--accept-code`).
     """
 
