@@ -85,8 +85,8 @@ def warp_sample(
     With `windowed`, a window of whole pixels that is enlarged is interpolated by itself, as where it is cut out first: the
     outermost half pixel of the output repeats its edge instead of what lies beyond, in half of the time.
 
-    Boxes that are wholly outside the output, or with a smaller share of their area inside than `min_visible`, are dropped, and with
-    them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
+    Boxes that are wholly outside the output, or with a smaller share of their area inside than `min_visible`, are dropped, and
+    with them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
 
     Where the transform mirrors, the rows of points that `flip_indices` names are exchanged: `{"points": (0, 2, 1)}` keeps row 0
     the nose, row 1 the left eye and row 2 the right eye of a face, of every three rows.
