@@ -139,15 +139,14 @@ def rate(batches: Iterator[int], images: int) -> float:
 # --- the candidates: endless iterators of the sizes of batches ------------------------------------------------------------
 
 
-def _tfprep(folder: Path, size: int = SIZE, workers: str = "threads", **options: Any) -> Iterator[int]:
+def _tfprep(folder: Path, size: int = SIZE, workers: str = "threads", views: int = 1) -> Iterator[int]:
     import tfprep
-    from tfprep.load import RandomFlip, RandomResizedCrop
+    from tfprep import augment
 
-    ops: Any = [RandomResizedCrop(size, size), RandomFlip()]
-    ops = dict.fromkeys(options["views"], ops) if options else ops
-    loader = tfprep.open(folder).numpy_loader(
-        "train", BATCH // (VIEWS if options else 1), fields=["image", "label"], at_load=ops, workers=workers, **options
-    )
+    ops = {"geometry": [augment.RandomResizedCrop(size, size), augment.Flip()]}
+    batch = BATCH // views
+    options: dict[str, Any] = ops if views == 1 else {"views": {"all": (views, ops)}}
+    loader = tfprep.open(folder).numpy_loader("train", batch, fields=["image", "label"], workers=workers, **options)
     return (len(batch["label"]) for batch in loader.repeat())
 
 
@@ -262,7 +261,7 @@ SERVED: dict[str, Any] = {
     "threads": _tfprep,
     "processes": lambda folder: _tfprep(folder, workers="processes"),
     "threads 128": lambda folder: _tfprep(folder, SMALL),
-    "views": lambda folder: _tfprep(folder, views={"all": VIEWS}),
+    "views": lambda folder: _tfprep(folder, views=VIEWS),
     "ffcv": _ffcv,
     "dali": _dali,
     "torchvision": _torchvision,

@@ -31,7 +31,7 @@ import numpy as np
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.load import Buckets, ColorJitter, Grayscale, MixUp, RandomErasing, RandomFlip, RandomResizedCrop
+from tfprep.load import Buckets
 from tfprep.load.options import OrderKeywords
 
 BATCH, EPOCHS, IMAGES = 8, 3, 61
@@ -43,13 +43,19 @@ CASES: dict[str, dict[str, Any]] = {
     "balanced": {"balance": "label", "variants": "random"},
     "all variants": {"variants": "all", "remainder": "keep"},
     "evaluation": {"training": False},
-    "at load": {"at_load": [RandomFlip(), MixUp(0.4)]},
-    "windows": {"at_load": [RandomResizedCrop(24, 20), RandomFlip(), ColorJitter(), RandomErasing(), MixUp(0.4)]},
-    "growing": {"at_load": [RandomResizedCrop(sizes={0: 16, 1: 24, 2: (20, 28)}), RandomFlip()]},
-    "buckets": {"bucket": Buckets([(16, 24), (20, 20), (24, 16)]), "at_load": [RandomFlip()]},
+    "at load": {"geometry": [augment.Flip()], "mix": [augment.MixUp(0.4)]},
+    "windows": {
+        "geometry": [augment.RandomResizedCrop(24, 20), augment.Flip(), augment.RandAugment()],
+        "color": [augment.ColorJitter(), augment.Erasing()],
+        "mix": [augment.MixUp(0.4)],
+    },
+    "growing": {"geometry": [augment.RandomResizedCrop(sizes={0: 16, 1: 24, 2: (20, 28)}), augment.Flip()]},
+    "buckets": {"bucket": Buckets([(16, 24), (20, 20), (24, 16)]), "geometry": [augment.Flip()]},
     "views": {
-        "views": {"global": 2, "local": 3},
-        "at_load": {"global": [RandomResizedCrop(24, 24), Grayscale(0.5)], "local": [RandomResizedCrop(12, 12)]},
+        "views": {
+            "global": (2, {"geometry": [augment.RandomResizedCrop(24, 24)], "color": [augment.Grayscale(0.5)]}),
+            "local": (3, {"geometry": [augment.RandomResizedCrop(12, 12)]}),
+        },
     },
     "cached": {"cache": "decoded"},
 }

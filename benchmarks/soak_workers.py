@@ -30,8 +30,7 @@ import numpy as np
 import psutil
 
 import tfprep
-from tfprep import Recipe, codecs, sources
-from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
+from tfprep import Recipe, augment, codecs, sources
 from tfprep.load.reader.worker_pool import ENTRY
 
 BATCH = 32
@@ -40,14 +39,13 @@ MOST_DESCRIPTORS = 4
 """Descriptors that Python itself may open meanwhile."""
 OPTIONS: dict[str, dict[str, Any]] = {
     "jpeg": {"inputs": "image", "targets": "label"},
-    "cropped": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)]},
+    "cropped": {"fields": ["image", "caption", "key"], "geometry": [augment.Crop(90, 90)]},
     "at load": {
-        "fields": ["image", "caption", "label"], "at_load": [RandomFlip(), RandomCrop(100, 100), MixUp(0.4), CutMix()],
+        "fields": ["image", "caption", "label"], "geometry": [augment.Flip(), augment.Crop(100, 100)],
+        "mix": [augment.MixUp(0.4), augment.CutMix()],
     },
-    "damaged": {"fields": ["image", "caption", "key"], "at_load": [RandomCrop(90, 90)], "on_bad": "skip"},
-    "cached text": {
-        "fields": ["image", "caption", "key"], "at_load": [RandomFlip()], "cache": "decoded", "prefetch": 4,
-    },
+    "damaged": {"fields": ["image", "caption", "key"], "geometry": [augment.Crop(90, 90)], "on_bad": "skip"},
+    "cached text": {"fields": ["image", "caption", "key"], "cache": "decoded", "prefetch": 4},
 }  # fmt: skip
 
 

@@ -26,13 +26,13 @@ importlib.util.find_spec = lambda name, package=None: None if name == "cv2" else
 """
 LOADS = """
 import hashlib, json, numpy as np, tfprep
-from tfprep.load import RandomCrop, RandomFlip
+from tfprep import augment
 
 data = tfprep.open(sys.argv[1])
 digests = {}
 for name, options in {
     "plain": {},
-    "at_load": {"at_load": [RandomFlip(), RandomCrop(20, 24)], "fields": ["image", "mask", "depth"]},
+    "whole pixels": {"geometry": [augment.Flip(), augment.Crop(20, 24)], "fields": ["image", "mask", "depth"]},
     "processes": {"workers": "processes", "threads": 2, "cache": False},
 }.items():
     seen = hashlib.sha256()

@@ -4,10 +4,9 @@
     tfprep.open(folder)               a built dataset; `.loader("train", batch_size=32)` is a tf.data.Dataset
     tfprep.mix({a: 0.7, b: 0.3})      several datasets as one
     tfprep.Recipe                     what to build: a source, geometry, derived inputs, color, codecs
-    tfprep.sources .augment .derive .codecs     the parts of a recipe
+    tfprep.sources .augment .derive .codecs     the parts of a recipe; a loader takes those of augment and derive too
     tfprep.add_fields(folder, tfprep.ModelFields(...))      fields that a model computes, stored beside a dataset
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
-    tfprep.load.RandomFlip() ...      what is drawn anew in every epoch: `loader(at_load=[...])`
     tfprep.train                      callbacks, GPU memory, sessions, profiles
     tfprep.engines                    where a build runs: `build(..., engine=tfprep.engines.Ray())`
     tfprep.errors                     every exception that tfprep raises on purpose

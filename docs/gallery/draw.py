@@ -69,6 +69,7 @@ COLOR: dict[str, Any] = {
     "ToneCurve(60)": augment.ToneCurve(60),
     "Grayscale": augment.Grayscale(1),
     "ChannelShuffle": augment.ChannelShuffle(1),
+    "ColorJitter": augment.ColorJitter((1.3, 1.3), (0.6, 0.6), (1.8, 1.8), (0.05, 0.05)),
     "Invert": augment.Invert(1),
     "Posterize to 2 bits": augment.Posterize((2, 2)),
     "Solarize from 128": augment.Solarize((128, 128)),

@@ -21,7 +21,7 @@ def test_every_public_name_has_a_cell(gallery):
         entries = (entry if isinstance(entry, (list, tuple)) else [entry] for entry in table.values())
         return {type(op).__name__ for entry in entries for op in entry}
 
-    not_drawn = {"ColorOp", "GeometryOp", "Transform", "Derived", "Own"}
+    not_drawn = {"ColorOp", "CutMix", "GeometryOp", "MixUp", "Transform", "Derived", "Own"}
     assert set(augment.__all__) - not_drawn <= types_in(gallery.GEOMETRY) | types_in(gallery.COLOR)
     assert set(derive.__all__) - not_drawn <= types_in(gallery.DERIVED)
 

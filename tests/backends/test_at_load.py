@@ -8,20 +8,35 @@ import pytest
 
 import tfprep
 from tests.conftest import write_dataset
-from tfprep import codecs
-from tfprep.load import Buckets, ColorJitter, CutMix, MixUp, OneHotLabels, RandomErasing, RandomFlip, RandomResizedCrop
+from tests.load.batches import stages, view
+from tfprep import augment, codecs
+from tfprep.load import Buckets
 
 keras = pytest.importorskip("keras")
 BACKEND = keras.backend.backend()
 SHAPES = [(30, 60), (40, 40), (62, 30)]
-GROWING = [RandomResizedCrop(sizes={0: 8, 1: (12, 16), 2: 24}), OneHotLabels()]
+GROWING = [augment.RandomResizedCrop(sizes={0: 8, 1: (12, 16), 2: 24})]
 CASES = {
-    "ops": {"at_load": [RandomResizedCrop(16, 24), RandomFlip(), ColorJitter(), RandomErasing(), MixUp(0.4), CutMix()]},
-    "growing": {"at_load": GROWING},
-    "buckets": {"bucket": Buckets([(16, 32), (24, 24), (32, 16)]), "at_load": [RandomFlip(), OneHotLabels()]},
+    "ops": {
+        **stages(
+            [
+                augment.RandomResizedCrop(16, 24),
+                augment.Flip(),
+                augment.ColorJitter(),
+                augment.Erasing(),
+                augment.MixUp(0.4),
+                augment.CutMix(),
+            ]
+        )
+    },
+    "growing": {**stages(GROWING), "one_hot": True},
+    "buckets": {"bucket": Buckets([(16, 32), (24, 24), (32, 16)]), **stages([augment.Flip()]), "one_hot": True},
     "views": {
-        "views": {"global": 2, "local": 3},
-        "at_load": {"global": [RandomResizedCrop(16, 16), OneHotLabels()], "local": [RandomResizedCrop(8, 8)]},
+        "views": {
+            "global": view(2, [augment.RandomResizedCrop(16, 16)]),
+            "local": view(3, [augment.RandomResizedCrop(8, 8)]),
+        },
+        "one_hot": True,
     },
 }
 PACKAGES = {"keras_loader": "keras", "jax_loader": "jax", "torch_loader": "torch", "loader": "tensorflow"}

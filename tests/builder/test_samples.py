@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.load.batches import stages
 from tests.photos import save
 from tfprep import Recipe, augment, codecs, derive, images, sources
 from tfprep.augment.transform import identity
@@ -397,5 +398,5 @@ def test_a_stack_that_cannot_be(raw, changes, error, message):
 def test_a_stack_follows_an_op_at_load_only_if_its_fields_do(raw):
     directed = {"clicks": derive.Sobel(image="image", of="both")}
     recipe = replace(STACKED, derive=directed, stack={"x": ("clicks", "clicks")}, store={"x": codecs.Raw()})
-    with pytest.raises(LoaderError, match="directions"):
-        built(recipe, raw).numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
+    with pytest.raises(LoaderError, match="'x' does not follow Flip, which may flip"):
+        built(recipe, raw).numpy_loader("train", 4, **stages([augment.Flip()]))

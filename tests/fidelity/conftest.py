@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 
 from tests.fidelity.public import PUBLIC
-from tfprep.load.at_load import draws
 
 _CALLS = ("__call__", "curve", "encode", "decode", "decode_into", "tf_decode")
 
@@ -23,12 +22,6 @@ def _calls_are_counted(request, monkeypatch):
 
         return call
 
-    def cut(op, *args):
-        calls[type(op).__name__] += 1
-        return draws_of_cut(op, *args)
-
-    draws_of_cut = draws._cut  # flips and crops that only move pixels are drawn for many samples at once
-    monkeypatch.setattr(draws, "_cut", cut)
     for name in names:
         for method in _CALLS:
             if method in dir(PUBLIC[name]):

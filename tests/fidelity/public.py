@@ -14,7 +14,7 @@ _NO_OPS = {
 }  # fmt: skip
 """Public classes that are no ops."""
 PUBLIC = {
-    f"load.{name}" if package is load and name in augment.__all__ else name: kind
+    name: kind
     for package in (augment, derive, codecs, load)
     for name in package.__all__
     if isinstance(kind := getattr(package, name), type) and name not in _NO_OPS

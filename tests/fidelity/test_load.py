@@ -14,9 +14,9 @@ from scipy import stats
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
-from tfprep import codecs
+from tests.load.batches import stages
+from tfprep import augment, codecs
 from tfprep.errors import RecordError
-from tfprep.load import CutMix, MixUp, OneHotLabels, RandomCrop, RandomFlip
 
 H, W = SIZE = (10, 14)
 COUNT, VARIANTS = 48, 3
@@ -256,14 +256,14 @@ def test_steps_hold_what_their_remainder_says(data, remainder):
     assert len(set(left_out)) == (6 if remainder == "drop" else 1)
 
 
-AT_LOAD = [RandomFlip(), RandomCrop(8, 9), MixUp(0.4), CutMix()]
+AT_LOAD = [augment.Flip(), augment.Crop(8, 9), augment.MixUp(0.4), augment.CutMix()]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"at_load": AT_LOAD},
+        {**stages(AT_LOAD)},
         {"remainder": "wrap", "order": "block", "block": 3},
         {"remainder": "keep", "order": "sequential", "batch_size": 13},
     ],
@@ -287,7 +287,7 @@ def test_hosts_and_resumed_runs_deliver_the_same(data, options):
 
 def windows(data, ops, count=50, **options):
     """The column and row that the first and the last pixel of each image show: int [N, 4]."""
-    where = column(batches(data, count, fields=["where"], at_load=ops, **options), "where").astype(int)
+    where = column(batches(data, count, fields=["where"], **stages(ops), **options), "where").astype(int)
     x, y = where[..., 0], where[..., 1]
     assert (np.abs(np.diff(x, axis=2)) == 1).all()
     assert (np.abs(np.diff(y, axis=1)) == 1).all()
@@ -296,24 +296,24 @@ def windows(data, ops, count=50, **options):
     return np.stack([x[:, 0, 0], y[:, 0, 0], x[:, -1, -1], y[:, -1, -1]], 1)
 
 
-@pytest.mark.covers("RandomFlip")
+@pytest.mark.covers("Flip")
 @pytest.mark.parametrize("p", [0.25, 0.5])
 def test_random_flips(data, p):
-    drawn = windows(data, [RandomFlip(p)])
+    drawn = windows(data, [augment.Flip(p)])
     check_share(drawn[:, 0] == W - 1, p)
     assert (drawn[:, 1] == 0).all()
-    drawn = windows(data, [RandomFlip(p, "vertical")])
+    drawn = windows(data, [augment.Flip(p, "vertical")])
     check_share(drawn[:, 1] == H - 1, p)
     assert (drawn[:, 0] == 0).all()
-    both = windows(data, [RandomFlip(p), RandomFlip(p, "vertical")])
+    both = windows(data, [augment.Flip(p), augment.Flip(p, "vertical")])
     check_share((both[:, 0] > 0) & (both[:, 1] > 0), p * p)
-    unaugmented = windows(data, [RandomFlip(1)], None, split="val")
+    unaugmented = windows(data, [augment.Flip(1)], None, split="val")
     assert (unaugmented == [0, 0, W - 1, H - 1]).all()
 
 
-@pytest.mark.covers("RandomCrop", "RandomFlip")
+@pytest.mark.covers("Crop", "Flip")
 def test_random_crops_are_equally_likely_at_every_place(data):
-    for ops in ([RandomCrop(7, 11)], [RandomCrop(7, 11), RandomFlip()], [RandomFlip(), RandomCrop(7, 11)]):
+    for ops in ([augment.Crop(7, 11)], [augment.Crop(7, 11), augment.Flip()], [augment.Flip(), augment.Crop(7, 11)]):
         drawn = windows(data, ops, 100)
         left, top = np.minimum(drawn[:, 0], drawn[:, 2]), np.minimum(drawn[:, 1], drawn[:, 3])
         assert (np.abs(drawn[:, 2] - drawn[:, 0]) == 10).all()
@@ -324,13 +324,13 @@ def test_random_crops_are_equally_likely_at_every_place(data):
         if flipped.any():
             check_share(flipped, 0.5)
             check_counts(np.bincount(left[flipped], minlength=4))
-    unaugmented = windows(data, [RandomCrop(6, 8)], None, split="val")
+    unaugmented = windows(data, [augment.Crop(6, 8)], None, split="val")
     assert (unaugmented == [3, 2, 10, 7]).all()  # the center
 
 
-@pytest.mark.covers("RandomFlip", "RandomCrop")
+@pytest.mark.covers("Flip", "Crop")
 def test_draws_change_from_epoch_to_epoch(data):
-    drawn = windows(data, [RandomFlip(), RandomCrop(7, 11)], 8, order="sequential").reshape(2, COUNT, 4)
+    drawn = windows(data, [augment.Flip(), augment.Crop(7, 11)], 8, order="sequential").reshape(2, COUNT, 4)
     assert (drawn[0] != drawn[1]).any(axis=1).mean() > 0.7
 
 
@@ -338,7 +338,7 @@ def pairs(data, op, count=40):
     """Images and one-hot labels before and after, and the partner of each row: the next of its batch, the last's the first."""
     options = {"fields": ["noise", "label", "number"], "batch_size": 8}
     for before, after in zip(
-        batches(data, count, **options), batches(data, count, at_load=[op], **options), strict=True
+        batches(data, count, **options), batches(data, count, **stages([op]), **options), strict=True
     ):
         np.testing.assert_array_equal(before["number"], after["number"])
         for row in range(8):
@@ -358,7 +358,7 @@ def pairs(data, op, count=40):
 def test_mixup_weighs_images_and_labels_alike(data, alpha):
     """Zhang et al., ICLR 2018: w a + (1 - w) b with w from Beta(alpha, alpha), the same for image and label."""
     weights = []
-    for a, b, mixed, own, other, label in pairs(data, MixUp(alpha)):
+    for a, b, mixed, own, other, label in pairs(data, augment.MixUp(alpha)):
         difference = (a - b).ravel()
         w = float(((mixed - b).ravel() * difference).sum() / (difference**2).sum())
         assert np.abs(mixed - (w * a + (1 - w) * b)).max() < 1.3  # rounded to a level, and w to a 256th
@@ -369,7 +369,7 @@ def test_mixup_weighs_images_and_labels_alike(data, alpha):
 
 
 @pytest.mark.covers("MixUp", "CutMix")
-@pytest.mark.parametrize("op", [MixUp(50.0, p=0.3), CutMix(50.0, p=0.3)])
+@pytest.mark.parametrize("op", [augment.MixUp(50.0, p=0.3), augment.CutMix(50.0, p=0.3)])
 def test_ops_that_mix_happen_with_their_probability(data, op):
     check_share([not np.array_equal(a, mixed) for a, _, mixed, *_ in pairs(data, op, 60)], 0.3)
 
@@ -383,7 +383,7 @@ def test_cutmix_is_yuns_formula(data):
     low, high = np.clip(center - sides // 2, 0, SIZE), np.clip(center + sides // 2, 0, SIZE)
     expected = 1 - np.prod(high - low, axis=1) / (H * W)
     shares, rows = [], []
-    for a, b, mixed, own, other, label in pairs(data, CutMix(), 60):
+    for a, b, mixed, own, other, label in pairs(data, augment.CutMix(), 60):
         changed = (mixed != a).any(2)
         ys, xs = np.nonzero((a != b).any(2) & changed)
         box = np.zeros(SIZE, bool)
@@ -400,9 +400,8 @@ def test_cutmix_is_yuns_formula(data):
     assert np.mean(rows) == pytest.approx((H - 1) / 2, abs=0.35)
 
 
-@pytest.mark.covers("OneHotLabels")
 def test_one_hot_labels_are_numpys_eye(data):
-    plain, hot = (batches(data, 4, fields=["label"], at_load=ops) for ops in ([], [OneHotLabels()]))
+    plain, hot = (batches(data, 4, fields=["label"], one_hot=one_hot) for one_hot in (False, True))
     for before, after in zip(plain, hot, strict=True):
         np.testing.assert_array_equal(after["label"], np.eye(3, dtype=np.float32)[before["label"]])
         assert after["label"].dtype == np.float32

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import numpy as np
 
+from tfprep import augment
 from tfprep.storage.store import open_store
 
 
@@ -80,3 +81,18 @@ def copy_in_memory(made):
     for path in made.path.iterdir():
         store.write(path.name, path)
     return url
+
+
+def stages(ops):
+    """A list of ops as options of a loader: those that move pixels, those that change color, and those that mix samples. Options
+    stay as they are."""
+    if isinstance(ops, Mapping):
+        return ops
+    mix = [op for op in ops if isinstance(op, augment.MixUp | augment.CutMix)]
+    geometry = [op for op in ops if hasattr(op, "effects")]
+    return {"geometry": geometry, "color": [op for op in ops if op not in mix and op not in geometry], "mix": mix}
+
+
+def view(count, ops):
+    """The value of the option `views` for `count` views under these ops."""
+    return count, {name: value for name, value in stages(ops).items() if value}

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.load.batches import batches, keys
+from tests.load.batches import batches, keys, stages
 from tfprep import augment
 from tfprep.errors import LoaderError
-from tfprep.load import Buckets, CutMix, RandomCrop, RandomFlip, RandomResizedCrop
+from tfprep.load import Buckets
 from tfprep.load.options import LoaderOptions
 from tfprep.load.state import NOT_DELIVERED
 
@@ -86,12 +86,12 @@ def test_a_state_is_read_back_and_small(data):
         (CUSTOM, {"geometry": [CustomDataclass(np.eye(2))]}, {"geometry": [CustomDataclass(np.ones((2, 2)))]}),
         (CUSTOM, {"geometry": [CustomDataclass(through_a_file)]}, {"geometry": [CustomDataclass(batches)]}),
         (CUSTOM, {"geometry": [partial(resized, 12)]}, {"geometry": [partial(resized, 16)]}),
-        ("at_load", RASTERS, {**RASTERS, "at_load": [RandomFlip()]}),
-        ("at_load", {**RASTERS, "at_load": [RandomFlip(p=0.25)]}, {**RASTERS, "at_load": [RandomFlip()]}),
+        ("geometry", RASTERS, {**RASTERS, **stages([augment.Flip()])}),
+        ("geometry", {**RASTERS, **stages([augment.Flip(p=0.25)])}, {**RASTERS, **stages([augment.Flip()])}),
         (
-            "at_load",
-            {**RASTERS, "at_load": [RandomCrop(20, 20), RandomFlip()]},
-            {**RASTERS, "at_load": [RandomFlip(), RandomCrop(20, 20)]},
+            "geometry",
+            {**RASTERS, **stages([augment.Crop(20, 20), augment.Flip()])},
+            {**RASTERS, **stages([augment.Flip(), augment.Crop(20, 20)])},
         ),
         ("dtype", RASTERS, {**RASTERS, "dtype": "float32"}),
         ("normalize", {**RASTERS, "dtype": "float32"}, {**RASTERS, "dtype": "float32", "normalize": True}),
@@ -148,8 +148,8 @@ def test_what_an_op_keeps_of_its_calls_is_no_other_run(data):
         {"threads": 1, "prefetch": 2, "cache": False, "memory_budget": "100MB", "timeout_s": 9.0},
         {"verify": "never", "on_bad": "skip"},
         {"start_step": 3},
-        {"at_load": ()},
-        {"at_load": [], "geometry": ()},
+        {"geometry": (), "color": (), "mix": ()},
+        {"geometry": [], "derive": {}, "one_hot": False},
     ],
 )
 def test_options_that_change_no_values_are_not_part_of_it(data, options):
@@ -158,10 +158,9 @@ def test_options_that_change_no_values_are_not_part_of_it(data, options):
 
 
 def test_equal_options_in_another_form_are_accepted(data):
-    state = data.numpy_loader("train", 8, inputs="image", at_load=[CutMix(classes=None)], targets="label").state_dict(
-        step=7
-    )
-    again = data.numpy_loader("train", 8, inputs=("image",), at_load=(CutMix(alpha=1.0),), targets=["label"])
+    ops = {"mix": [augment.CutMix()], "targets": "label"}
+    state = data.numpy_loader("train", 8, inputs="image", **ops).state_dict(step=7)
+    again = data.numpy_loader("train", 8, inputs=("image",), mix=(augment.CutMix(alpha=1.0),), targets=["label"])
     assert resumed_at(again, through_a_file(state)) == 7
 
 
@@ -181,7 +180,7 @@ def test_an_option_that_is_added_later_is_part_of_the_identity(data):
 @pytest.mark.parametrize("rule", [{"fill": {"mask": 11}}, {"border": "reflect"}])
 def test_rules_of_the_manifest_are_part_of_the_identity(data, rule):
     """They decide how samples follow ops at load: recipes that differ in them make the same shards."""
-    options = {"fields": ["image", "mask"], "at_load": [RandomResizedCrop(12, 12)], "batch_size": 4}
+    options = {"fields": ["image", "mask"], "geometry": [augment.RandomResizedCrop(12, 12)], "batch_size": 4}
     recipe = {**(data.manifest.recipe or {}), **rule}
     other = replace(data, manifest=replace(data.manifest, recipe=recipe))
     state = data.numpy_loader("train", **options).state_dict(step=1)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.load.batches import batches, check_same, keys
+from tests.load.batches import batches, check_same, keys, stages
+from tfprep import augment
 from tfprep.errors import LoaderError
-from tfprep.load.at_load.ops import CutMix, MixUp, RandomCrop, RandomFlip
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 AT_LOAD = {
     "inputs": ["image", "lossless"],
     "targets": {"label": "label", "depth": "depth"},
-    "at_load": [RandomFlip(), RandomCrop(20, 24), MixUp(0.4), CutMix()],
+    **stages([augment.Flip(), augment.Crop(20, 24), augment.MixUp(0.4), augment.CutMix()]),
 }
 
 
@@ -66,11 +66,10 @@ RANK = """
 import json, sys
 import torch
 import tfprep
-from tfprep.load.at_load.ops import MixUp
 
 folder, meeting, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
-options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", "at_load": [MixUp(0.4)], "seed": 2}
+options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", **stages([augment.MixUp(0.4)]), "seed": 2}
 loader = tfprep.open(folder).torch_loader("train", 6, **options)
 batches = iter(torch.utils.data.DataLoader(loader, batch_size=None))
 seen = []
@@ -86,7 +85,8 @@ def test_two_ranks_of_a_real_process_group(photos, tmp_path):
     command = [sys.executable, "-c", RANK, str(photos.path), str(tmp_path / "meeting")]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     lines = [json.loads(rank.communicate(timeout=600)[0].splitlines()[-1]) for rank in ranks]
-    options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", "at_load": [MixUp(0.4)], "seed": 2}
+    inputs = {"key": "key", "clicks": "clicks"}
+    options = {"inputs": inputs, "targets": "label", "mix": [augment.MixUp(0.4)], "seed": 2}
     whole = tfprep.open(photos.path).numpy_loader("train", 6, **options)
     for (x, y), first, second in zip(whole, *lines, strict=False):
         assert first[0] + second[0] == x["key"].tolist()

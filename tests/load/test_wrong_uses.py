@@ -93,7 +93,7 @@ WRONG = [
         "numpy_loader() takes no prefetch_to_device, which is for TensorFlow: loader() has it",
     ),
     ({"dtype": "float64"}, "dtype is float32, float16, bfloat16, or None"),
-    ({"geometry": augment.Resize(8, 8)}, "a list of ops such as augment.Resize(224, 224)"),
+    ({"geometry": augment.Resize(8, 8)}, "geometry: expected a list of ops"),
     ({"memory_budget": "10KB"}, "Allow more, or make batch_size smaller"),
     ({"memory_budget": "lots"}, "such as '2GB'"),
     ({"prefetch": 10**9}, "fits, or allow more"),

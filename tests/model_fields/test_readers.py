@@ -11,8 +11,10 @@ import pytest
 
 import tfprep
 from tests.commands import status_of
+from tests.load.batches import stages
 from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
 from tests.waiting import wait_until
+from tfprep import augment
 from tfprep.dataset import Records, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecordError, SourceError
@@ -99,11 +101,11 @@ def test_outputs_of_every_form_reach_the_loaders(plain, form):
 def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(site):
     before = site.added_files()
     changes = [
-        ("RandomFlip", {"at_load": [tfprep.load.RandomFlip()]}),
+        ("Flip", {**stages([augment.Flip()])}),
         ("Resize", {"geometry": [tfprep.augment.Resize(8, 8)]}),
-        ("RandomResizedCrop", {"at_load": [tfprep.load.RandomResizedCrop(8, 8)]}),
-        ("RandomFlip", {"views": {"a": 2}, "at_load": {"a": [tfprep.load.RandomFlip()]}}),
-        ("Buckets", {"bucket": tfprep.load.Buckets([(8, 8)])}),
+        ("RandomResizedCrop", {**stages([augment.RandomResizedCrop(8, 8)])}),
+        ("views", {"views": {"a": (2, {"geometry": [augment.Flip()]})}}),
+        ("bucket", {"bucket": tfprep.load.Buckets([(8, 8)])}),
     ]
     for name, options in changes:
         with pytest.raises(LoaderError, match=f"{name} changes the pixels that a model computed 'score' from"):
@@ -124,11 +126,11 @@ def test_ops_that_change_pixels_are_refused_unless_values_do_not_follow_them(sit
 def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain, follows):
     add_fields(plain.out, plain.define(options=follows))
     data = tfprep.open(plain.out)
-    for op in (tfprep.load.MixUp(), tfprep.load.CutMix()):
+    for op in (augment.MixUp(), augment.CutMix()):
         message = f"{type(op).__name__} mixes images and labels of two samples, and 'score', which a model"
         with pytest.raises(LoaderError, match=message):
-            data.numpy_loader("train", 4, at_load=[op])
-        assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], at_load=[op])))["label"]) == 4
+            data.numpy_loader("train", 4, **stages([op]))
+        assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], **stages([op]))))["label"]) == 4
 
 
 def test_a_mix_follows_the_strictest_of_its_datasets(plain):
@@ -138,8 +140,8 @@ def test_a_mix_follows_the_strictest_of_its_datasets(plain):
     add_fields(plain.out, plain.define(options="follows_pixels=False,"))
     for paths in ((plain.out, other), (other, plain.out)):
         mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
-        with pytest.raises(LoaderError, match="RandomFlip changes the pixels"):
-            mixed.numpy_loader("train", 4, at_load=[tfprep.load.RandomFlip()])
+        with pytest.raises(LoaderError, match="Flip changes the pixels"):
+            mixed.numpy_loader("train", 4, **stages([augment.Flip()]))
 
 
 def test_a_run_does_not_resume_with_the_values_of_another_model(site):
@@ -299,5 +301,5 @@ def test_other_parts_of_fields_do_not_exist(plain):
         for read in (data.numpy_loader, data.tf_dataset, data.random_access):
             with pytest.raises(LoaderError, match=message):
                 read("train", fields=[name])
-    with pytest.raises(LoaderError, match=r"RandomFlip changes the pixels that a model computed 'other/indices' from"):
-        data.numpy_loader("train", 4, fields=SPARSE, at_load=[tfprep.load.RandomFlip()])
+    with pytest.raises(LoaderError, match=r"Flip changes the pixels that a model computed 'other/indices' from"):
+        data.numpy_loader("train", 4, fields=SPARSE, **stages([augment.Flip()]))

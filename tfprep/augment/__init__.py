@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Brightness,
         ChannelShuffle,
         Clahe,
+        ColorJitter,
         Contrast,
         Equalize,
         Gamma,
@@ -44,29 +45,31 @@ if TYPE_CHECKING:
         Shear,
         Translate,
     )
+    from tfprep.augment.mixing import CutMix, MixUp
     from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtifacts, MotionBlur, Noise, Sharpness
     from tfprep.augment.policies import AugMix, Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
     from tfprep.augment.transform import ColorOp, GeometryOp, Transform
 
 __all__ = [
-    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColorOp", "Contrast",
-    "Crop", "Custom", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp", "Grayscale",
-    "GridDistortion", "Hue", "Invert", "JpegArtifacts", "Maybe", "MotionBlur", "Noise", "OneOf", "Perspective",
-    "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale", "Sharpness",
-    "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
+    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColorJitter", "ColorOp",
+    "Contrast", "Crop", "Custom", "CutMix", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp",
+    "Grayscale", "GridDistortion", "Hue", "Invert", "JpegArtifacts", "Maybe", "MixUp", "MotionBlur", "Noise", "OneOf",
+    "Perspective", "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale",
+    "Sharpness", "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "chain": ["Custom"],
     "color": [
-        "AutoContrast", "Brightness", "ChannelShuffle", "Clahe", "Contrast", "Equalize", "Gamma", "Grayscale", "Hue",
-        "Invert", "Posterize", "Saturation", "Solarize", "ToneCurve",
+        "AutoContrast", "Brightness", "ChannelShuffle", "Clahe", "ColorJitter", "Contrast", "Equalize", "Gamma", "Grayscale",
+        "Hue", "Invert", "Posterize", "Saturation", "Solarize", "ToneCurve",
     ],
     "dense": ["Elastic", "GridDistortion"],
     "geometry": [
         "CenterCrop", "Crop", "Flip", "Perspective", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Scale",
         "Shear", "Translate",
     ],
+    "mixing": ["CutMix", "MixUp"],
     "optics": ["Blur", "Cutout", "Erasing", "JpegArtifacts", "MotionBlur", "Noise", "Sharpness"],
     "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
     "transform": ["ColorOp", "GeometryOp", "Transform"],

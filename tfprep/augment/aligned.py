@@ -12,7 +12,7 @@ Each axis of the output is planned separately:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from tfprep.augment.transform import Transform
 from tfprep.fields import Array, Size
-from tfprep.optional import CV_CHANNELS, cv2
+from tfprep.optional import CV_CHANNELS, HAS_OPENCV, cv2
 
 Border: TypeAlias = Literal["constant", "reflect", "replicate"]
 
@@ -45,7 +45,7 @@ class Axis:
     the rest is border.
 
     Before it is mirrored (if `flip`), output = `scale` · source + `shift`. `grows` where it is interpolated between pixels
-    instead of snapped, and `cut` where that is done within the window alone.
+    instead of snapped.
     """
 
     from_: int
@@ -57,7 +57,6 @@ class Axis:
     shift: float
     flip: bool
     grows: bool
-    cut: bool = False
 
     @property
     def shrinks(self) -> bool:
@@ -104,11 +103,8 @@ class Aligned:
         return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))
 
 
-def plan_aligned(transform: Transform, size: Size, windowed: bool = False) -> Aligned | None:
-    """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen.
-
-    With `windowed`, axes that grow are `cut` where both are, or the other shrinks, and their windows are whole pixels.
-    """
+def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
+    """The plan for an image of `size`, or None where axes do not stay parallel or nothing of the image is seen."""
     *axes, (*depth, unit) = (
         transform.matrix.tolist()
     )  # Python's numbers: NumPy takes three times as long for one at a time
@@ -123,15 +119,6 @@ def plan_aligned(transform: Transform, size: Size, windowed: bool = False) -> Al
     columns = _axis(xy if transposed else xx, x, width, transform.size[1])
     if rows is None or columns is None:
         return None
-    if windowed:
-        cuts = []
-        for axis, own in ((rows, height), (columns, width)):
-            start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
-            if not axis.grows:
-                cuts.append(axis)
-            elif axis.scale != 1 and not start % 1 and not stop % 1 and start >= 0 and stop <= own:
-                cuts.append(replace(axis, from_=int(start), to=int(stop), cut=True))
-        rows, columns = cuts if len(cuts) == 2 else (rows, columns)
     return Aligned(rows, columns, transposed)
 
 
@@ -269,9 +256,6 @@ def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
     """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the center of the first pixel."""
     if not rows.grows and not columns.grows:
         return array
-    if all(axis.cut or not axis.grows for axis in (rows, columns)):
-        size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
-        return same_depth(cv2.resize(array, size, interpolation=cv2.INTER_LINEAR), array)
     down, right = _centered(rows), _centered(columns)
     matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
     size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
@@ -309,7 +293,7 @@ def _finished(array: Array, plan: Aligned) -> Array:
     """Turned and mirrored as planned, in memory of its own order."""
     if plan.transposed:
         array = np.ascontiguousarray(array.swapaxes(0, 1))
-    if array.dtype not in CV_DTYPES or array.shape[2:] > (CV_CHANNELS,):
+    if array.dtype not in CV_DTYPES or array.shape[2:] > (CV_CHANNELS,) or not HAS_OPENCV:
         return np.ascontiguousarray(array[:: -1 if plan.rows.flip else 1, :: -1 if plan.columns.flip else 1])
     if plan.columns.flip or plan.rows.flip:
         code = (-1 if plan.rows.flip else 1) if plan.columns.flip else 0

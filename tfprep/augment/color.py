@@ -100,6 +100,58 @@ class Hue:
 
 
 @dataclass(frozen=True)
+class ColorJitter:
+    """Changes brightness, contrast, saturation and hue in random order with probability `p`, as torchvision's ColorJitter draws
+    them.
+
+    Results differ from those of the four ops one by one by a level where values are rounded, in a fraction of their time. Hue,
+    which takes ten times as long as the others, is left out unless asked for.
+
+    Attributes:
+        brightness: the factor is drawn uniformly from 1 ± this number, or from a range (from, to); 0 changes nothing.
+        contrast: the same for the contrast.
+        saturation: the same for the saturation.
+        hue: as `Hue.amount`.
+        p: probability.
+    """
+
+    brightness: float | Range = 0.4
+    contrast: float | Range = 0.4
+    saturation: float | Range = 0.4
+    hue: float | Range = 0.0
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_probability("ColorJitter.p", self.p)
+        for name in ("brightness", "contrast", "saturation"):
+            require_range(f"ColorJitter.{name}", _factors(getattr(self, name)), 0, _MOST_FACTOR)
+        require_range("ColorJitter.hue", around(0, self.hue), -0.5, 0.5)
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        happens = generator.random() < self.p
+        for name in generator.permutation(["brightness", "contrast", "saturation", "hue"]).tolist() if happens else ():
+            amount = getattr(self, name)
+            drawn = generator.uniform(*(around(0, amount) if name == "hue" else _factors(amount)))
+            if drawn != (name != "hue"):
+                image = _jittered(image, name, drawn)
+        return image
+
+
+def _jittered(image: ImageArray, name: str, drawn: float) -> ImageArray:
+    if name == "hue":
+        return turn_hue(image, drawn)
+    if name == "saturation":
+        matrix = np.eye(3) * drawn + (1 - drawn) * _LUMA.astype(np.float64) / 65536
+        return np.asarray(cv2.transform(image, np.column_stack([matrix, np.full(3, _CUT)])), np.uint8)
+    plain = 0 if name == "brightness" else int(np.dot(cv2.mean(image)[:3], _LUMA) / 65536 + 0.5)
+    return apply_curve(image, blend_curve(plain, drawn))
+
+
+_CUT = -0.5 + 1 / 512
+"""Added before OpenCV rounds: sums are cut to whole levels, as Pillow and torchvision cut them."""
+
+
+@dataclass(frozen=True)
 class Grayscale:
     """Replaces the image with its gray version (ITU-R 601-2, bit for bit Pillow's) with probability `p`.
 

@@ -9,9 +9,10 @@ outside of images of any size has the attribute `uncovers`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, exp, log, radians, sin, sqrt, tan
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -137,23 +138,42 @@ class RandomResizedCrop:
 
     Unaugmented: the central window of the output's aspect whose sides are `eval_fraction` of the largest; 0.875 is the
     usual evaluation, 'resize to 256, crop 224 from the center'.
+
+    In a loader, `sizes` may grow while the network trains (progressive resizing): `sizes={0: 128, 6: 160, 12: (224, 224)}`
+    delivers 128 x 128 pixels from epoch 0 on, 160 x 160 from epoch 6, 224 x 224 from epoch 12 and in evaluation. All batches of
+    an epoch have one shape.
     """
 
     effects: ClassVar[frozenset[str]] = frozenset({"crop", "resize"})
 
-    height: int
-    width: int
+    height: int = 0
+    width: int = 0
     scale: Range = (0.08, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     eval_fraction: float = 0.875
+    sizes: Any = None
 
     def __post_init__(self) -> None:
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", _sizes_by_epoch(self))
+            _ = self.forms
+            return
         require_pixels("RandomResizedCrop.height", self.height)
         require_pixels("RandomResizedCrop.width", self.width)
         require_range("RandomResizedCrop.scale", self.scale, 0, 1)
         require_range("RandomResizedCrop.ratio", self.ratio, 1e-3, 1e3)
         require(self.scale[1] > 0, "RandomResizedCrop.scale ends above 0", self.scale, "for example (0.08, 1.0)")
         require_number("RandomResizedCrop.eval_fraction", self.eval_fraction, 0, 1, above=True, example=0.875)
+
+    @property
+    def forms(self) -> dict[int, RandomResizedCrop]:
+        """The op of one size by the epoch from which it holds."""
+        if self.sizes is None:
+            return {0: self}
+        return {
+            epoch: RandomResizedCrop(height, width, self.scale, self.ratio, self.eval_fraction)
+            for epoch, (height, width) in self.sizes
+        }
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None:
@@ -176,6 +196,17 @@ class RandomResizedCrop:
         ratio = min(max(size[1] / size[0], self.ratio[0]), self.ratio[1])
         height, width = min(size[0], max(1, round(size[1] / ratio))), min(size[1], max(1, round(size[0] * ratio)))
         return (size[0] - height) // 2, (size[1] - width) // 2, height, width
+
+
+def _sizes_by_epoch(op: RandomResizedCrop) -> tuple[tuple[int, Size], ...]:
+    """The option `sizes`, in order. Raises RecipeError."""
+    rule = "RandomResizedCrop.sizes gives pixels by the epoch from which they hold, the first one 0, in place of height and width"
+    numbers = isinstance(op.sizes, Mapping) and all(type(epoch) is int and epoch >= 0 for epoch in op.sizes)
+    way_out = "for example sizes={0: 128, 6: (160, 192)}"
+    require(numbers and 0 in op.sizes and not op.height and not op.width, rule, op.sizes, way_out)
+    sizes = {epoch: size if isinstance(size, tuple) else (size, size) for epoch, size in sorted(op.sizes.items())}
+    require(all(len(size) == 2 for size in sizes.values()), rule, op.sizes, way_out)
+    return tuple(sizes.items())
 
 
 def _fit(size: Size, box: Size) -> Size:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil, cos, exp, log, prod, radians, sin, sqrt
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -163,6 +163,8 @@ class Cutout:
         level: the level that fills them, 0 to 255.
     """
 
+    any_image: ClassVar[bool] = True
+
     size_px: int = 32
     holes: int = 1
     level: int = 0
@@ -191,6 +193,11 @@ class Erasing:
     area: Range = (0.02, 0.33)
     aspect: Range = (0.3, 3.3)
     level: int | None = None
+
+    @property
+    def any_image(self) -> bool:
+        """Return True if images of any type and number of channels can be changed: noise is for 8 bits."""
+        return self.level is not None
 
     def __post_init__(self) -> None:
         name = type(self).__name__

@@ -70,7 +70,6 @@ def warp_sample(
     fill: Mapping[str, Fill] | None = None,
     size: Size | None = None,
     reduced: int = 1,
-    windowed: bool = False,
     min_visible: float = 0.0,
     row_fields: Mapping[str, Sequence[str]] | None = None,
     flip_indices: Mapping[str, Sequence[int]] | None = None,
@@ -81,9 +80,6 @@ def warp_sample(
     of another size counts as the same picture at another resolution. A raster of ceil(size / `reduced`) was decoded at
     1 / `reduced` (`tfprep.images.decode_image`): its pixels are exactly `reduced` pixels wide, and the geometry of every field is
     the same as without.
-
-    With `windowed`, a window of whole pixels that is enlarged is interpolated by itself, as where it is cut out first: the
-    outermost half pixel of the output repeats its edge instead of what lies beyond, in half of the time.
 
     Boxes that are wholly outside the output, or with a smaller share of their area inside than `min_visible`, are dropped, and
     with them the rows of the fields that `row_fields` names for their field: `{"boxes": ["labels"]}`.
@@ -96,14 +92,14 @@ def warp_sample(
     """
     size = size or raster_size(sample, kinds)
     if size is None:
-        warp = _Warp(transform, transform.size, border, reduced, windowed, None)
+        warp = _Warp(transform, transform.size, border, reduced, None)
     else:
         # The raster with the fewest pixels: what is snapped to its grid lies on that of the finer ones, or near.
         shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
         own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
         height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
         snapped = _kept_snapped if _is_fixed(transform) else _snapped
-        warp = snapped(transform, size, (int(height), int(width)), border, reduced, windowed)
+        warp = snapped(transform, size, (int(height), int(width)), border, reduced)
     fills, flips = fill or {}, flip_indices if flip_indices and transform.mirrors else {}
     warped = dict(sample)
     for name, value in sample.items():
@@ -215,23 +211,22 @@ class _Warp:
     size: Size
     border: Border
     reduced: int
-    windowed: bool
     view: _View | None
 
 
-def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int, windowed: bool) -> _Warp:
+def _snapped(transform: Transform, size: Size, grid: Size, border: Border, reduced: int) -> _Warp:
     """The warp of a picture of `size`, snapped to the pixels of a raster of `grid` size."""
     matrices = (transform.matrix, *(matrix for matrix, _ in transform.bends))
     if not all(map(_determinant, matrices)) or min(transform.size) < 1:  # OpenCV would draw something
         rule = "a geometry op returns a size of at least 1 x 1 and a matrix that can be inverted"
         raise SampleError(f"{rule}, not {transform}", stage="geometry")
-    view = _view(transform, size, grid, border, windowed)
+    view = _view(transform, size, grid, border)
     if view.plan is None:
-        return _Warp(transform, size, border, reduced, windowed, view)
+        return _Warp(transform, size, border, reduced, view)
     transform = view.transform
     if grid != size:
         transform = _before(scaling(grid[1] / size[1], grid[0] / size[0]), transform)
-    return _Warp(transform, size, border, reduced, windowed, view)
+    return _Warp(transform, size, border, reduced, view)
 
 
 def _determinant(matrix: Array) -> float:
@@ -242,14 +237,14 @@ def _determinant(matrix: Array) -> float:
 _kept_snapped = lru_cache(_MOST_KEPT)(_snapped)
 
 
-def _view(transform: Transform, size: Size, own: Size, border: Border, windowed: bool, reduced: int = 1) -> _View:
+def _view(transform: Transform, size: Size, own: Size, border: Border, reduced: int = 1) -> _View:
     if own != size and own == _reduced_size(size, reduced):  # planned on the pixels of the whole picture
         local, plan = _before(scaling(reduced, reduced), transform), plan_aligned(transform, size)
         if plan is None or not plan.mirrors_right(border) or not (plan.rows.shrinks and plan.columns.shrinks):
             return _View(own, local, None)
         return _View(own, local, plan, reduced)
     local = transform if own == size else _before(scaling(size[1] / own[1], size[0] / own[0]), transform)
-    plan = plan_aligned(local, own, windowed)
+    plan = plan_aligned(local, own)
     if plan is None or not plan.mirrors_right(border):
         return _View(own, local, None)
     return _View(own, plan.transform(), plan)
@@ -295,7 +290,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
         raise SampleError(f"{rule}; this array has the shape {array.shape}")
     own = (array.shape[0], array.shape[1])
     view = warp.view if warp.view is not None and warp.view.size == own else None
-    view = view or _view(warp.transform, warp.size, own, warp.border, warp.windowed, warp.reduced)
+    view = view or _view(warp.transform, warp.size, own, warp.border, warp.reduced)
     if view.plan is not None and view.plan.is_identity(own):
         return array
     if mask and fill is None and warp.border == "constant" and view.uncovers:

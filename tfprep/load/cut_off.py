@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfprep import augment
-from tfprep.errors import DatasetError, LoaderError, SampleError
+from tfprep.augment.transform import effects_of
+from tfprep.errors import DatasetError, LoaderError
 from tfprep.fields import RASTER_KINDS, Size
-from tfprep.load.at_load.draws import Drawn, drawn, placed
-from tfprep.load.at_load.ops import RandomFlip
-from tfprep.load.at_load.plan import AtLoad
+from tfprep.load.augmentation import Augmentation, View
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import transform_of
 from tfprep.load.plan import LoaderPlan
 
 PICTURES = 1000
@@ -22,25 +19,25 @@ PICTURES = 1000
 
 def not_shown(plan: LoaderPlan) -> str:
     """Return the samples that each bucket leaves out, and how much of a picture is cut off: on average, and at most."""
-    at_load, buckets, sizes = plan.at_load, plan.schedule.buckets, plan.options.bucket
-    if at_load is not None and buckets is not None and sizes is not None and plan.schedule.rows is not None:
+    augmentation, buckets, sizes = plan.augmentation, plan.schedule.buckets, plan.options.bucket
+    if augmentation is None:
+        return ""
+    if buckets is not None and sizes is not None and plan.schedule.rows is not None:
         ends = np.cumsum(buckets.sizes) // plan.schedule.times
         rows = np.split(plan.schedule.rows, ends[:-1])
         return "; buckets: " + "; ".join(
             f"{height} x {width} of {samples:,}{f', {left:,} left out' if left else ''}"
-            f"{_cut_off(plan, at_load, _pictures(plan, mine), form, ', ')}"
+            f"{_cut_off(augmentation, augmentation.views[0], _pictures(plan, mine), form, ', ')}"
             for form, ((height, width), samples, left, mine) in enumerate(
                 zip(sizes.sizes, buckets.sizes, buckets.left_out, rows, strict=True)
             )
         )
-    views = (at_load.views or (at_load,)) if at_load else ()
-    ops = [*plan.options.geometry, *(op for view in views for op in view.geometry)]
-    cuts = not all(isinstance(op, RandomFlip | augment.Resize) for op in ops)  # only then their sizes are worth a look
+    named = {view.name.partition("/")[0]: view for view in augmentation.views}
+    ops = [op for view in named.values() for op in view.forms[-1].geometry]
+    cuts = any("crop" in effects_of(op) for op in ops)  # only then their sizes are worth a look
     pictures = _pictures(plan, plan.schedule.rows) if cuts else []
-    if at_load is None or not at_load.views:
-        return _cut_off(plan, at_load, pictures, -1, "; ")
-    named = {view.prefix.partition("/")[0]: view for view in at_load.views}
-    return "".join(_cut_off(plan, view, pictures, -1, f"; {name} views: ") for name, view in named.items())
+    before = {name: f"; {name} views: " if name else "; " for name in named}
+    return "".join(_cut_off(augmentation, view, pictures, -1, before[name]) for name, view in named.items())
 
 
 def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
@@ -67,18 +64,13 @@ def _pictures(plan: LoaderPlan, rows: Numbers | None) -> list[Size]:
     return [size for size in sizes if len(size) == 2 and None not in size]
 
 
-def _cut_off(plan: LoaderPlan, view: AtLoad | None, pictures: Sequence[Size], form: int, before: str) -> str:
+def _cut_off(augmentation: Augmentation, view: View, pictures: Sequence[Size], form: int, before: str) -> str:
     """Return the share of a picture that this form of the geometry cuts off; "" where that is nothing, or not known."""
-    ops = view.forms[form] if view else ()
-    draws: list[Sequence[Drawn] | None] = [None] * len(pictures)
-    if view is not None and view.training:
-        draws = [each[: len(ops)] for each in drawn(view, np.arange(len(pictures)))]
     shares = []
-    for size, each in zip(pictures, draws, strict=True):
-        try:
-            transform = placed(transform_of(plan.options.geometry, size), ops, each)
-        except SampleError:  # it is smaller than a crop, which reading it will say
-            continue
+    for position, size in enumerate(pictures):
+        transform = view.forms[form].transform(augmentation.draws(view, position), size)
+        if transform is None:
+            return ""
         corners = np.array([[0, 0], [transform.size[1], transform.size[0]]], np.float64)
         ends = np.clip(transform.pull(corners), 0, [size[1], size[0]])
         shares.append(1 - float(np.prod(np.ptp(ends, axis=0))) / (size[0] * size[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -112,12 +112,13 @@ def plan_memory(
 class Sizes:
     """Bytes of samples and batches; where samples differ in size, by the index.
 
-    `rows` are those of the table that are read; None for all.
+    `rows` are those of the table that are read; None for all. `derived` are the fields that are derived at load.
     """
 
     specs: Mapping[str, FieldSpec]
     table: RecordTable
     rows: Numbers | None
+    derived: Collection[str] = ()
 
     def of_batch(self, outputs: Sequence[Output], batch_rows: int) -> int:
         """Bytes of the largest batch of `batch_rows` samples: where these differ in size, of the largest ones."""
@@ -135,8 +136,13 @@ class Sizes:
     def _varying(self, outputs: Sequence[Output]) -> Numbers | None:
         """Bytes of each row's arrays that have no fixed size, int64 [N], in the largest of its variants; None without any."""
         differ = [output for output in outputs if None in output.shape and output.dtype != "string"]
+        differ = [output for output in differ if not self._has_derived_rows(output.fields[0])]
         varying = [_decoded_bytes(output, self.specs, self.table) for output in differ]
         return np.stack(varying).sum(axis=0) if varying else None
+
+    def _has_derived_rows(self, name: str) -> bool:
+        """Return True for boxes, points and numbers that are derived at load, whose few bytes no index knows."""
+        return name in self.derived and self.specs[name].kind not in RASTER_KINDS
 
     def _largest_sum(self, values: Numbers, count: int) -> int:
         """The sum of the `count` largest values of the rows that are read."""

@@ -14,16 +14,18 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
-from tfprep.augment.transform import GeometryOp
+from tfprep.augment.mixing import CutMix, MixUp
+from tfprep.augment.transform import ColorOp, GeometryOp
+from tfprep.derive.inputs import Derived
 from tfprep.errors import LoaderError, RecipeError
-from tfprep.load.at_load.ops import AtLoadOp, Buckets
-from tfprep.load.at_load.plan import check_ops
+from tfprep.load.augmentation import Buckets, check_stages
 from tfprep.load.memory import parse_bytes
+from tfprep.load.mixing import check_mix
 from tfprep.load.order.permutation import OrderName
 from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, Remainder
 from tfprep.load.order.where import Where
-from tfprep.load.outputs import FieldChoice, FloatType, check_geometry
+from tfprep.load.outputs import FieldChoice, FloatType
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
@@ -50,13 +52,19 @@ class LoaderOptions:
         pad: Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those behind its own are -1, and more
             than that is an error. Without, such a field is a list of arrays, and for TensorFlow a ragged tensor.
         normalize: Whether to subtract the training split's mean and divide by its standard deviation; needs `dtype`.
-        geometry: Ops such as `augment.Resize(224, 224)` and `augment.CenterCrop(224, 224)` in their unaugmented form, for
-            images that are stored in their original sizes.
-        at_load: Ops drawn anew in every epoch, such as `[RandomResizedCrop(224, 224), RandomFlip(), MixUp()]` (see
-            `tfprep.load.at_load.ops`).
-        views: The number of views of a sample by name, each with a list of ops in `at_load` and draws of its own, all from one
-            decode: `views={"global": 2, "local": 6}, at_load={"global": [...], "local": [...]}`. Each image, mask, map and field
-            of boxes or points becomes a dict of tuples, one array for each view.
+        geometry: Geometry ops as in a recipe, such as `[augment.RandomResizedCrop(224, 224), augment.Flip()]`: in training they
+        draw
+            for each epoch, otherwise they take their unaugmented form.
+        derive: Inputs that are derived in each epoch, after geometry, by the new field's name, as in a recipe. One of the name of
+            a stored field takes its place.
+        color: Color ops as in a recipe, for images; in training only.
+        mix: `[augment.MixUp(0.2), augment.CutMix()]`, or one of them: samples are mixed with each other in training, and their
+        labels
+            become float32 [classes].
+        one_hot: True, or the number of classes: labels become float32 [classes], as `CategoricalCrossentropy` takes them.
+        views: The number of views of a sample by name, each with geometry and color of its own, all from one decode:
+            `views={"global": (2, {"geometry": [...], "color": [...]}), "local": (6, {...})}`. Each image, mask, map, derived
+            field and field of boxes or points becomes a dict of tuples, one array for each view.
         bucket: Sizes of which each batch has one, by the aspect ratio of its samples: `Buckets([(512, 768), (640, 640)])`.
 
     Which samples in which order:
@@ -64,7 +72,7 @@ class LoaderOptions:
         training: True: each pass is the next epoch, in another order and with other variants. False: each pass reads every
             sample once, in the order on disk, without augmentation, with the last, smaller batch. None: True for a split
             whose name begins with "train" and the training part of a fold, False for val, test and the like.
-        seed: The seed of the order, the variants and the ops at load.
+        seed: The seed of the order, the variants and all draws.
         order: "global", "block" or "sequential"; None for "global" in training and "sequential" otherwise.
         block: Samples of a block, with order="block".
         window: Blocks that are mixed with one another, with order="block".
@@ -123,8 +131,11 @@ class LoaderOptions:
     pad: Mapping[str, int] = field(default_factory=dict)
     normalize: bool = False
     geometry: Sequence[GeometryOp] = ()
-    at_load: Sequence[AtLoadOp] | Mapping[str, Sequence[AtLoadOp]] = ()
-    views: Mapping[str, int] | None = None
+    derive: Mapping[str, Derived] = field(default_factory=dict)
+    color: Sequence[ColorOp] = ()
+    mix: Sequence[MixUp | CutMix] = ()
+    one_hot: bool | int = False
+    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None = None
     bucket: Buckets | None = None
     on_bad: OnBad = "raise"
     verify: Verify = "first_epoch"
@@ -176,8 +187,8 @@ class LoaderOptions:
         ):
             raise LoaderError(f"pad gives numbers of rows from 1 by field, such as {{'boxes': 100}}, not {self.pad!r}")
         object.__setattr__(self, "pad", dict(self.pad))
-        check_geometry(self.geometry)
-        check_ops(self.at_load, self.views)
+        check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
+        check_mix(self.mix, self.one_hot)
         if self.bucket is not None:
             _check_bucket(self)
 
@@ -224,8 +235,11 @@ class LoaderKeywords(OrderKeywords, total=False):
     pad: Mapping[str, int]
     normalize: bool
     geometry: Sequence[GeometryOp]
-    at_load: Sequence[AtLoadOp] | Mapping[str, Sequence[AtLoadOp]]
-    views: Mapping[str, int] | None
+    derive: Mapping[str, Derived]
+    color: Sequence[ColorOp]
+    mix: Sequence[MixUp | CutMix]
+    one_hot: bool | int
+    views: Mapping[str, tuple[int, Mapping[str, Any]]] | None
     bucket: Buckets | None
     on_bad: OnBad
     verify: Verify
@@ -248,9 +262,9 @@ ELSEWHERE = {
     "num_workers": "threads",
     "num_parallel_calls": "threads",
     "image_size": "geometry=[augment.Resize(224, 224)]",
-    "augment": "at_load=[RandomFlip()], of tfprep.load",
-    "transform": "at_load=[RandomFlip()], of tfprep.load",
-    "transforms": "at_load=[RandomFlip()], of tfprep.load",
+    "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "transforms": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
     "label": "targets",
     "class_weight": "balance or weights, or class_weight of model.fit",
 }
@@ -269,24 +283,37 @@ def loader_options(batch_size: int, keywords: Mapping[str, Any]) -> LoaderOption
     return LoaderOptions(batch_size=batch_size, **keywords)
 
 
-def op_text(op: Any) -> str:
-    """Return an op as text for a state: its name and the options that are not defaults, so that later ones change nothing.
+def op_texts(value: Any) -> Any:
+    """Return ops as text for a state: the name of each and the options that are not defaults, so that later ones change nothing.
 
-    A user's op, which may hold anything, is described like one of a recipe, by its options and its code.
+    Lists and dicts stay such. A user's function or object, which may hold anything, is described like one of a recipe, by its
+    options and its code.
+
+    Raises:
+        LoaderError: A function or an object cannot be described.
     """
-    kind = type(op)
-    if is_dataclass(op) and kind.__module__.startswith("tfprep."):
-        options = [f"{f.name}={getattr(op, f.name)!r}" for f in fields(op) if getattr(op, f.name) != f.default]
-        return f"{kind.__qualname__}({', '.join(options)})"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): op_texts(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [op_texts(one) for one in value]
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
+        given = {one.name: getattr(value, one.name) for one in fields(value)}
+        changed = [
+            f"{one.name}={op_texts(given[one.name])!r}" for one in fields(value) if given[one.name] != one.default
+        ]
+        return f"{kind.__qualname__}({', '.join(changed)})"
     from tfprep.recipe.describe import Description  # with the sources
 
-    name, description = getattr(op, "__qualname__", kind.__qualname__), Description()
+    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
     try:
-        content = json.dumps([description.describe(op), description.code()])
+        content = json.dumps([description.describe(value), description.code()])
         return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
     except RecipeError as error:
         way_out = "leave it out of what pickle takes (__getstate__)"
-        raise LoaderError(f"geometry: a state cannot say what {name} does: {error}; {way_out}") from error
+        raise LoaderError(f"a state cannot say what {name} does: {error}; {way_out}") from error
 
 
 def _whole(options: LoaderOptions, name: str, least: int | None = None, most: int | None = None) -> None:
@@ -303,8 +330,6 @@ def _whole(options: LoaderOptions, name: str, least: int | None = None, most: in
 
 
 def _check_bucket(options: LoaderOptions) -> None:
-    if not isinstance(options.bucket, Buckets):
-        raise LoaderError(f"bucket is Buckets([(512, 768), (640, 640)]), not {options.bucket!r}")
     if options.order == "block":
         raise LoaderError(
             "order='block' fills batches with what comes next, bucket with samples of one size; leave one of them out"
@@ -312,5 +337,3 @@ def _check_bucket(options: LoaderOptions) -> None:
     for name in ("balance", "weights"):
         if getattr(options, name) is not None:
             raise LoaderError(f"bucket takes each sample once an epoch; leave {name} out")
-    if options.geometry:
-        raise LoaderError("bucket goes by the sizes that are stored, and resizes by itself; leave geometry out")

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tfprep.augment.transform import GeometryOp, Transform, identity
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import LoaderError
-from tfprep.fields import RASTER_KINDS, FieldSpec, Size, stored_name
+from tfprep.fields import RASTER_KINDS, FieldSpec, stored_name
 
 if TYPE_CHECKING:
     from tfprep.dataset import Statistics  # it imports pyarrow, which worker processes do without
@@ -234,8 +233,6 @@ def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
 
 FloatType: TypeAlias = Literal["float32", "float16", "bfloat16"]
 
-_PROBES: tuple[Size, ...] = ((480, 640), (97, 61), (3000, 2000), (50, 900))
-
 
 def mean_and_std(
     names: Sequence[str], specs: Mapping[str, FieldSpec], statistics: Mapping[str, Statistics]
@@ -293,38 +290,3 @@ def convert(
         mean, std = mean_and_std(output.fields, specs, statistics) if normalize else (None, None)
         converted.append(replace(output, dtype=dtype, mean=mean, std=std))
     return Outputs(tuple(converted), outputs.structure)
-
-
-def transform_of(geometry: Sequence[GeometryOp], size: Size) -> Transform:
-    """All ops, in their unaugmented form, as one transform of an image of this size."""
-    whole = identity(size)
-    for op in geometry:
-        whole = whole.then(op(whole.size, None))
-    return whole
-
-
-def warped_spec(spec: FieldSpec, geometry: Sequence[GeometryOp]) -> FieldSpec:
-    """The spec of a field after the ops: a side is known if they produce it for every size."""
-    if not geometry or spec.kind not in RASTER_KINDS:
-        return spec
-    return FieldSpec(spec.kind, (*known_size(geometry, spec.shape[:2]), *spec.shape[2:]), spec.dtype)
-
-
-def known_size(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> tuple[int | None, ...]:
-    """The (height, width) of a raster of this size after the ops; None for a side that differs between samples."""
-    sizes = [transform.size for _, transform in transforms_of(geometry, size)]
-    return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
-
-
-def transforms_of(geometry: Sequence[GeometryOp], size: Sequence[int | None]) -> list[tuple[Size, Transform]]:
-    """The ops as one transform of a raster of this (height, width), or of several sizes where samples differ in it."""
-    height, width = size
-    probes = _PROBES if height is None or width is None else ((height, width),)
-    return [(probe, transform_of(geometry, probe)) for probe in probes]
-
-
-def check_geometry(geometry: Any) -> None:
-    if not isinstance(geometry, Sequence) or isinstance(geometry, str) or not all(callable(op) for op in geometry):
-        raise LoaderError(f"geometry is a list of ops such as augment.Resize(224, 224), not {geometry!r}")
-    if random := next((op for op in geometry if getattr(op, "draws", 0)), None):
-        raise LoaderError(f"geometry makes every picture alike, and {random} is drawn anew; put it into at_load")

@@ -400,7 +400,6 @@ def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler
         sent=[output.name for output in ours if not has_array(output)],
         cache=cache,
         casts=plan.casts,
-        cuts=plan.cuts,
         threads=plan.workers.threads,
     )
     return WorkerPool(setup, memory, plan.workers.processes)

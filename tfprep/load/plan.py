@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load.at_load.ops import CutMix, MixUp, OneHotLabels
-from tfprep.load.at_load.plan import PLACES, AtLoad, plan_at_load, plan_geometry
+from tfprep.load.augmentation import Augmentation, StageOptions, derived_specs, plan_augmentation
 from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
-from tfprep.load.options import LoaderOptions, op_text
+from tfprep.load.mixing import Mixing, plan_mixing
+from tfprep.load.options import LoaderOptions, op_texts
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule, Numbers
-from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes, warped_spec
+from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes
 from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
-from tfprep.load.reader.stages import STAGED_ROWS, Cuts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
@@ -79,9 +79,10 @@ class LoaderPlan:
         return Variants(("rotate" if self.training else 0) if choice is None else choice, self.options.seed)
 
     @cached_property
-    def geometry_texts(self) -> list[str]:
-        """The ops of `geometry` as states name them. LoaderError where one cannot be described."""
-        return [op_text(op) for op in self.options.geometry]
+    def op_texts(self) -> Mapping[str, Any]:
+        """The ops and derived inputs as states name them. LoaderError where one cannot be described."""
+        options = self.options
+        return {name: op_texts(getattr(options, name)) for name in ("geometry", "derive", "color", "views")}
 
     @cached_property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -89,16 +90,23 @@ class LoaderPlan:
         return common_specs(self.sources)
 
     @cached_property
-    def _warped(self) -> Mapping[str, FieldSpec]:
-        """The fields after `geometry`."""
-        return {name: warped_spec(spec, tuple(self.options.geometry)) for name, spec in self.specs.items()}
+    def _derived(self) -> tuple[Mapping[str, FieldSpec], frozenset[str]]:
+        """The fields that are derived at load, and the stored ones that they read."""
+        datasets, split = [source.dataset for source in self.sources], self.sources[0].split
+        count = 1 if self.variants.choice == 0 else max(source.variants for source in self.sources)
+        return derived_specs(self.options.derive, datasets, split, self.specs, count)
+
+    @cached_property
+    def all_specs(self) -> Mapping[str, FieldSpec]:
+        """The stored fields, before geometry, and those that are derived at load."""
+        return {**self.specs, **self._derived[0]}
 
     @cached_property
     def _named(self) -> Outputs:
         """The outputs that the options name, before rows are dropped or added."""
         options = self.options
         try:
-            return resolve(self._warped, options.fields, options.inputs, options.targets, options.sample_weight)
+            return resolve(self.all_specs, options.fields, options.inputs, options.targets, options.sample_weight)
         except LoaderError as error:
             if len(self.sources) == 1:
                 if added := self.sources[0].dataset.fields_added_since():
@@ -109,26 +117,10 @@ class LoaderPlan:
             ) from None
 
     @cached_property
-    def _geometry(self) -> tuple[Mapping[str, Any], frozenset[str]]:
-        recipes = [source.dataset.manifest.recipe for source in self.sources]
-        for source, name in itertools.product(self.sources if self.options.geometry else (), self._named.fields):
-            check_movable(source.dataset, name, "geometry")
-        return plan_geometry(tuple(self.options.geometry), self._named, self.specs, recipes)
-
-    @property
-    def geometry_rules(self) -> Mapping[str, Any]:
-        """The options of `warp_sample` with which samples follow `geometry`."""
-        return self._geometry[0]
-
-    @cached_property
     def read(self) -> Outputs:
         """The outputs as records give them."""
-        options, dropped = self.options, self._geometry[1]
-        kept = (
-            replace(output, shape=(None, *output.shape[1:])) if output.fields[0] in dropped else output
-            for output in self._named.outputs
-        )
-        outputs = pad_outputs(Outputs(tuple(kept), self._named.structure), self._warped, options.pad)
+        options = self.options
+        outputs = pad_outputs(self._named, self.all_specs, options.pad)
         self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
         manifest = self.sources[0].dataset.manifest
@@ -137,25 +129,26 @@ class LoaderPlan:
                 "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
                 "normalize in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
             )
-        return convert(outputs, self.specs, manifest.statistics, options.dtype, options.normalize)
+        return convert(outputs, self.all_specs, manifest.statistics, options.dtype, options.normalize)
 
     def _check_computed(self, outputs: Outputs) -> None:
         """Raise LoaderError where pixels change after a model has computed a field from them that does not follow."""
         options = self.options
-        lists = options.at_load.values() if isinstance(options.at_load, Mapping) else [options.at_load]
-        ops = [op for of_view in lists for op in of_view if not isinstance(op, OneHotLabels)]
-        if not (ops or options.geometry or options.bucket):
+        changes = (*options.geometry, *options.color, *(options.views or ()), *options.mix)
+        if not changes and options.bucket is None:
             return
-        what = type((*ops, *options.geometry, options.bucket)[0]).__name__
+        what = (
+            type(changes[0]).__name__ if changes and options.views is None else "bucket" if options.bucket else "views"
+        )
         datasets = [source.dataset for source in self.sources]
         for dataset, name in itertools.product(datasets, outputs.fields):
             entry = dataset.manifest.groups.get(dataset.group_of(name)) if name in self.specs else None
             if entry is None or self.specs[name].kind in RASTER_KINDS:
                 continue
-            if mixing := next((op for op in ops if isinstance(op, MixUp | CutMix)), None):
+            if options.mix:
                 raise LoaderError(
-                    f"{type(mixing).__name__} mixes images and labels of two samples, and '{name}', which a model computed, "
-                    "would stay that of one: leave it out of `fields`, or mix both in the training step"
+                    f"{type(options.mix[0]).__name__} mixes images and labels of two samples, and '{name}', which a model "
+                    "computed, would stay that of one: leave it out of `fields`, or mix both in the training step"
                 )
             if entry.pixels:
                 raise LoaderError(
@@ -165,44 +158,34 @@ class LoaderPlan:
                 )
 
     @cached_property
-    def at_load(self) -> AtLoad | None:
-        """The ops at load; None without any."""
-        recipes = [source.dataset.manifest.recipe for source in self.sources]
-        classes, options = self.sources[0].dataset.manifest.classes, self.options
-        plan = plan_at_load(
-            options.at_load, self.read, self.specs, classes, recipes, views=options.views,
-            bucket=options.bucket, seed=options.seed, training=self.training,
+    def augmentation(self) -> Augmentation | None:
+        """What happens to each sample; None where nothing does."""
+        options, (_, needed) = self.options, self._derived
+        stages = StageOptions(
+            options.geometry, options.derive, options.color, options.views, options.bucket, options.seed, self.training
+        )
+        return plan_augmentation(stages, self.read, self.all_specs, needed, [source.dataset for source in self.sources])
+
+    @cached_property
+    def filled(self) -> Outputs:
+        """The outputs as rows are filled with them."""
+        return self.read if self.augmentation is None else self.augmentation.filled(self.read, self.all_specs)
+
+    @cached_property
+    def mixing(self) -> Mixing | None:
+        """What happens to full batches; None where nothing does."""
+        dataset, options = self.sources[0].dataset, self.options
+        follows = {name: frozenset(info.follows) for name, info in dataset.infos.items() if name not in options.derive}
+        follows |= {name: follows_of(one) for name, one in options.derive.items()}
+        return plan_mixing(
+            options.mix, options.one_hot, self.filled, self.all_specs, dataset.manifest.classes, follows,
+            seed=options.seed, training=self.training,
         )  # fmt: skip
-        if plan is None:
-            return None
-        dataset, moves = self.sources[0].dataset, any(view.geometry or view.mixes for view in plan.views or (plan,))
-        for name in self.read.fields:
-            added = dataset.group_of(name) if name in self.specs and plan.rules is not None else None
-            if added and self.specs[name].kind in RASTER_KINDS | PLACES:
-                raise LoaderError(
-                    f"at_load: '{name}' lies in records of its own ({added}), and cannot follow the images; leave it out of "
-                    "`fields`, or use RandomFlip and RandomCrop"
-                )
-            if moves:
-                check_movable(dataset, name, "at_load")
-        return plan
-
-    @cached_property
-    def warping(self) -> AtLoad | None:
-        """The ops at load with which samples are warped when they are decoded; None where pixels are moved alone, if at all."""
-        return None if self.at_load is None or self.at_load.rules is None else self.at_load
-
-    @cached_property
-    def cuts(self) -> Cuts | None:
-        """The flips and crops; None without any."""
-        if self.at_load is None or not self.at_load.geometry or self.warping:
-            return None
-        return self.at_load, {output.name: output for output in self.read.outputs}
 
     @cached_property
     def outputs(self) -> Outputs:
         """The outputs that are delivered."""
-        return self.at_load.delivered(self.read) if self.at_load else self.read
+        return self.filled if self.mixing is None else self.mixing.delivered(self.filled)
 
     @cached_property
     def indexed(self) -> Mapping[str, str]:
@@ -224,9 +207,10 @@ class LoaderPlan:
 
         The records of added fields have the numbers of those that they belong to.
         """
-        fields = [
-            name for output in self._not_indexed(self.read.outputs) for name in output.fields if name in self.specs
-        ]
+        needed = self.augmentation.needed if self.augmentation else ()
+        derived = self.options.derive
+        read = (name for output in self._not_indexed(self.read.outputs) for name in output.fields)
+        fields = [name for name in (*read, *needed) if name in self.specs and name not in derived]
         tables = {"": self.table}
         for group in dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields):
             for part in self.table.parts if group else ():
@@ -289,8 +273,8 @@ class LoaderPlan:
             rows=selection[1],
             groups=groups,
             counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [each.samples for each in sources]),
-            partners=self.at_load is not None and self.at_load.mixes_samples,
-            since=self.at_load.since if self.at_load else (),
+            partners=self.mixing is not None and self.mixing.mixes_samples,
+            since=self.augmentation.since if self.augmentation else (),
             buckets=buckets,
         )
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
@@ -310,7 +294,7 @@ class LoaderPlan:
     def _smaller(self) -> tuple[Cast, ...]:
         """The outputs that a decoded cache would keep in their stored form, because that is smaller."""
         choice = self.options.cache
-        if choice is False or self.read.ragged or self.warping or not (self.training or choice == "decoded"):
+        if choice is False or self.read.ragged or self.augmentation or not (self.training or choice == "decoded"):
             return ()
         return tuple(smaller_forms(self._not_indexed(self.read.outputs), self.specs))
 
@@ -338,28 +322,40 @@ class LoaderPlan:
         return [output for output in outputs if output.name not in self.indexed]
 
     def _parts(self, casts: Sequence[Cast]) -> tuple[FieldPart, ...]:
-        codecs, warped = self.sources[0].dataset.codecs, bool(self.options.geometry or self.warping)
-        kept = self._not_indexed(_kept(self.warping.filled(self.read) if self.warping else self.read, casts))
-        return tuple(field_parts(kept, self.specs, codecs, warped=warped))
+        codecs = self.sources[0].dataset.codecs
+        if self.augmentation is None:
+            return tuple(field_parts(self._not_indexed(_kept(self.read, casts)), self.specs, codecs, warped=False))
+        stored = {part.name: part for part in self.placed if part.name not in self.augmentation.derived}
+        needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in self.augmentation.needed.items()]
+        return (*stored.values(), *field_parts(needed, self.specs, codecs, warped=True))
+
+    @cached_property
+    def placed(self) -> tuple[FieldPart, ...]:
+        """With an augmentation, the fields that fill outputs: those that are read, and those that are derived."""
+        if self.augmentation is None:
+            return ()
+        codecs = {
+            name: one for name, one in self.sources[0].dataset.codecs.items() if name not in self.augmentation.derived
+        }
+        return tuple(field_parts(self._not_indexed(self.filled.outputs), self.all_specs, codecs, warped=True))
 
     def _batch_outputs(self, casts: Sequence[Cast]) -> list[Output]:
-        filled = self.at_load.filled(self.read) if self.at_load else self.read
-        return [*filled.outputs, *(cast.stored for cast in casts)]
+        return [*self.filled.outputs, *(cast.stored for cast in casts)]
 
     @cached_property
     def _means(self) -> tuple[WorkersPlan, MemoryPlan]:
         """Divide the memory budget: worker processes get what batches and decoding leave, and prefetching what those leave."""
         options, casts, table = self.options, self._smaller, self.table
         budget, threads = budget_bytes(options.memory_budget), options.threads or usable_cpus()
-        sizes = Sizes(self.specs, table, self.schedule.rows)
+        sizes = Sizes(self.all_specs, table, self.schedule.rows, self.options.derive.keys())
         batch = sizes.of_batch([*self.outputs.outputs, *(cast.stored for cast in casts)], self.batch_rows)
-        working = sizes.of_decoding(self.read.outputs, threads * (STAGED_ROWS if self.cuts else 1))
+        working = sizes.of_decoding(self.read.outputs, threads)
         if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
             working += batch
         needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working
         obstacle = self.obstacle
         for output in self._batch_outputs(casts):
-            if None in output.shape and {self.specs[name].kind for name in output.fields} & RASTER_KINDS:
+            if None in output.shape and {self.all_specs[name].kind for name in output.fields} & RASTER_KINDS:
                 obstacle = (
                     f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
                 )
@@ -367,11 +363,11 @@ class LoaderPlan:
             obstacle = "shards arrive in the folder `local` while it runs"
         row = sum(map(row_bytes, self.cached_outputs))
         fits = (
-            not (self.read.ragged or self.warping) and table.records * row <= budget // 2
+            not (self.read.ragged or self.augmentation) and table.records * row <= budget // 2
         )  # batches leave at least half
         all_cached = fits and (options.cache == "decoded" or (options.cache == "auto" and self.training))
         workers = plan_workers(
-            options.workers, threads, parts=self._parts(casts), ops=(options.geometry, self.at_load, casts), files=table.files,
+            options.workers, threads, parts=self._parts(casts), ops=(self.augmentation, casts), files=table.files,
             records=0 if all_cached else self.schedule.size // options.host.count, budget=budget, needed=needed, other=obstacle,
         )  # fmt: skip
         working += workers.nbytes
@@ -393,14 +389,14 @@ class LoaderPlan:
     def keeps_decoded(self) -> bool:
         """Return whether a cache is made: by default none that holds too little to be worth its memory."""
         choice = self.options.cache
-        if self.warping and choice == "decoded":
+        if self.augmentation and choice == "decoded":
             raise LoaderError(
-                "cache='decoded' keeps whole images, and these ops at load are applied while images are decoded, a JPEG at 1/2 "
-                "where its window is large: the pixels would be others; leave cache= out"
+                "cache='decoded' keeps decoded rows, and geometry, derive and color make other rows in each epoch; leave "
+                "cache= out"
             )
         if self.read.ragged and choice == "decoded":
             raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
-        if choice is False or self.read.ragged or self.warping:
+        if choice is False or self.read.ragged or self.augmentation:
             return False
         if choice == "decoded":
             return True
@@ -428,7 +424,7 @@ def plan_loader(
         options = replace(options, training=is_training(sources))
     plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
     with suppress(LoaderError):  # which is one of states alone
-        _ = plan.geometry_texts  # before an op runs: what it keeps from then on is no option
+        _ = plan.op_texts  # before an op runs: what it keeps from then on is no option
     _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
 
@@ -437,13 +433,3 @@ def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:
     """Return what is read and kept: the outputs that are delivered, or their stored form."""
     stored = {cast.output.name: cast.stored for cast in casts}
     return [stored.get(output.name, output) for output in read.outputs]
-
-
-def check_movable(dataset: Any, name: str, option: str) -> None:
-    """Raise LoaderError if a field's numbers are places in the image in a form that `tfprep index` does not know."""
-    imported = dataset.manifest.imported
-    if imported is not None and name in imported.fixed:
-        raise LoaderError(
-            f"{option}: the numbers of '{name}' cannot follow the images: declare {imported.features[name]!r} as boxes or points "
-            "(tfprep index --features), or leave it out of `fields`"
-        )

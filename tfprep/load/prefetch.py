@@ -288,7 +288,7 @@ class Prefetcher:
             is_last = not filling.pending
         if not is_last or self._cancelled or filling.future.done():
             return
-        if self._pipeline.plan.at_load is None:
+        if self._pipeline.plan.mixing is None:
             self._finish(filling)
         else:  # it may mix samples, which would hold up the thread of the pool
             self._pipeline.threads.submit(lambda state: self._finish(filling))

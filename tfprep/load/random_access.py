@@ -15,8 +15,10 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
 
 import numpy as np
 
+from tfprep.augment.chain import Custom
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
+from tfprep.load.augmentation import Unaugmented, check_stages
 from tfprep.load.loader import with_text
 from tfprep.load.options import LoaderOptions, OnBad, Verify
 from tfprep.load.order.schedule import BatchIndices
@@ -77,8 +79,12 @@ class RandomAccess:
         """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
         if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
             raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+        check_stages(geometry)
+        if any(isinstance(op, Custom) for op in geometry):
+            raise LoaderError("geometry: Custom is a function of a whole sample that draws; a loader takes it")
+        still = [Unaugmented(op) for op in geometry]
         options = LoaderOptions(
-            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=geometry,
+            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=still,
             on_bad=on_bad, verify=verify, cache=False, workers="threads",
         )  # fmt: skip
         return cls([replace(source, share=None) for source in sources], options, class_names)
@@ -98,7 +104,7 @@ class RandomAccess:
         options = self._pipeline.options
         chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
         try:
-            ops = self._pipeline.plan.geometry_texts
+            ops = self._pipeline.plan.op_texts["geometry"]
         except LoaderError:
             ops = [repr(op) for op in options.geometry]  # with an address, which is never equal in another process
         chosen += f", geometry=[{', '.join(ops)}]" if ops else ""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
 from tfprep.fields import FieldSpec, rarest_classes, stored_name
-from tfprep.load.at_load.ops import Buckets
+from tfprep.load.augmentation import Buckets
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler

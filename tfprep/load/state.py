@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tfprep.errors import LoaderError
-from tfprep.load.options import MOST_STEPS, op_text
+from tfprep.load.options import MOST_STEPS, op_texts
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     }
     if schedule.order.name != "block":
         decided |= {"block": None, "window": None}
-    decided["geometry"] = plan.geometry_texts
+    decided |= plan.op_texts
     options = {name: _plain(value) for name, value in (chosen | decided).items() if name not in NOT_DELIVERED}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])
@@ -74,11 +74,9 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
         *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas")),
     ]
     arrays = [array.tobytes() for array in (schedule.rows, getattr(sampler, "weights", None)) if array is not None]
-    views = (plan.at_load.views or (plan.at_load,)) if plan.at_load else ()
     rules = [
-        plan.geometry_rules,
-        *(view.rules for view in views),
-        {name: list(manifest.classes.get(name, ())) for name in (plan.at_load.labels if plan.at_load else ())},
+        plan.augmentation.rules if plan.augmentation else {},
+        {name: list(manifest.classes.get(name, ())) for name in (plan.mixing.labels if plan.mixing else ())},
         str(manifest.statistics) if plan.options.normalize else "",
     ]
     added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
@@ -140,7 +138,7 @@ def _plain(value: Any) -> Any:
         return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
     if isinstance(value, Iterable):
         return [_plain(part) for part in value]
-    return str(value) if isinstance(value, pc.Expression) else op_text(value)
+    return str(value) if isinstance(value, pc.Expression) else op_texts(value)
 
 
 def _single_names(choice: Any) -> Any:

@@ -45,18 +45,19 @@ def check_options(options: Mapping[str, Any]) -> None:
         wrong(("source",), f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
     for option, (expected, test) in _MAPPINGS.items():
         _check_mapping(option, options[option], expected, test)
+    check_derive(options["derive"])
     for option, (expected, test) in _SCALARS.items():
         if not test(options[option]):
             wrong((option,), f"{option}: expected {expected}, not {options[option]!r}")
-    for name, derived in options["derive"].items():
-        if derived_kind(derived) not in KINDS:
-            rule = f"the attribute kind is one of {', '.join(KINDS)}"
-            wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
-        if not follows_of(derived) <= EFFECTS:
-            rule = f"the attribute follows holds names of {', '.join(sorted(EFFECTS))}"
-            wrong(("derive", name), f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
     for option in ("geometry", "color"):
-        _check_ops(option, options[option])
+        check_ops(option, options[option])
+        for number, op in enumerate(options[option]):
+            for one in (op, *_inside(op)):
+                if getattr(one, "sizes", None) is not None:
+                    wrong(
+                        (option, str(number)),
+                        f"{option}[{number}]: sizes by epoch are for a loader; give {one} a height and width",
+                    )
     if not _is_names(options["files"]):
         wrong(("files",), f"files: expected a list of names of files, not {options['files']!r}")
     if not options["store"]:
@@ -139,7 +140,20 @@ def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any],
             wrong((option, name), f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
 
 
-def _check_ops(option: str, ops: Any) -> None:
+def check_derive(derive: Any) -> None:
+    """Raise RecipeError at the first derived input, of a recipe or of a loader, that is wrong by itself."""
+    _check_mapping("derive", derive, "a derived input or a function", callable)
+    for name, derived in derive.items():
+        if derived_kind(derived) not in KINDS:
+            rule = f"the attribute kind is one of {', '.join(KINDS)}"
+            wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
+        if not follows_of(derived) <= EFFECTS:
+            rule = f"the attribute follows holds names of {', '.join(sorted(EFFECTS))}"
+            wrong(("derive", name), f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
+
+
+def check_ops(option: str, ops: Any) -> None:
+    """Raise RecipeError at the first op of `geometry` or `color`, of a recipe or of a loader, that is wrong by itself."""
     if isinstance(ops, str | Mapping) or not isinstance(ops, Sequence):
         wrong((option,), f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
@@ -172,6 +186,20 @@ def _sides(op: Any) -> set[str]:
         annotation = next(iter(getattr(call, "__annotations__", {}).values()), "")
         sides |= {_SIDES[annotation]} if annotation in _SIDES else set()
     return sides
+
+
+def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]) -> None:
+    """Raise RecipeError where a derived input reads a field that is not there, or takes void for an object.
+
+    Args:
+        derive: The derived inputs, in order.
+        kinds: The kinds of the fields that are there before.
+        fill: What is outside of an image, by field.
+    """
+    known = dict(kinds)
+    for name, derived in derive.items():
+        _check_inputs(name, derived, known, {"derive": derive, "fill": fill})
+        known[name] = derived_kind(derived)
 
 
 def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: Mapping[str, Any]) -> None:
@@ -306,7 +334,6 @@ _MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         "a codec such as codecs.Jpeg()",
         lambda codec: all(callable(getattr(codec, name, None)) for name in ("encode", "check", "spec")),
     ),
-    "derive": ("a derived input or a function", callable),
     "variants": _COUNT,
     "shards": _COUNT,
     "fill": (

@@ -105,14 +105,13 @@ class Stages:
         """Return all geometry as one transform; None where there is nothing to do, or it is not known ahead (`Custom`)."""
         if size is None or not self.geometry or self._has_custom:
             return None
-        first, _ = self._geometry_steps[0]
-        unaugmented = draws(first) is None
-        if unaugmented and size in self._unaugmented:
-            return self._unaugmented[size]
-        whole = identity(size)
-        for step, op in self._geometry_steps:
+        whole, unaugmented = identity(size), False
+        for number, (step, op) in enumerate(self._geometry_steps):
+            generator = draws(step)
+            if not number and (unaugmented := generator is None) and size in self._unaugmented:
+                return self._unaugmented[size]
             with SampleStage(self.seconds, "geometry", step):
-                whole = whole.then(op(whole.size, draws(step)))
+                whole = whole.then(op(whole.size, generator))
         # A bend may hold maps of all pixels.
         if unaugmented and not whole.bends and len(self._unaugmented) < _MOST_SIZES:
             whole.matrix.flags.writeable = False
@@ -228,9 +227,9 @@ def _read_only(sample: Sample) -> Sample:
 
 
 def _check_color_op(op: Any, image: Array) -> None:
-    """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB."""
+    """Raise SampleError if an op of tfprep would change an image that is not 8-bit gray or RGB, and cannot."""
     plain = image.dtype == np.uint8 and image.shape[2] in (1, 3)
-    if not plain and type(op).__module__.startswith("tfprep.augment."):
+    if not plain and type(op).__module__.startswith("tfprep.augment.") and not getattr(op, "any_image", False):
         form = f"{image.dtype} [H, W, {image.shape[2]}]"
         raise SampleError(
             f"{type(op).__name__} is defined for uint8 [H, W, 3], this image is {form}; leave it out, write a function "

@@ -20,11 +20,10 @@ import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
-from tests.load.batches import batches, check_same, overwrite
+from tests.load.batches import batches, check_same, overwrite, stages
 from tests.waiting import wait_until
 from tfprep import augment, codecs
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
-from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader.worker_pool import ENTRY
 from tfprep.load.slots import MappedMemory, SharedMemory
 from tfprep.load.workers import PROCESS_BYTES
@@ -104,6 +103,13 @@ def without_threads(loader):
     return iter(loader)
 
 
+def of_45_rows(size, generator):
+    """Cuts the first 40 rows out of images that have 45."""
+    if size[0] < 45:
+        raise ValueError(f"{size[0]} rows are too few")
+    return augment.Transform(np.eye(3), (40, 38))
+
+
 CASES = {
     "every field": {"fields": [*CODECS, "key", "variant"], "cache": False},
     "stacked, cast and normalized": {
@@ -115,14 +121,14 @@ CASES = {
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
     "cut and mixed, on one host of two": {
         "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
-        "at_load": [RandomFlip(), RandomCrop(20, 20), MixUp(0.4), CutMix()],
+        **stages([augment.Flip(), augment.Crop(20, 20), augment.MixUp(0.4), augment.CutMix()]),
     },
-    "cut out of the cache, with text": {
-        "fields": ["image", "caption"], "cache": "decoded", "at_load": [RandomFlip(), RandomCrop(20, 25)], "prefetch": 4,
+    "cut, with text": {
+        "fields": ["image", "caption"], "cache": False, **stages([augment.Flip(), augment.Crop(20, 25)]), "prefetch": 4,
     },
-    "cut and cast out of the cache": {
-        "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": "decoded",
-        "at_load": [RandomFlip(), RandomCrop(20, 25)],
+    "cut and cast": {
+        "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": False,
+        **stages([augment.Flip(), augment.Crop(20, 25)]),
     },
 }  # fmt: skip
 UNEVEN = {
@@ -130,17 +136,17 @@ UNEVEN = {
     "only text in the cache": {"fields": ["caption"], "cache": "decoded"},
     "padded, on one host of two": {"fields": ["boxes", "caption", "key"], "pad": {"boxes": 5}, "hosts": (1, 2)},
     "cut, mixed and cast": {
-        "inputs": "image", "at_load": [RandomCrop(30, 30), MixUp(0.4)], "dtype": "float32", "prefetch": 1,
+        "inputs": "image", **stages([augment.Crop(30, 30), augment.MixUp(0.4)]), "dtype": "float32", "prefetch": 1,
     },
     "resized, with boxes": {
         "fields": ["image", "boxes", "caption"], "geometry": [augment.Resize(60, 50)], "dtype": "bfloat16",
     },
     "some images often": {
         "fields": ["image", "mask", "caption", "key"], "weights": np.arange(60) % 5 == 0, "batch_size": 50,
-        "at_load": [RandomCrop(30, 30), RandomFlip()], "prefetch": 4,
+        **stages([augment.Crop(30, 30), augment.Flip()]), "prefetch": 4,
     },
     "small images are left out": {
-        "fields": ["image", "key"], "at_load": [RandomCrop(45, 40)], "on_bad": "skip", "prefetch": 1,
+        "fields": ["image", "key"], "geometry": [of_45_rows], "on_bad": "skip", "prefetch": 1,
     },
 }  # fmt: skip
 
@@ -170,7 +176,7 @@ def compare_with_threads(data, count, **options):
     ("name", "options"),
     [
         ("made", {"split": "val"}),
-        ("uneven", {"at_load": [RandomCrop(45, 40)], "on_bad": "skip", "fields": ["image", "key"]}),
+        ("uneven", {"geometry": [of_45_rows], "on_bad": "skip", "fields": ["image", "key"]}),
     ],
 )
 def test_reading_once(request, name, options):
@@ -208,7 +214,9 @@ def test_bad_records_are_replaced_as_by_threads(make_dataset):
         file = made.path / data.file("train", 0, table[row]["shard"]).name
         overwrite(file, table[row]["image_offset"] + 30, b"\x00\xff\x00")
     options = {"batch_size": 8, "on_bad": "skip", "fields": ["image", "label", "key"], "cache": False, "prefetch": 1}
-    report = compare_with_threads(data, 20, **options, at_load=[RandomFlip(), RandomCrop(20, 20), MixUp(0.4)])
+    report = compare_with_threads(
+        data, 20, **options, **stages([augment.Flip(), augment.Crop(20, 20), augment.MixUp(0.4)])
+    )
     assert {bad["key"] for bad in report["bad_records"]} == {"train/0003", "train/0020", "train/0041"}
     with (
         stream(data, prefetch=1) as loader,
@@ -491,7 +499,7 @@ def test_processes_take_no_memory_that_the_batches_need(data, monkeypatch):
     assert "has no room for 2 processes" in report["because"]
 
 
-class Flip(RandomFlip):
+class Flip(augment.Flip):
     """An op of a class that another process cannot import."""
 
 
@@ -502,8 +510,11 @@ Flip.__module__ = "__main__"
     ("options", "reason"),
     [
         ({"fields": ["key"]}, r"workers='processes' is not possible here: .* threads read it"),
-        ({"at_load": [Flip()]}, r"workers='processes' is not possible here: .*Flip.* threads read it"),
-        ({"at_load": [Flip(), MixUp(0.4)]}, r"workers='processes' is not possible here: .*Flip.* threads read it"),
+        ({**stages([Flip()])}, r"workers='processes' is not possible here: .*Flip.* threads read it"),
+        (
+            {**stages([Flip(), augment.MixUp(0.4)])},
+            r"workers='processes' is not possible here: .*Flip.* threads read it",
+        ),
         ({"memory_budget": "100MB"}, "memory_budget=104,857,600 bytes has no room for 2 processes"),
     ],
 )
@@ -511,7 +522,7 @@ def test_processes_that_are_not_possible(data, monkeypatch, options, reason):
     options = {"fields": ["image"], **options}
     with pytest.raises(LoaderError, match=reason):
         data.numpy_loader("train", 8, **options, **PROCESSES)
-    if "at_load" in options:
+    if "geometry" in options:
         monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
         report = data.numpy_loader("train", 8, **options).report()["workers"]
         assert report["kind"] == "threads"

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.load.batches import batches, check_same, overwrite
+from tests.load.batches import batches, check_same, overwrite, stages
 from tfprep import augment
 from tfprep.errors import LoaderError, RecordError
-from tfprep.load import CutMix, MixUp, RandomCrop, RandomFlip
 from tfprep.load.reader.assembler import BatchAssembler
 
 tf = pytest.importorskip("tensorflow")
 
 XY = {"inputs": "image", "targets": "label"}
-CUTS = [RandomFlip(), RandomCrop(20, 25), RandomFlip(direction="vertical"), RandomCrop(19, 20)]
+CUTS = [augment.Flip(), augment.Crop(20, 25), augment.Flip(direction="vertical"), augment.Crop(19, 20)]
 OPTIONS = [
     {},
     {"training": False},
@@ -32,7 +31,10 @@ OPTIONS = [
     {"start_step": 12, "remainder": "keep"},
     {"training": False, "remainder": "keep"},
     {"fields": ["image", "mask"], "geometry": [augment.CenterCrop(16, 16)]},
-    {"fields": ["image", "depth", "clicks", "field", "label", "key"], "at_load": [*CUTS, MixUp(0.4), CutMix()]},
+    {
+        "fields": ["image", "depth", "clicks", "field", "label", "key"],
+        **stages([*CUTS, augment.MixUp(0.4), augment.CutMix()]),
+    },
 ]
 
 

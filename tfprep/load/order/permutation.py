@@ -13,7 +13,9 @@ any epoch is computed by itself.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -40,6 +42,42 @@ def words(values: Any) -> Words:
 def seed_key(seed: int, purpose: str) -> int:
     """A key of 64 bits for one use of the seed; keys for different purposes are independent."""
     return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=8).digest(), "little")
+
+
+def generator_at(seed: int, step: str, position: int) -> np.random.Generator:
+    """Return the generator of a step for the sample at a position of the run.
+
+    It is Philox 4x64 with two numbers of 64 bits as its key: BLAKE2b of the seed and the step's name, and the position. A
+    position counts the samples of all epochs, so it stands for (epoch, position in the epoch).
+
+    Args:
+        seed: The loader's seed.
+        step: What draws, such as "geometry/Flip/0", in a view after its name: "global/0/geometry/Flip/0".
+        position: The position in the run, of all hosts together.
+    """
+    return np.random.Generator(np.random.Philox(key=_key_at(seed, step, position)))
+
+
+def _key_at(seed: int, step: str, position: int) -> npt.NDArray[np.uint64]:
+    return np.array([_kept_key(seed, step), position], np.uint64)  # NumPy makes floats of a list of them
+
+
+class Generators(threading.local):
+    """The draws of `generator_at` from one generator for each thread, in a third of the time: valid until the next call."""
+
+    def __init__(self) -> None:
+        self._philox = np.random.Philox(key=0)
+        self._generator = np.random.Generator(self._philox)
+        self._state: Any = self._philox.state  # before the first draw
+
+    def at(self, seed: int, step: str, position: int) -> np.random.Generator:
+        """See `generator_at`."""
+        self._state["state"]["key"] = _key_at(seed, step, position)
+        self._philox.state = self._state
+        return self._generator
+
+
+_kept_key = lru_cache(1024)(seed_key)
 
 
 def mix(value: Words) -> Words:

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
-from tfprep.load.at_load.mixing import mix_batch
+from tfprep.load.mixing import mix_batch
 from tfprep.load.options import OnBad
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
+from tfprep.load.reader.cached import with_stages
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, field_names
-from tfprep.load.reader.stages import with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.storage.local import FileIdentity
@@ -88,11 +88,9 @@ class BatchAssembler:
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         paths = plan.files if paths is None else paths
         own, *added = plan.parts_in.values()
-        self.reading = Reading(
-            paths, identities, own, tuple(plan.options.geometry), plan.geometry_rules, plan.warping, cold, added
-        )
+        self.reading = Reading(paths, identities, own, plan.placed, plan.augmentation, cold, added)
         self.reader = RowReader(self.reading, damaged)
-        self._stages = with_stages(self.reader, self.cached_arrays, plan.casts, plan.cuts)
+        self._stages = with_stages(self.reader, self.cached_arrays, plan.casts)
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
@@ -102,7 +100,7 @@ class BatchAssembler:
     def all_cached(self) -> bool:
         """Return whether rows are copies of the cache's: nothing will be read any more, or done to them."""
         cache = self._cache  # `close` may take it away at any time
-        return cache is not None and cache.full and self._plan.at_load is None
+        return cache is not None and cache.full and self._plan.mixing is None
 
     @property
     def fetched(self) -> Fetched:
@@ -127,7 +125,7 @@ class BatchAssembler:
         """Close the files and let go of the cache."""
         self.reader.files.close()
         self._cache = None
-        self._stages = with_stages(self.reader, None, self._plan.casts, self._plan.cuts)
+        self._stages = with_stages(self.reader, None, self._plan.casts)
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill the rows [start, stop) in this thread."""
@@ -252,8 +250,8 @@ class BatchAssembler:
             batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
-        if self._plan.at_load is not None:
-            mix_batch(batch, self._plan.at_load, self._plan.schedule)
+        if self._plan.mixing is not None:
+            mix_batch(batch, self._plan.mixing, self._plan.schedule)
 
     def _cached_text(self, cache: DecodedCache) -> list[tuple[str, Array]]:
         """The cache's outputs that are Python objects, which have no place in shared memory."""

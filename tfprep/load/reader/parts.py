@@ -127,15 +127,21 @@ def normalized(output: Output, value: Any, first: int = 0, last: int | None = No
 class FieldPart:
     """A stored field that fills an output, or with `channels` (first, last) a part of its channels.
 
-    `spec` is what is stored; the output may be of another dtype, and, behind geometry, of another size.
+    `spec` is what is stored; the output may be of another dtype, and, after geometry, of another size. `name` is that of the
+    field, or of a part of it, such as "teacher/indices" of `field` "teacher".
     """
 
-    field: str
+    name: str
     codec: Codec
     spec: FieldSpec
     output: Output
     channels: tuple[int, int] | None = None
     warped: bool = False
+
+    @property
+    def field(self) -> str:
+        """The stored field."""
+        return stored_name(self.name)
 
     @cached_property
     def _ends(self) -> bool:
@@ -158,6 +164,11 @@ class FieldPart:
         return self.in_place and isinstance(self.codec, Raw) and sys.byteorder == "little"
 
     @cached_property
+    def _is_bytes(self) -> bool:
+        """Return True if the stored bytes are the array: nothing to copy."""
+        return isinstance(self.codec, Raw) and np.dtype(self.spec.dtype).itemsize == 1
+
+    @cached_property
     def whole_example(self) -> bool:
         """Return whether other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
         return isinstance(self.codec, Boxes) or (isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1)
@@ -170,7 +181,9 @@ class FieldPart:
     def decode_jpeg(self, content: Array, size: Size, reduced: int, state: ThreadState) -> Array:
         """A JPEG of this size decoded at 1 / `reduced`, in memory of the thread, valid until its next call for the field."""
         channels = self.spec.shape[2] or 0
-        pixels = state.array((-(-size[0] // reduced), -(-size[1] // reduced), channels), "uint8", self.field)
+        pixels = state.array(
+            (-(-size[0] // reduced), -(-size[1] // reduced), channels), "uint8", f"decoded {self.name}"
+        )
         return images.decode_stored_jpeg(content, channels=channels, out=pixels, reduced=reduced)
 
     def decode(self, content: Array, state: ThreadState) -> Any:
@@ -179,14 +192,14 @@ class FieldPart:
             return content.tobytes()
         if isinstance(self.codec, Texts):
             return self.codec.items(content.tobytes(), self.spec)
-        if isinstance(self.codec, Scalar):
-            return self._numbers(content)
-        if self.whole_example:
-            return self._from_example(content.tobytes())
-        if self.fixed and not self.warped:
-            pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, "decoded")
+        if isinstance(self.codec, Scalar) or self.whole_example:
+            return self._from_example(content.tobytes()) if self.whole_example else self._numbers(content)
+        if self.fixed and not self._is_bytes:
+            pixels = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, f"decoded {self.name}")
             cast(InPlace, self.codec).decode_into(content, self.spec, pixels)
             return pixels
+        if self.fixed:
+            return self.codec.decode(content, self.spec)
         return np.array(self.codec.decode(content.tobytes(), self.spec))  # a list of them outlives the scratch memory
 
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
@@ -231,10 +244,14 @@ class FieldPart:
             raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
 
 
+_DERIVED = Raw()
+"""In place of a codec, for fields that are derived at load."""
+
+
 def field_parts(
     outputs: Sequence[Output], specs: Mapping[str, FieldSpec], codecs: Mapping[str, Codec], *, warped: bool
 ) -> list[FieldPart]:
-    """A part for every stored field of every output."""
+    """A part for every field of every output, also for those that are derived at load."""
     parts = []
     for output in outputs:
         first = 0
@@ -243,6 +260,7 @@ def field_parts(
                 continue  # key and variant come from the index
             last = first + (channels_of(specs[name]) if output.stacked else 0)
             channels = (first, last) if output.stacked else None
-            parts.append(FieldPart(stored_name(name), codecs[name], specs[name], output, channels, warped))
+            codec = codecs.get(name, _DERIVED)
+            parts.append(FieldPart(name, codec, specs[name], output, channels, warped))
             first = last
     return parts

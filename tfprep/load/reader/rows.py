@@ -13,15 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tfprep.augment.transform import GeometryOp
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import Array
-from tfprep.load.at_load.plan import AtLoad
+from tfprep.load.augmentation import Augmentation
 from tfprep.load.order.schedule import Numbers
+from tfprep.load.reader.augmenter import Augmenter
 from tfprep.load.reader.files import Files
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.warping import Draws, Warping
 from tfprep.records import Frame, check_frame
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 from tfprep.storage.local import FileIdentity
@@ -30,7 +29,7 @@ PLACE = ("file", "offset", "size", "payload_crc")
 """The columns that say where a record is. After the spans of all fields, rows have them once more for each further place."""
 COLUMNS = ("row", "position", "form", "record", "label", *PLACE, "verify", "slot", "cached")
 """The columns of `Rows` before those of the fields."""
-ROW, FORM, VERIFY = COLUMNS.index("row"), COLUMNS.index("form"), COLUMNS.index("verify")
+ROW, POSITION, FORM, VERIFY = (COLUMNS.index(name) for name in ("row", "position", "form", "verify"))
 
 GAP_BYTES = 4096
 """Bytes between two fields of a record that are read along with them: a page, which the kernel copies faster than it is
@@ -75,7 +74,7 @@ class UnreadRow(NamedTuple):
 
 
 class Stage(Protocol):
-    """Reading, and each stage around it (see `tfprep.load.reader.stages`)."""
+    """Reading, and each stage around it (see `tfprep.load.reader.cached`)."""
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         """Fill the rows of the arrays in `values`; return those that cannot be read."""
@@ -88,18 +87,17 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The files, what is read of them, and the geometry and the ops at load on the way in.
+    """The files, what is read of them, and what happens to each sample on the way in.
 
-    `identities`: see `Files`. `rules`: options of `warp_sample` for `geometry`. `announce`: the page cache cannot hold all
-    files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
+    `identities`: see `Files`. `placed`: with an `augmentation`, the parts that fill outputs. `announce`: the page cache cannot
+    hold all files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
     """
 
     paths: Sequence[Any]
     identities: Sequence[FileIdentity | None]
     parts: Sequence[FieldPart]
-    geometry: Sequence[GeometryOp] = ()
-    rules: Mapping[str, Any] | None = None
-    at_load: AtLoad | None = None
+    placed: Sequence[FieldPart] = ()
+    augmentation: Augmentation | None = None
     announce: bool = False
     added: Sequence[Sequence[FieldPart]] = ()
 
@@ -124,10 +122,12 @@ class Place:
         self.spans = [(name, first_span + 2 * at) for at, name in enumerate(self.fields)]
         """Each field, and the column of its offset; that of its size is the next one."""
         self.file = COLUMNS.index("file")  # of the first place; further ones have their own after all spans
-        self.warping: Warping | None = None
-        if reading.geometry or reading.at_load:
-            self.warping = Warping(parts, reading.geometry, reading.rules, reading.at_load)
-        plain = [] if self.whole or self.warping else [part for part in parts if part.direct]
+        self.augmenter: Augmenter | None = None
+        if (
+            reading.augmentation is not None and not number
+        ):  # added fields that geometry would move are refused by the plan
+            self.augmenter = Augmenter(parts, reading.placed, reading.augmentation)
+        plain = [] if self.whole or self.augmenter else [part for part in parts if part.direct]
         self.direct = {part.field: part.output.name for part in plain}
         """Raw fields whose bytes are their rows, into which they are read, and the outputs of these."""
 
@@ -174,13 +174,11 @@ class RowReader:
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
                 for place in self._places:
                     self.files.will_need(*cells[place.file : place.file + 3])
-        draws = [place.warping.draws(rows["position"]) if place.warping else None for place in self._places]
         for number, cells in enumerate(table):
-            mine = [None if drawn is None else drawn[number] for drawn in draws]
-            reason = self._fill_row(values, cells, mine, state, verify=bool(cells[VERIFY]))
+            reason = self._fill_row(values, cells, state, verify=bool(cells[VERIFY]))
             # From its store, where the local copy is damaged.
             if reason and any(self.files.recover(cells[place.file]) for place in self._places):
-                reason = self._fill_row(values, cells, mine, state, verify=True)
+                reason = self._fill_row(values, cells, state, verify=True)
             if reason:
                 unread.append(UnreadRow(number, reason))
         return unread
@@ -189,21 +187,20 @@ class RowReader:
         self,
         values: Mapping[str, Any],
         cells: Sequence[int],
-        draws: Sequence[Draws | None],
         state: ThreadState,
         *,
         verify: bool,
     ) -> str:
         """Fill a row; return why it cannot be read, "" if it was."""
         row = cells[ROW]
-        for place, drawn in zip(self._places, draws, strict=True):
+        for place in self._places:
             state.path, state.offset = self.files.paths[cells[place.file]], cells[place.file + 1]
             try:
                 state.enter("read")
                 contents = self._read(values, place, cells, state, verify)
                 state.enter("decode")
-                if place.warping is not None:
-                    place.warping.store(contents, values, row, cells[FORM], drawn or (), state)
+                if place.augmenter is not None:
+                    place.augmenter.store(contents, values, row, cells[FORM], cells[POSITION], state)
                     continue
                 for part in place.parts:
                     content = contents.get("" if part.whole_example else part.field)

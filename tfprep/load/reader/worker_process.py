@@ -16,9 +16,9 @@ import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
+from tfprep.load.reader.cached import with_stages
 from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
-from tfprep.load.reader.stages import Cuts, with_stages
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.slots import MappedMemory
 from tfprep.pool import Mark, Work, sendable_error
@@ -39,7 +39,6 @@ class Setup:
     sent: Sequence[str]
     cache: Mapping[str, tuple[int, tuple[int, ...], str]] | None
     casts: Sequence[Cast]
-    cuts: Cuts | None
     threads: int
 
 
@@ -77,7 +76,7 @@ def open_worker(setup: Setup) -> Work:
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
     reader = RowReader(setup.reading)
-    stages = with_stages(reader, cache, setup.casts, setup.cuts)
+    stages = with_stages(reader, cache, setup.casts)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     first, columns = 1 + len(setup.outputs), len(reader.columns)

@@ -10,20 +10,9 @@ import pytest
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.load.batches import batches as batches_of
-from tests.load.batches import check_every_way, check_same, joined, overwrite
-from tfprep import codecs
-from tfprep.load import (
-    Buckets,
-    CenterCrop,
-    ColorJitter,
-    MixUp,
-    OneHotLabels,
-    RandomCrop,
-    RandomErasing,
-    RandomFlip,
-    RandomResizedCrop,
-    Resize,
-)
+from tests.load.batches import check_every_way, check_same, joined, overwrite, stages, view
+from tfprep import augment, codecs
+from tfprep.load import Buckets
 
 KINDS = {"image": "image", "where": "map", "label": "label", "number": "scalar"}
 CODEC = {"image": codecs.Jpeg(95), "where": codecs.Raw(), "label": codecs.Scalar(), "number": codecs.Scalar()}
@@ -52,12 +41,17 @@ batches = partial(batches_of, batch_size=4)
 
 
 BUCKETS = Buckets([(16, 32), (24, 24), (32, 16)])
-GROWING = [RandomResizedCrop(sizes={0: 8, 2: (12, 16), 3: 24}), RandomFlip(), ColorJitter(), MixUp()]
+GROWING = [
+    augment.RandomResizedCrop(sizes={0: 8, 2: (12, 16), 3: 24}),
+    augment.Flip(),
+    augment.ColorJitter(),
+    augment.MixUp(),
+]
 CASES = {
-    "growing": {"at_load": GROWING, "fields": ["image", "label", "number"]},
+    "growing": {**stages(GROWING), "fields": ["image", "label", "number"]},
     "buckets": {
         "bucket": BUCKETS,
-        "at_load": [RandomFlip(), RandomErasing(), MixUp()],
+        **stages([augment.Flip(), augment.Erasing(), augment.MixUp()]),
         "fields": ["image", "label", "number"],
     },
     "all variants": {"bucket": BUCKETS, "variants": "all", "remainder": "keep", "fields": ["image", "number"]},
@@ -75,24 +69,24 @@ def test_threads_processes_resumes_and_hosts_deliver_the_same(data, case):
 
 
 def test_sizes_hold_from_their_epoch_on(data):
-    loader = data.numpy_loader("train", 4, at_load=GROWING, fields=["image", "label"])
+    loader = data.numpy_loader("train", 4, **stages(GROWING), fields=["image", "label"])
     shapes = [{batch["image"].shape[1:3] for batch in loader} for _ in range(5)]
     assert shapes == [{(8, 8)}, {(8, 8)}, {(12, 16)}, {(24, 24)}, {(24, 24)}]
     loader.set_epoch(2)
     assert {batch["image"].shape[1:3] for batch in loader} == {(12, 16)}
-    (validation,) = batches(data, 1, "val", batch_size=11, at_load=GROWING[:1], fields=["where"])
+    (validation,) = batches(data, 1, "val", batch_size=11, **stages(GROWING[:1]), fields=["where"])
     assert validation["where"].shape == (11, 24, 24, 2)  # the last size
     for remainder, sizes in (("keep", {3, 4}), ("drop", {4})):
         assert {
-            len(b["image"]) for b in batches(data, 22, remainder=remainder, at_load=GROWING[:1], fields=["image"])
+            len(b["image"]) for b in batches(data, 22, remainder=remainder, **stages(GROWING[:1]), fields=["image"])
         } == sizes
 
 
 def test_a_size_changes_no_window(data):
     """A window is drawn without the size to which it is resized."""
     options = {"fields": ["where"], "order": "sequential", "variants": 0}
-    growing = batches(data, 40, at_load=[RandomResizedCrop(sizes={0: 24, 1: 20})], **options)
-    fixed = batches(data, 40, at_load=[RandomResizedCrop(24, 24)], **options)
+    growing = batches(data, 40, **stages([augment.RandomResizedCrop(sizes={0: 24, 1: 20})]), **options)
+    fixed = batches(data, 40, **stages([augment.RandomResizedCrop(24, 24)]), **options)
     for step, (one, other) in enumerate(zip(growing, fixed, strict=True)):
         size = 24 if step < 10 else 20
         assert one["where"].shape[1] == size
@@ -129,15 +123,15 @@ def said(loader, split):
 @pytest.mark.parametrize(
     ("options", "cut"),
     [
-        ({"at_load": [RandomResizedCrop(9, 9, (0.2, 0.8), (1, 1))], "where": "width == 40"}, (0.5, 0.1, 0.8)),
+        ({**stages([augment.RandomResizedCrop(9, 9, (0.2, 0.8), (1, 1))]), "where": "width == 40"}, (0.5, 0.1, 0.8)),
         (
-            {"at_load": [RandomResizedCrop(9, 9, eval_fraction=0.5)], "where": "width == 40", "training": False},
+            {**stages([augment.RandomResizedCrop(9, 9, eval_fraction=0.5)]), "where": "width == 40", "training": False},
             (0.75, 0, 0.75),
         ),
-        ({"at_load": [CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
-        ({"at_load": [RandomCrop(20, 40)], "where": "width == 40"}, (0.5, 0, 0.5)),
-        ({"geometry": [CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
-        ({"at_load": [RandomFlip(), Resize(9, 9), ColorJitter()]}, None),
+        ({**stages([augment.CenterCrop(20, 20)]), "where": "width == 40"}, (0.75, 0, 0.75)),
+        ({**stages([augment.Crop(20, 40)]), "where": "width == 40"}, (0.5, 0, 0.5)),
+        ({"geometry": [augment.CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
+        ({**stages([augment.Flip(), augment.Resize(9, 9), augment.ColorJitter()])}, None),
     ],
 )
 def test_print_says_how_much_of_a_picture_is_cut_off(data, options, cut):
@@ -155,7 +149,7 @@ def test_print_says_how_much_of_a_picture_is_cut_off(data, options, cut):
 
 def test_print_of_a_loader_whose_index_is_gone_is_no_error(make_dataset):
     made = make_dataset(samples={"train": 9}, fields=("image",), make=scene, kinds=KINDS, codec=CODEC)
-    loader = tfprep.load.open(made.path).numpy_loader("train", 4, at_load=[RandomResizedCrop(9, 9)])
+    loader = tfprep.load.open(made.path).numpy_loader("train", 4, **stages([augment.RandomResizedCrop(9, 9)]))
     (made.path / "index.parquet").unlink()
     assert "cut off" not in repr(loader)
 
@@ -170,8 +164,11 @@ def test_print_says_nothing_of_the_pictures_of_an_empty_bucket(make_dataset):
 
 
 def test_print_says_what_each_kind_of_views_cuts_off(data):
-    ops = {"global": [CenterCrop(20, 40)], "local": [RandomFlip(), CenterCrop(20, 20)]}
-    text = repr(data.numpy_loader("train", 4, **VIEWS, at_load=ops, fields=["image"], where="width == 40"))
+    ops = {
+        "global": view(2, [augment.CenterCrop(20, 40)]),
+        "local": view(3, [augment.Flip(), augment.CenterCrop(20, 20)]),
+    }
+    text = repr(data.numpy_loader("train", 4, views=ops, fields=["image"], where="width == 40"))
     whole = "of a picture cut off (at most"
     assert f"; global views: 50.0% {whole} 50.0%); local views: 75.0% {whole} 75.0%)>" in text
 
@@ -248,7 +245,12 @@ def test_bad_records_are_replaced_from_the_same_bucket(make_dataset, variants):
 
 def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
     """Of five hosts the third takes one sample of a batch of 8, and two of the last one of 7."""
-    options = {"batch_size": 8, "fields": ["where", "number"], "where": "height < 41", "at_load": [Resize(90, 90)]}
+    options = {
+        "batch_size": 8,
+        "fields": ["where", "number"],
+        "where": "height < 41",
+        **stages([augment.Resize(90, 90)]),
+    }
     whole = batches(data, 99, "val", **options)
     for count in (2, 5, 7):
         parts = [batches(data, 99, "val", **options, hosts=(index, count)) for index in range(count)]
@@ -258,16 +260,15 @@ def test_the_largest_part_of_a_host_may_be_that_of_a_smaller_batch(data):
 # --- views --------------------------------------------------------------------------------------------------------------
 
 
-VIEWS = {"views": {"global": 2, "local": 3}}
-OF_VIEWS = {
-    "global": [RandomResizedCrop(24, 24, (0.4, 1)), RandomFlip(), ColorJitter()],
-    "local": [RandomResizedCrop(12, 12, (0.05, 0.4))],
+VIEWS = {
+    "global": view(2, [augment.RandomResizedCrop(24, 24, (0.4, 1)), augment.Flip(), augment.ColorJitter()]),
+    "local": view(3, [augment.RandomResizedCrop(12, 12, (0.05, 0.4))]),
 }
 
 
 def test_each_view_has_draws_of_its_own_from_one_decode(data):
     options = {"fields": ["image", "where", "label"], "variants": 0}
-    for batch in batches(data, 3, **VIEWS, at_load=OF_VIEWS, **options):
+    for batch in batches(data, 3, views=VIEWS, **options):
         assert batch["image"].keys() == batch["where"].keys() == {"global", "local"}
         assert [each.shape for each in batch["image"]["global"]] == [(4, 24, 24, 3)] * 2
         assert [each.shape for each in batch["where"]["local"]] == [(4, 12, 12, 2)] * 3
@@ -279,8 +280,8 @@ def test_each_view_has_draws_of_its_own_from_one_decode(data):
 
 def test_views_are_the_same_in_all_readers(data):
     options = {
-        **VIEWS,
-        "at_load": {**OF_VIEWS, "local": [*OF_VIEWS["local"], OneHotLabels()]},
+        "views": VIEWS,
+        "one_hot": True,
         "fields": ["image", "label"],
     }
     whole = check_every_way(data, 25, starts=(9,), hosts=1, batch_size=4, **options)
@@ -290,11 +291,15 @@ def test_views_are_the_same_in_all_readers(data):
 @pytest.mark.parametrize(
     ("split", "options", "shapes"),
     [
-        ("train", {"at_load": [*GROWING[:2], OneHotLabels()]}, [[4, None, None, 3], [4, 3]]),
+        ("train", {**stages(GROWING[:2]), "one_hot": True}, [[4, None, None, 3], [4, 3]]),
         ("train", {"bucket": BUCKETS}, [[4, None, None, 3], [4]]),
         ("val", {"bucket": BUCKETS}, [[None, None, None, 3], [None]]),
-        ("val", {"at_load": [Resize(shorter=1)]}, [[None, None, None, 3], [None]]),  # of a wide image more than 1 x 1
-        ("train", {**VIEWS, "at_load": OF_VIEWS}, [[4, 24, 24, 3]] * 2 + [[4, 12, 12, 3]] * 3 + [[4]]),
+        (
+            "val",
+            {**stages([augment.Resize(shorter=1)])},
+            [[None, None, None, 3], [None]],
+        ),  # of a wide image more than 1 x 1
+        ("train", {"views": VIEWS}, [[4, 24, 24, 3]] * 2 + [[4, 12, 12, 3]] * 3 + [[4]]),
     ],
 )
 def test_tensorflow_is_told_which_sizes_differ(data, split, options, shapes):
@@ -306,12 +311,8 @@ def test_tensorflow_is_told_which_sizes_differ(data, split, options, shapes):
 
 def test_a_view_more_changes_no_other(data):
     options = {"fields": ["where"], "variants": 0}
-    two, five = (
-        batches(
-            data, 3, views={"global": count}, at_load={"global": [RandomResizedCrop(16, 16), RandomFlip()]}, **options
-        )
-        for count in (2, 5)
-    )
+    ops = [augment.RandomResizedCrop(16, 16), augment.Flip()]
+    two, five = (batches(data, 3, views={"global": view(count, ops)}, **options) for count in (2, 5))
     for one, other in zip(two, five, strict=True):
         for a, b in zip(one["where"]["global"], other["where"]["global"], strict=False):
             np.testing.assert_array_equal(a, b)

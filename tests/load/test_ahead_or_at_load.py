@@ -1,0 +1,473 @@
+"""The same ops and derived inputs ahead of training and at load: equal draws give equal bits; what cannot follow is refused."""
+
+from functools import partial
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+
+import tfprep
+from tests.conftest import smooth, write_dataset
+from tests.load.batches import batches, check_every_way
+from tests.photos import save
+from tfprep import Recipe, augment, codecs, derive, sources
+from tfprep.builder import BuildOptions
+from tfprep.builder.shards import make_sample
+from tfprep.errors import LoaderError, RecordError
+from tfprep.fields import FieldSpec
+from tfprep.load.order.permutation import Generators, generator_at
+from tfprep.seeding import generator
+
+KINDS = {
+    "image": "image", "mask": "mask", "depth": "map", "boxes": "boxes", "names": "label", "points": "points",
+    "weight": "scalar", "caption": "text",
+}  # fmt: skip
+CODEC = {
+    "image": codecs.Raw(), "mask": codecs.Png(), "depth": codecs.Zstd(), "boxes": codecs.Scalar(), "names": codecs.Scalar(),
+    "points": codecs.Scalar(), "weight": codecs.Scalar(), "caption": codecs.Text(),
+}  # fmt: skip
+RULES = {
+    "border": "constant", "fill": {"image": 9, "mask": 5}, "min_visible": 0.4, "row_fields": {"boxes": ["names"]},
+    "flip_indices": {"points": [0, 2, 1]},
+}  # fmt: skip
+SEED = 11
+GEOMETRY = {
+    "Resize": [augment.Resize(20, 28)],
+    "Resize and CenterCrop": [augment.Resize(shorter=30), augment.CenterCrop(24, 24)],
+    "letterbox": [augment.Resize(40, 40, pad=True)],
+    "Crop": [augment.Crop(24, 30)],
+    "Crop that pads": [augment.Crop(60, 40)],
+    "Flip": [augment.Flip(), augment.Flip(0.5, "vertical")],
+    "Crop and Flip": [augment.Crop(24, 30), augment.Flip()],
+    "RandomResizedCrop": [augment.RandomResizedCrop(32, 40, (0.05, 1)), augment.Flip()],
+    "Rotate": [augment.Rotate(25)],
+    "Rotate90": [augment.Rotate90(), augment.Crop(20, 20)],
+    "Scale": [augment.Scale((0.6, 1.6))],
+    "Shear": [augment.Shear(15, 10)],
+    "Translate": [augment.Translate(), augment.Translate(whole=False)],
+    "Perspective": [augment.Perspective()],
+    "Elastic": [augment.Elastic(30, 6)],
+    "GridDistortion": [augment.GridDistortion()],
+    "RandAugment": [augment.RandAugment(3, 15), augment.Crop(24, 24)],
+    "TrivialAugment": [augment.TrivialAugment()],
+    "policies": [
+        augment.OneOf([augment.Rotate(20), augment.Shear(10)], weights=[1, 3]), augment.Maybe(augment.Flip(1), 0.5),
+        augment.SomeOf([augment.Scale(), augment.Translate(), augment.RandAugment()], (0, 2), shuffle=True),
+    ],
+}  # fmt: skip
+COLOR = [
+    augment.AugMix(), augment.AutoContrast(0.5), augment.Blur(), augment.Brightness(), augment.ChannelShuffle(), augment.Clahe(),
+    augment.ColorJitter(0.4, 0.4, 0.4, 0.1), augment.Contrast(), augment.Cutout(9, 2), augment.Equalize(0.5), augment.Erasing(),
+    augment.Gamma(), augment.Grayscale(0.5), augment.Hue(), augment.Invert(), augment.JpegArtifacts(), augment.MotionBlur(),
+    augment.Noise(), augment.Posterize(), augment.Saturation(), augment.Sharpness(), augment.Solarize(), augment.ToneCurve(),
+    augment.OneOf([augment.Invert(1), augment.Blur((1, 2))]), augment.SomeOf([augment.Gamma(), augment.Hue(), augment.Noise()]),
+    augment.Maybe(augment.Grayscale(1)),
+]  # fmt: skip
+DERIVE = {
+    "boundaries": derive.Boundaries(void=5), "edges": derive.Canny(), "statistics": derive.ChannelStatistics(),
+    "clicks": derive.ClickPoints(target=2, void=5), "maps": derive.Clicks(target=2, sets=2, void=5),
+    "redrawn": derive.ClickMaps(points="clicks"), "distance": derive.Distance(target=(1, 2), void=5),
+    "extreme": derive.ExtremePoints(target=2, jitter_px=2), "geodesic": derive.GeodesicDistance(points="clicks", truncate_px=99),
+    "heat": derive.Heatmaps(points="points", channels=3, dtype="uint8"), "found": derive.InstanceBoxes(void=5),
+    "centers": derive.InstanceCenters(void=5), "majority": derive.InstanceClasses(classes="mask", void=5),
+    "offsets": derive.InstanceOffsets(void=5), "onehot": derive.OneHot(5, ignore=5),
+    "instance": derive.OneInstance("mask", void=5), "object": derive.OneObject(target=2, void=5),
+    "own": derive.Own(lambda sample, draws: sample["mask"] + draws.random()),
+    "signed": derive.SignedDistance(target=2, truncate_px=20, dtype="uint8", void=5), "sobel": derive.Sobel(of="both"),
+    "weights": derive.UNetWeights(void=5),
+}  # fmt: skip
+
+
+def scene(rng, number):
+    height, width = (48, 56) if number < 100 else (40 + number % 5 * 4, 50)
+    corners = rng.uniform((0, 0), (width - 14, height - 14), (3, 2))
+    return {
+        "image": smooth(rng, height, width, 3),
+        "mask": np.kron(rng.integers(0, 5, (height // 4, width // 4 + 1)), np.ones((4, 4)))[:, :width].astype(np.uint8),
+        "depth": rng.random((height, width)).astype(np.float32),
+        "boxes": np.concatenate([corners, corners + rng.uniform(3, 14, (3, 2))], 1).astype(np.float32),
+        "names": np.arange(3) + number,
+        "points": np.concatenate([corners + 1, np.ones((3, 1))], 1).astype(np.float32),
+        "weight": np.float32(number / 7),
+        "caption": f"é {number}",
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    options = {"fields": tuple(KINDS), "make": scene, "kinds": KINDS, "codec": CODEC}
+    made = write_dataset(tmp_path_factory.mktemp("both") / "made", samples={"train": 12, "val": 4}, **options)
+    made.seal(lambda document: document.update(recipe=RULES))
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(made):
+    return tfprep.open(made.path)
+
+
+def built(sample, draws, monkeypatch, variant=1, kinds=KINDS, **options):
+    """What a build stores of a sample for these draws, read again: every field without loss."""
+    kind_of = {**kinds, **{name: getattr(one, "kind", "map") for name, one in options.get("derive", {}).items()}}
+    lossless = {"image": codecs.Zstd(), "mask": codecs.Zstd(), "map": codecs.Zstd(), "text": codecs.Text()}
+    store = {name: lossless.get(kind, codecs.Scalar()) for name, kind in kind_of.items()}
+    recipe = Recipe("r", sources.Folder(), store, **{**RULES, **options})
+    monkeypatch.setattr(make_sample, "generator", lambda seed, key, variant, step: draws(step))
+    (*_, stored) = make_sample.SampleMaker(recipe, kinds, {}).variants("key", sample, variant + 1)
+    monkeypatch.setattr(make_sample, "generator", generator)
+    for name, codec in store.items():
+        spec = FieldSpec(kind_of[name], stored.specs[name].shape, stored.specs[name].dtype)
+        yield name, codec.decode(stored.features[name], spec, np.shape(stored.values[name]))
+
+
+def check_equal(made, data, monkeypatch, count=24, split="train", **options):
+    """Compare the samples of a loader, field by field, with what a build stores for the same draws."""
+    names = [*KINDS, *options.get("derive", {})]
+    training = split == "train"
+    position = 0
+    for batch in batches(
+        data, -(-count // 4), split, batch_size=4, seed=SEED, fields=[*names, "key"], variants=0, **options
+    ):
+        for row, key in enumerate(batch["key"]):
+            sample = made.values[split][0][int(str(key).rpartition("/")[2])]
+            draws = partial(drawn, position)
+            for name, expected in built(sample, draws, monkeypatch, variant=int(training), **options):
+                given = batch[name][row]
+                if name == "caption":
+                    assert given == expected
+                    continue
+                assert np.asarray(given).dtype == np.asarray(expected).dtype, name
+                np.testing.assert_array_equal(given, expected, err_msg=f"{name} of sample {key}, {options}")
+            position += 1
+    assert position >= min(count, 4)
+
+
+def drawn(position, step):
+    return generator_at(SEED, step, position)
+
+
+@pytest.mark.parametrize(
+    ("seed", "step", "position"), [(0, "color/Hue/0", 0), (-5, "global/1/geometry/Flip/0", 2**40 + 1)]
+)
+def test_draws_are_those_of_the_published_generator(seed, step, position):
+    """Philox 4x64 with 128 bits as its key: the position above BLAKE2b of seed and step. Also where one generator serves a
+    thread."""
+    digest = blake2b(f"{seed}\0{step}".encode(), digest_size=8).digest()
+    expected = np.random.Generator(np.random.Philox(key=position << 64 | int.from_bytes(digest, "little")))
+    kept = Generators()
+    kept.at(1, "other", 2).integers(0, 256, 3, np.uint8)  # leaves half a number behind
+    numbers = [expected.random(3), expected.integers(0, 9, 3, np.uint8), expected.normal(size=2)]
+    for one in (generator_at(seed, step, position), kept.at(seed, step, position)):
+        given = [one.random(3), one.integers(0, 9, 3, np.uint8), one.normal(size=2)]
+        assert all(np.array_equal(mine, other) for mine, other in zip(given, numbers, strict=True))
+
+
+@pytest.mark.parametrize("ops", GEOMETRY.values(), ids=GEOMETRY)
+def test_geometry_is_the_same_ahead_and_at_load(made, data, ops, monkeypatch):
+    """In training with the same draws, in evaluation as variant 0."""
+    check_equal(made, data, monkeypatch, geometry=ops)
+    check_equal(made, data, monkeypatch, 4, "val", geometry=ops)
+
+
+@pytest.mark.parametrize("op", COLOR, ids=str)
+def test_color_is_the_same_ahead_and_at_load(made, data, op, monkeypatch):
+    check_equal(made, data, monkeypatch, 8, color=[op, augment.Brightness(0.1)])
+    check_equal(made, data, monkeypatch, 4, "val", color=[op])
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_derived_inputs_are_the_same_ahead_and_at_load(made, data, split, monkeypatch):
+    """From the warped fields, in the order in which they are named, before color."""
+    ops = [augment.RandomResizedCrop(40, 44, (0.3, 1)), augment.Flip(), augment.Rotate(5)]
+    check_equal(made, data, monkeypatch, 8, split, geometry=ops, derive=DERIVE, color=[augment.Invert(1)])
+
+
+def test_everything_is_tried():
+    tried = {type(op).__name__ for ops in (*GEOMETRY.values(), COLOR) for op in ops}
+    inside = {"Custom", "MixUp", "CutMix", "ColorOp", "GeometryOp", "Transform"}
+    assert tried >= set(augment.__all__) - inside
+    assert {type(one).__name__ for one in DERIVE.values()} == set(derive.__all__) - {"Derived"}
+
+
+def chain(rng):
+    """A random chain of everything, from each list a few."""
+    geometry = [op for name in rng.permutation(list(GEOMETRY))[: rng.integers(4)] for op in GEOMETRY[name]]
+    color = [COLOR[number] for number in rng.permutation(len(COLOR))[: rng.integers(3)]]
+    names = [name for name in DERIVE if name in ("clicks", *rng.permutation(list(DERIVE))[: rng.integers(5)])]
+    # Behind a Rotate90, or a chain of several of them, the sizes of samples differ without a last crop.
+    return {
+        "geometry": [*geometry, augment.Crop(24, 24)],
+        "derive": {name: DERIVE[name] for name in names},
+        "color": color,
+    }
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_random_chains_are_the_same_ahead_and_at_load(made, data, number, monkeypatch):
+    check_equal(made, data, monkeypatch, 4, **chain(np.random.default_rng(number)))
+
+
+def test_images_of_different_sizes(make_dataset, monkeypatch):
+    """Also where geometry pads them, and where the samples of a batch stay of different sizes."""
+    options = {"fields": tuple(KINDS), "kinds": KINDS, "codec": CODEC}
+    made = make_dataset(samples={"train": 8}, make=lambda rng, number: scene(rng, 100 + number), **options)
+    made.seal(lambda document: document.update(recipe=RULES))
+    data = tfprep.open(made.path)
+    for ops in ([augment.Crop(50, 45), augment.Flip()], [augment.RandomResizedCrop(24, 24)], [augment.Rotate(9)]):
+        check_equal(made, data, monkeypatch, 8, geometry=ops, derive={"distance": derive.Distance(target=1, void=5)})
+
+
+# --- functions and classes of users -------------------------------------------------------------------------------------
+
+
+def halved(sample, draws):
+    """A whole-sample function: every second pixel, from one of two."""
+    first = int(draws.integers(2))
+    smaller = {name: sample[name][first::2, first::2] for name in ("image", "mask", "depth")}
+    return {**sample, **smaller, "boxes": sample["boxes"] / np.float32(2), "points": sample["points"] * [0.5, 0.5, 1]}
+
+
+def test_whole_sample_functions_are_the_same_ahead_and_at_load(made, data, monkeypatch):
+    """Between two resamplings; in evaluation they are left out."""
+    ops = [augment.Rotate(9), augment.Custom(halved), augment.Crop(16, 20)]
+    check_equal(made, data, monkeypatch, 12, geometry=ops)
+    check_equal(made, data, monkeypatch, 4, "val", geometry=ops)
+
+
+class Roll:
+    """A new geometry op: moves the image to the right, by whole pixels."""
+
+    effects = frozenset({"crop"})
+
+    def __init__(self, most):
+        self.most = most
+
+    def __call__(self, size, generator):
+        shift = 0 if generator is None else int(generator.integers(self.most))
+        return augment.Transform(np.array([[1.0, 0, shift], [0, 1, 0], [0, 0, 1]]), size)
+
+
+class Parity:
+    """A new derived input: where pixels of a mask have an odd number."""
+
+    kind = "mask"
+    follows = frozenset({"crop"})
+    inputs = ("of",)
+
+    def __init__(self, of="mask"):
+        self.of = of
+
+    def __call__(self, sample, generator):
+        return sample[self.of] % 2
+
+
+def warm(image, generator):
+    return np.clip(image + generator.integers(0, 30, image.shape), 0, 255).astype(np.uint8)
+
+
+def test_a_new_op_and_a_new_derived_input_need_no_other_file(tmp_path, made, data, monkeypatch):
+    """They are the same ahead and at load; stored ahead, the field follows what it says, and is refused under anything else."""
+    check_equal(made, data, monkeypatch, 12, geometry=[Roll(9)], derive={"odd": Parity()}, color=[warm])
+    check_equal(made, data, monkeypatch, 4, "val", geometry=[Roll(9)], derive={"odd": Parity()}, color=[warm])
+    stored = built_dataset(
+        tmp_path, derive={"odd": Parity(), "own": derive.Own(twice, "mask")}, fill={"mask": 5, "odd": 1}
+    )
+    plain = next(iter(stored.numpy_loader("val", 4, fields=["mask", "odd"])))
+    assert np.array_equal(plain["odd"], plain["mask"] % 2)
+    for batch in stored.numpy_loader("train", 4, fields=["mask", "odd"], geometry=[Roll(9)]):
+        assert np.array_equal(batch["odd"], batch["mask"] % 2)
+    for op, field, effects in (
+        (augment.Flip(), "odd", "flip"),
+        (lambda size, draws: None, "odd", "flip, resize, warp"),
+    ):
+        with pytest.raises(
+            LoaderError, match=f"^geometry: '{field}' does not follow .*, which may {effects}: derive it at load"
+        ):
+            stored.numpy_loader("train", 4, fields=["mask", field], geometry=[op])
+    with pytest.raises(
+        LoaderError, match=r"^geometry: 'own' does not follow Roll, which may crop: .* with the recipe's function"
+    ):
+        stored.numpy_loader("train", 4, geometry=[Roll(9)])
+
+
+def twice(sample, draws):
+    return sample["mask"] * 2
+
+
+def built_dataset(folder, count=6, **options):
+    """A built dataset of images and masks, with all fields of the options stored without loss."""
+    for number in range(count):
+        sample = scene(np.random.default_rng(number), number)
+        for split in ("train", "val"):
+            save(folder / f"raw/{split}/{number}.png", sample["image"])
+            save(folder / f"raw/{split}annot/{number}.png", sample["mask"])
+    stored = [*options.get("derive", {}), *options.get("stack", {})]
+    store = {
+        "image": codecs.Png(),
+        "mask": codecs.Png(),
+        **dict.fromkeys(stored, codecs.Raw()),
+        **options.pop("store", {}),
+    }
+    source = sources.Paired(image="{split}/*.png", mask="{split}annot/*.png")
+    recipe = Recipe("made", source, store, **{"fill": {"mask": 5}, **options})
+    tfprep.build(recipe, folder / "out", folder / "raw", options=BuildOptions(workers=0))
+    return tfprep.open(folder / "out")
+
+
+# --- what cannot be -----------------------------------------------------------------------------------------------------
+
+
+STORED = {
+    "distance": derive.Distance(target=(1, 2), truncate_px=9.5), "offsets": derive.InstanceOffsets(void=5),
+    "edges": derive.Sobel(of="both"), "clicks": derive.ClickPoints(void=5), "statistics": derive.ChannelStatistics(),
+    "parts": derive.OneHot(6),
+}  # fmt: skip
+REFUSED = [
+    ("distance", augment.Resize(9, 9), r"derive={'distance': derive.Distance\(target=\(1, 2\), truncate_px=9.5\)}"),
+    ("distance", augment.RandomResizedCrop(9, 9), "may resize"),
+    ("distance", augment.OneOf([augment.Flip(), augment.Rotate(3)]), "OneOf, which may warp"),
+    ("offsets", augment.Flip(), r"derive={'offsets': derive.InstanceOffsets\(void=5\)}"),
+    ("edges", augment.Flip(), r"derive={'edges': derive.Sobel\(of='both'\)}"),
+    ("clicks", augment.Crop(9, 9), "may crop"),
+    ("statistics", augment.Crop(9, 9), "may crop"),
+    ("stacked", augment.Flip(), "put the op into the recipe's geometry"),
+]
+FOLLOWS = [
+    ("distance", [augment.Flip(), augment.Crop(9, 9)]),
+    ("parts", [augment.Resize(9, 9), augment.Rotate(5), augment.Flip()]),
+]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    options = {"derive": STORED, "stack": {"stacked": ("edges", "offsets")}, "variants": {"train": 2}}
+    store = {"clicks": codecs.Scalar(), "statistics": codecs.Scalar()}
+    return built_dataset(tmp_path_factory.mktemp("stored"), color=[augment.Brightness()], store=store, **options)
+
+
+@pytest.mark.parametrize(("field", "op", "message"), REFUSED)
+def test_a_stored_field_that_cannot_follow_is_named_with_the_line_that_derives_it(stored, field, op, message):
+    """In evaluation too: what is refused does not depend on the draws."""
+    for split in ("train", "val"):
+        with pytest.raises(LoaderError, match=f"^geometry: '{field}' does not follow .*{message}"):
+            stored.numpy_loader(split, 4, fields=["mask", field], geometry=[op])
+        views = {"a": (1, {"geometry": [op]})}
+        with pytest.raises(LoaderError, match=f"'{field}' does not follow"):
+            stored.numpy_loader(split, 4, fields=["mask", field], views=views)
+    stored.numpy_loader("train", 4, fields=["mask"], geometry=[op])
+
+
+@pytest.mark.parametrize(("field", "ops"), FOLLOWS)
+def test_a_stored_field_follows_what_it_says(stored, field, ops):
+    assert len(next(iter(stored.numpy_loader("train", 4, fields=["mask", field], geometry=ops)))[field]) == 4
+
+
+def test_the_line_that_derives_a_field_at_load_takes_its_place(stored):
+    """Under the same name: the stored one is not read."""
+    line = {"distance": derive.Distance(target=(1, 2), truncate_px=9.5)}
+    for batch in stored.numpy_loader(
+        "train", 4, fields=["mask", "distance"], geometry=[augment.Resize(24, 28)], derive=line
+    ):
+        for mask, distance in zip(batch["mask"], batch["distance"], strict=True):
+            assert np.array_equal(distance, line["distance"]({"mask": mask}, None))
+
+
+def fails(sample, draws):
+    raise ValueError("no idea")
+
+
+WRONG = [
+    (
+        {"derive": {"x": derive.Distance(mask="pose")}},
+        r"derive\['x'\]: Distance\(mask='pose'\) names no field that is there; there are clicks, ",
+    ),
+    (
+        {"derive": {"x": derive.Own(twice, reads=["pose"])}},
+        "'x' reads 'pose', which is not stored; there are image, mask",
+    ),
+    ({"derive": {"x": derive.Sobel("mask")}}, "needs a field of the kind image or map; 'mask' is a mask"),
+    (
+        {"derive": {"x": derive.InstanceBoxes()}},
+        "'mask' has 5 for void, and InstanceBoxes without void= takes it for an object",
+    ),
+    ({"derive": {"x": derive.Sobel()}}, "'x' reads 'image', and the recipe's color ops have changed the stored pixels"),
+    (
+        {"derive": {"x": derive.Own(twice)}},
+        r"'x' reads 'image', .*say so: derive.Own\(function, reads=\[...\]\) for 'x'",
+    ),
+    ({"derive": {"x": derive.Own(fails, reads=["mask"])}}, "derive: ValueError: no idea"),
+    (
+        {"derive": {"x": derive.Own(twice, "image", reads=["mask"])}},
+        r"derive: .*an image, uint8, .* got uint8 \[48, 56\]",
+    ),
+    ({"derive": {"x": derive.Distance}}, "call it: Distance\\(\\)"),
+    ({"derive": [derive.Distance()]}, "derive: expected a dict"),
+    (
+        {"derive": {"x": derive.Distance()}, "fields": ["x", "clicks"], "geometry": [augment.Crop(9, 9)]},
+        "'clicks' does not follow",
+    ),
+    (
+        {"derive": {"x": derive.ClickMaps(points="clicks")}, "fields": ["x"], "geometry": [augment.Crop(9, 9)]},
+        "'clicks' does not",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_inputs_that_cannot_be_derived_at_load(stored, options, message):
+    with pytest.raises(LoaderError, match=message):
+        stored.numpy_loader("train", 4, **{"fields": ["image", *options.get("derive", ())], **options})
+
+
+def test_inputs_of_images_are_derived_where_no_color_ran_ahead(stored):
+    """Of variant 0, and of functions that say that they read no image."""
+    for derived, options in ((derive.Sobel(), {"variants": 0}), (derive.Own(twice, reads=["mask"]), {})):
+        batch = next(iter(stored.numpy_loader("train", 4, fields=["x"], derive={"x": derived}, **options)))
+        assert batch["x"].shape == (4, 48, 56)
+
+
+def test_fields_that_a_derived_input_reads_need_not_be_delivered(stored):
+    derived = {"one": derive.OneObject(target=2, void=5), "maps": derive.Clicks(mask="one", target=1, void=255)}
+    loader = stored.numpy_loader("train", 4, inputs=["maps"], derive=derived, geometry=[augment.Crop(20, 20)])
+    batches = [next(iter(loader)) for _ in range(2)]
+    assert batches[0].shape == (4, 20, 20, 2)
+    assert not np.array_equal(*batches), "clicks are drawn for each epoch"
+
+
+def changes_its_type(sample, draws):
+    """float64, beyond float32 in some samples only."""
+    return np.full((2, 4), 1e300 if sample["mask"].sum() % 3 == 0 else 0.1)
+
+
+def test_derived_values_have_the_type_that_their_codec_stores(stored):
+    """A value that it does not hold is an error that names field and key, never infinity."""
+    derived = {"x": derive.Own(changes_its_type, "scalar", reads=["mask"])}
+    options = {"fields": ["x", "key"], "derive": derived, "batch_size": 6, "seed": 1}
+    with pytest.raises(RecordError, match=r"do not fit into float32.* \(key '"):
+        list(stored.numpy_loader("train", **options).repeat(9))
+    for batch in stored.numpy_loader("train", **options, on_bad="skip"):
+        assert all(value.dtype == np.float32 for value in batch["x"])
+        assert all((value == np.float32(0.1)).all() for value in batch["x"])
+
+
+# --- readers ------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_processes_resumes_and_hosts_deliver_the_same(data):
+    ops = [augment.RandomResizedCrop(24, 28, (0.2, 1)), augment.Flip(), augment.RandAugment()]
+    derived = {"maps": derive.Clicks(target=2, void=5), "clicks": derive.ClickPoints(target=2, void=5)}
+    options = {"geometry": ops, "derive": derived, "color": [augment.ColorJitter()], "batch_size": 5}
+    check_every_way(data, 7, starts=(1, 4), fields=["image", "mask", "maps", "key"], **options)
+    options = {**options, "color": ()}
+    check_every_way(data, 5, starts=(3,), hosts=1, fields=["boxes", "names", "clicks", "caption", "maps"], **options)
+
+
+def test_views_derive_from_their_own_windows(data):
+    views = {"global": (2, {"geometry": [augment.Crop(24, 24)]}), "local": (3, {"geometry": [augment.Resize(9, 9)]})}
+    derived = {"distance": derive.Distance(target=2, void=5)}
+    for batch in batches(data, 3, views=views, derive=derived, fields=["mask", "distance"]):
+        for kind, count in (("global", 2), ("local", 3)):
+            assert len(batch["distance"][kind]) == count
+            for masks, distances in zip(batch["mask"][kind], batch["distance"][kind], strict=True):
+                for mask, distance in zip(masks, distances, strict=True):
+                    assert np.array_equal(distance, derived["distance"]({"mask": mask}, None))

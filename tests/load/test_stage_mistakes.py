@@ -1,0 +1,110 @@
+"""Wrong geometry, color, views, buckets and mixing of a loader: each error says the rule, and what to do. Those of boxes are in
+test_warps.py, those of derived inputs in test_ahead_or_at_load.py."""
+
+import re
+
+import pytest
+
+from tfprep import Recipe, augment, codecs, load, sources
+from tfprep.errors import LoaderError, RecipeError
+
+ALONE = [
+    (lambda: augment.MixUp(0), "a number above 0"),
+    (lambda: augment.MixUp(2000), "at most 1000"),
+    (lambda: augment.CutMix(float("nan")), "a number above 0"),
+    (lambda: augment.CutMix(p=-0.1), "probability from 0 to 1"),
+    (lambda: augment.ColorJitter(40), "ColorJitter.brightness is a range"),
+    (lambda: augment.ColorJitter(hue=0.6), "ColorJitter.hue is a range"),
+    (lambda: augment.ColorJitter(p=2), "probability from 0 to 1"),
+    (lambda: augment.ColorJitter("a"), "an amount is a number or a range"),
+    (lambda: augment.RandomResizedCrop(224), "a whole number of pixels"),
+    (lambda: augment.RandomResizedCrop(8, 8, sizes={0: 8}), "in place of height and width"),
+    (lambda: augment.RandomResizedCrop(sizes={0: 8, -1: 9}), "pixels by the epoch"),
+    (lambda: augment.RandomResizedCrop(sizes={0: (8, 9, 3)}), "pixels by the epoch"),
+    (lambda: augment.RandomResizedCrop(sizes={0: 8.5}), "a whole number of pixels"),
+    (lambda: augment.RandomResizedCrop(sizes=[8]), "pixels by the epoch"),
+    (lambda: augment.RandomResizedCrop(sizes={1: 8}), "the first one 0"),
+    (lambda: augment.RandomResizedCrop(sizes={}), "the first one 0"),
+    (lambda: augment.RandomResizedCrop(sizes=7), "the first one 0"),
+    (lambda: load.Buckets([]), "one size at least"),
+    (lambda: load.Buckets([(5, 0)]), "pixels"),
+    (lambda: load.Buckets([5]), "sizes"),
+    (lambda: load.Buckets(5), "a list of one size at least"),
+    (lambda: load.Buckets([(8, 8), (16, 16)]), "differ in their aspect ratios"),
+]
+
+
+@pytest.mark.parametrize(("make", "rule"), ALONE)
+def test_an_op_with_wrong_options(make, rule):
+    with pytest.raises((RecipeError, LoaderError), match=rule):
+        make()
+
+
+GROWING = augment.RandomResizedCrop(sizes={0: 8, 2: (12, 16)})
+
+
+@pytest.mark.parametrize("op", [GROWING, augment.OneOf([augment.Flip(), GROWING])])
+def test_sizes_by_epoch_are_not_for_a_recipe(op):
+    with pytest.raises(RecipeError, match=r"geometry\[0\]: sizes by epoch are for a loader"):
+        Recipe("r", sources.Folder(), {"image": codecs.Png()}, geometry=[op])
+
+
+BUCKET = {"bucket": load.Buckets([(16, 32), (24, 24), (32, 16)])}
+IMAGE = {"fields": ["image"]}
+LABELED = {"fields": ["image", "label"]}
+VIEWS = "views gives a number of views and their ops by name"
+FLIP = augment.Flip()
+USES = [
+    ({"geometry": FLIP}, "geometry: expected a list of ops"),
+    ({"geometry": ["flip"]}, r"geometry\[0\]: expected an op or a function"),
+    ({"geometry": [augment.Flip]}, r"call it: Flip\(\)"),
+    ({"geometry": [augment.ColorJitter()]}, r"changes colors; it belongs in color=\[...\]"),
+    ({"geometry": [augment.MixUp()]}, "expected an op or a function, not MixUp"),
+    ({"color": [FLIP]}, r"moves pixels; it belongs in geometry=\[...\]"),
+    ({"geometry": [FLIP], "fields": ["label"]}, "no image, mask or map is loaded for Flip"),
+    ({"color": [augment.ColorJitter()], "fields": ["mask"]}, "no image is loaded for ColorJitter"),
+    ({"geometry": [FLIP], "cache": "decoded", **IMAGE}, "make other rows in each epoch"),
+    ({"geometry": [GROWING, GROWING]}, "one op with sizes by epoch at most"),
+    ({"at_load": [FLIP]}, "no option 'at_load'"),
+    ({"transforms": [FLIP]}, r"no option 'transforms'; instead: geometry=\[augment.Flip"),
+    ({"mix": [FLIP]}, "at most one augment.MixUp and one augment.CutMix"),
+    ({"mix": augment.MixUp()}, "at most one augment.MixUp"),
+    ({"mix": [augment.MixUp(), augment.MixUp()]}, "at most one augment.MixUp"),
+    ({"mix": [augment.MixUp()]}, "MixUp cannot mix the class numbers of 'mask'"),
+    ({"one_hot": 0}, "one_hot is True, or the number of classes"),
+    ({"one_hot": True, **IMAGE}, "one_hot: no label is loaded"),
+    ({"mix": [augment.MixUp()], "one_hot": 4, **LABELED}, "one_hot=4, and 'label' has 3 classes"),
+    ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
+    ({**BUCKET, "order": "block"}, "order='block' fills batches with what comes next"),
+    ({**BUCKET, "balance": "label"}, "leave balance out"),
+    ({**BUCKET, "weights": {0: 1, 1: 2, 2: 1}}, "leave weights out"),
+    ({**BUCKET, "geometry": [augment.Resize(9, 9)]}, "bucket makes batches of its sizes, and geometry=.* others"),
+    ({**BUCKET, "geometry": [augment.Rotate90()]}, "bucket makes batches of its sizes"),
+    ({**BUCKET, "geometry": [GROWING]}, "none with bucket"),
+    ({**BUCKET, "fields": ["label"]}, "no image, mask or map is loaded"),
+    ({**BUCKET, "batch_size": 51}, "fewer than batch_size=51: none of them would ever be seen"),
+    *(
+        ({"views": views}, VIEWS)
+        for views in (
+            {}, {"a": 2}, {"a": (0, {})}, {"a/b": (1, {})}, {"a": (1, [FLIP])}, {"a": (1, {"mix": []})}, {"": (1, {})}, 3,
+        )
+    ),
+    ({"views": {"a": (1, {"geometry": [GROWING]})}}, "not for views"),
+    ({"views": {"a": (1, {"geometry": [augment.Blur()]})}}, "belongs in color"),
+    ({"views": {"a": (1, {"geometry": [FLIP]})}, **BUCKET}, "leave geometry, color and bucket out"),
+    ({"views": {"a": (1, {"geometry": [FLIP]})}, "color": [augment.Blur()]}, "leave geometry, color and bucket out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "rule"), USES)
+def test_ops_that_do_not_fit_the_loader(data, options, rule):
+    with pytest.raises(LoaderError, match=rule):
+        data.numpy_loader("train", **options)
+
+
+def test_an_import_that_fails_is_an_error_of_the_loader_and_not_of_the_sample(data):
+    def imports(image, draws):
+        import not_there  # noqa: F401
+
+    with pytest.raises(LoaderError, match=re.escape("color of 'color/imports/0': ModuleNotFoundError")):
+        next(iter(data.numpy_loader("train", 4, **IMAGE, color=[imports], on_bad="skip")))

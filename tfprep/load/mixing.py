@@ -1,0 +1,229 @@
+"""One-hot labels, and the mixing of samples within a batch when all its rows are filled.
+
+The partner of a sample in `MixUp` and `CutMix` is the next sample of the same global batch, and the first one for the last: in a
+shuffled order a random sample. A host also reads the first sample of the next host's part.
+
+The draws of a sample come from `generator_at(seed, "mix", position)`: a whole number chooses one op of the list, then come a
+number from [0, 1) for its `p`, the weight from Beta(alpha, alpha), and two numbers from [0, 1) for the center of a box, down
+and right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfprep.augment.mixing import CutMix, MixUp
+from tfprep.errors import LoaderError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
+from tfprep.load.order.permutation import generator_at
+from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.outputs import Output, Outputs
+from tfprep.load.reader.batch import Batch
+from tfprep.optional import cv2
+
+PARTS = 256
+"""The weights of MixUp are whole multiples of 1 / 256: an 8-bit image cannot show more."""
+_HALF_UP = 1 / 512
+"""Added before OpenCV rounds half to even: the sums are whole 256ths, so that this rounds halves up and changes nothing else."""
+
+
+class Mixture(NamedTuple):
+    """How a sample is mixed: it has the weight `weight` / 256 (256: it is not mixed), or a box of pixels (top, bottom, left,
+    right) is the partner's. `share` is the sample's weight in the labels."""
+
+    weight: int = PARTS
+    box: tuple[int, int, int, int] | None = None
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """The ops that mix, of which each sample takes one, all equally likely; the outputs that are mixed; and the labels that
+    become one-hot, with the number of classes, by output."""
+
+    ops: tuple[MixUp | CutMix, ...]
+    seed: int
+    training: bool
+    rasters: tuple[str, ...]
+    labels: Mapping[str, int]
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Return True if any sample is mixed with its partner."""
+        return bool(self.ops) and self.training
+
+    def delivered(self, outputs: Outputs) -> Outputs:
+        """Return the outputs with one-hot labels."""
+        encoded = (
+            replace(output, shape=(self.labels[output.name],), dtype="float32")
+            if output.name in self.labels
+            else output
+            for output in outputs.outputs
+        )
+        return Outputs(tuple(encoded), outputs.structure)
+
+    def mixture(self, position: int, height: int, width: int) -> Mixture:
+        """Return how the sample at a position of the run is mixed, in images of this size."""
+        generator = generator_at(self.seed, "mix", position)
+        op = self.ops[int(generator.integers(len(self.ops)))]
+        if generator.random() >= op.p:
+            return Mixture()
+        draw = generator.beta(op.alpha, op.alpha)
+        if isinstance(op, MixUp):
+            weight = round(draw * PARTS)
+            return Mixture(weight, share=weight / PARTS)
+        ratio, box = sqrt(1 - draw), []
+        for length, center in zip((height, width), generator.random(2), strict=True):  # as in the authors' code
+            half, middle = floor(length * ratio) // 2, int(center * length)
+            box += [max(0, middle - half), min(length, middle + half)]
+        top, bottom, left, right = box
+        return Mixture(box=(top, bottom, left, right), share=1 - (bottom - top) * (right - left) / (height * width))
+
+
+def check_mix(mix: Any, one_hot: Any) -> None:
+    """Raise LoaderError unless `mix` and `one_hot` have the form that the loader's options ask for."""
+    listed = isinstance(mix, Sequence) and all(isinstance(op, MixUp | CutMix) for op in mix)
+    if not listed or len({type(op) for op in mix}) < len(mix):
+        raise LoaderError(f"mix is a list of at most one augment.MixUp and one augment.CutMix, not {mix!r}")
+    if not isinstance(one_hot, bool) and not (isinstance(one_hot, int) and one_hot > 0):
+        raise LoaderError(f"one_hot is True, or the number of classes, not {one_hot!r}")
+
+
+def plan_mixing(
+    ops: Sequence[MixUp | CutMix],
+    one_hot: bool | int,
+    outputs: Outputs,
+    specs: Mapping[str, FieldSpec],
+    classes: Mapping[str, Sequence[str]],
+    follows: Mapping[str, frozenset[str]],
+    *,
+    seed: int,
+    training: bool,
+) -> Mixing | None:
+    """Plan what happens to full batches; None where nothing does.
+
+    Args:
+        ops: The option `mix`.
+        one_hot: The option `one_hot`; labels that are mixed are one-hot in any case.
+        outputs: The outputs that rows are filled with.
+        specs: The fields, with those that are derived at load.
+        classes: The names of classes by field.
+        follows: What each stored field follows, of `tfprep.fields.EFFECTS`.
+        seed: The loader's seed.
+        training: Whether samples are mixed, or labels one-hot only.
+
+    Raises:
+        LoaderError: A field cannot be mixed, the images are not of one size, or the number of classes is not known.
+    """
+    if not ops and one_hot is False:
+        return None
+    kinds = {output.name: {specs[name].kind for name in output.fields if name in specs} for output in outputs.outputs}
+    labels = {
+        output.name: _class_count(output, one_hot, classes)
+        for output in outputs.outputs
+        if "label" in kinds[output.name]
+    }
+    if not labels and not ops:
+        raise LoaderError("one_hot: no label is loaded; name it in `fields` or `targets`")
+    for op in ops:
+        for output in outputs.outputs:
+            computed = any(len(follows.get(name, _ALL)) < len(_ALL) for name in output.fields)
+            if reason := _why_not(op, output, kinds[output.name], computed):
+                raise LoaderError(f"mix: {type(op).__name__} {reason}")
+    rasters = tuple(output for output in outputs.outputs if kinds[output.name] & RASTER_KINDS)
+    if ops and any(None in output.shape[:2] for output in rasters):
+        raise LoaderError("mix: images of one size are mixed; put augment.Crop or RandomResizedCrop into geometry")
+    return Mixing(tuple(ops), seed, training, tuple(output.name for output in rasters), labels)
+
+
+_ALL = ("crop", "flip", "resize", "warp")
+
+
+def _class_count(output: Output, one_hot: bool | int, classes: Mapping[str, Sequence[str]]) -> int:
+    if output.shape != ():
+        raise LoaderError(f"one_hot takes labels of one class; '{output.name}' has shape {output.shape}: leave it out")
+    named = len(classes.get(output.fields[0], ()))
+    if one_hot is True or one_hot is False:
+        if not named:
+            raise LoaderError(f"how many classes '{output.name}' has is not known; write one_hot=N, their number")
+        return named
+    if named and named != one_hot:
+        raise LoaderError(f"one_hot={one_hot}, and '{output.name}' has {named} classes; write one_hot=True")
+    return one_hot
+
+
+def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: bool) -> str:
+    """Return why an output cannot be mixed, and the fix; "" if it can be."""
+    if kinds & {"boxes", "points"}:
+        return f"does not move boxes and points, such as '{output.name}'; leave it out of `fields`"
+    if isinstance(op, MixUp) and "mask" in kinds:
+        return f"cannot mix the class numbers of '{output.name}'; use CutMix, or leave it out of `fields`"
+    if computed and not kinds & RASTER_KINDS:
+        return f"changes the pixels that '{output.name}' was computed from; leave it out of `fields`"
+    return ""
+
+
+# --- doing ----------------------------------------------------------------------------------------------------------
+
+
+def mix_batch(batch: Batch, mixing: Mixing, schedule: BatchSchedule) -> None:
+    """Complete a batch all of whose rows are filled: mixed with their partners.
+
+    `schedule` says which batches have the partner of their last row after it (see `BatchSchedule.partners`).
+    """
+    start, stop = schedule.span(batch.step)  # of all rows but a partner after them
+    count = stop - start
+    for name, classes in mixing.labels.items():  # class numbers [B] to float32 [B, classes]
+        labels = batch.values[name]
+        if (wrong := (labels < 0) | (labels >= classes)).any():
+            raise LoaderError(
+                f"'{name}' is {int(labels[wrong][0])}, and there are {classes} classes, from 0 on; write one_hot=N, with "
+                "all of them"
+            )
+        batch.values[name] = (labels[:, None] == np.arange(classes)).astype(np.float32)
+    if not mixing.mixes_samples or not batch.rows:
+        return
+    height, width = batch.values[mixing.rasters[0]].shape[1:3] if mixing.rasters else (1, 1)
+    mixtures = [mixing.mixture(position, height, width) for position in range(start, stop)]
+    for name in mixing.rasters:
+        mix_rows(batch.values[name], mixtures)
+    shares = np.array([mixture.share for mixture in mixtures], np.float32)[:, None]
+    for name in mixing.labels:
+        own = batch.values[name][:count]
+        others = np.concatenate([batch.values[name][1:], own[:1]])[:count]
+        batch.values[name] = own * shares + others * (np.float32(1) - shares)
+    batch.cut_to(count)
+
+
+def mix_rows(pixels: Array, mixtures: Sequence[Mixture]) -> None:
+    """Mix rows of an array [B, H, W, ...] in place, each with the next one: the last with the row after those, or the first.
+
+    It begins with the first row, so that each row's partner is still unmixed.
+    """
+    count = len(mixtures)
+    last = pixels[count] if len(pixels) > count else pixels[0].copy()
+    for row, mixture in enumerate(mixtures):
+        own, other = pixels[row], pixels[row + 1] if row + 1 < count else last
+        if mixture.box is not None:
+            top, bottom, left, right = mixture.box
+            own[top:bottom, left:right] = other[top:bottom, left:right]
+        elif mixture.weight < PARTS:
+            _blend(own, other, mixture.weight)
+
+
+def _blend(own: Array, other: Array, weight: int) -> None:
+    """`own` becomes (weight own + (256 - weight) other) / 256: whole numbers rounded half up, floats in float32."""
+    if own.dtype == np.uint8:
+        a, b = own.reshape(1, -1), other.reshape(1, -1)
+        cv2.addWeighted(a, weight / PARTS, b, 1 - weight / PARTS, _HALF_UP, dst=a)
+    elif own.dtype.kind in "iu":
+        wide = own.astype(np.int64) * weight + other.astype(np.int64) * (PARTS - weight)
+        own[...] = (wide + PARTS // 2) >> 8
+    else:
+        share = np.float32(weight / PARTS)
+        own[...] = own.astype(np.float32) * share + other.astype(np.float32) * (np.float32(1) - share)
