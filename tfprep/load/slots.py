@@ -19,7 +19,6 @@ import mmap
 import os
 import sys
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.limits import available_memory
 from tfprep.load.outputs import Output, fixed_shape, has_array, row_bytes
+from tfprep.load.threads import WeakList
 from tfprep.pool import open_standard_descriptors
 
 RECYCLED_BYTES = 1 << 16
@@ -253,7 +253,7 @@ def empty_array(output: Output, rows: int) -> Array | list[Any]:
 
 # --- forks --------------------------------------------------------------------------------------------------------------
 
-_slots: weakref.WeakSet[ArraySlots] = weakref.WeakSet()
+_slots: WeakList[ArraySlots] = WeakList()
 in_work: list[Callable[[], Iterable[Array]]] = []
 """Functions that return the arrays of batches that are being filled, which no forked process can reach."""
 
