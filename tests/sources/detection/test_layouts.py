@@ -68,11 +68,6 @@ def beside(root: Path, paths: list[str], file: str, content: Any) -> list[str]:
     return paths
 
 
-def class_folders(root: Path, *folders: str, split_at: int | None = None) -> Truth:
-    paths = [path for folder in folders for path in pictures(root, *numbered(folder))]
-    return {p: (ANY if split_at is None else p.split("/")[split_at], p.split("/")[-2]) for p in paths}
-
-
 def coco_json(
     names: list[str], ids: Callable[[int], Any] = int, categories: Any = None, **options: Any
 ) -> dict[str, Any]:
@@ -164,21 +159,6 @@ def zipped(root: Path, prefix: str, *folders: str) -> Truth:
             archive.write(root / "picture.jpg", name)
     (root / "picture.jpg").unlink()
     return {f"all.zip/{name}": (ANY, name.split("/")[-2]) for name in names}
-
-
-def class_folders_of_splits(root):
-    return class_folders(root, "Train/cat", "Train/dog", "Test/cat", "Test/dog", split_at=0)
-
-
-def a_split_of_files_alone(root):
-    truth = class_folders(root, "train/cat", "train/dog", split_at=0)
-    pictures(root, "test/1.jpg", "test/2.jpg")
-    return truth
-
-
-def splits_below_classes(root):
-    truth = class_folders(root, "cat/train", "cat/test", "dog/train", "dog/test")
-    return {path: (path.split("/")[1], path.split("/")[0]) for path in truth}
 
 
 def coco_of_roboflow(root):
@@ -334,16 +314,6 @@ def tar_of_a_mac(root):
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
 
 
-def two_folders_of_the_same_names(root):
-    return {path: (ANY, path[0]) for path in pictures(root, *(f"{label}/{n}.jpg" for label in "xy" for n in range(4)))}
-
-
-def split_folders_beside_another(root):
-    truth = class_folders(root, "train/cat", "train/dog", "val/dog", split_at=0)
-    pictures(root, "extra/1.jpg")
-    return truth
-
-
 def coco_that_is_cut_short(root):
     paths = pictures(root, *numbered("images"))
     write(root, "labels.json", json.dumps(coco_json(paths))[:-40])
@@ -373,35 +343,10 @@ def kitti(root):
     beside(root, pictures(root, *numbered("training/image_2")), "training/label_2/{}.txt", content)
 
 
-def images_of_two_resolutions(root):
-    """As in DIV2K: the names of the files differ."""
-    pictures(root, "train_HR/1.png", "train_HR/2.png", "train_LR/1x2.png", "train_LR/2x2.png")
-
-
-def several_hazy_pictures_of_a_clear_one(root):
-    """As RESIDE."""
-    paths = [f"clear/{n}.png" for n in range(4)] + [f"hazy/{n}_{k}_0.9.png" for n in range(4) for k in range(2)]
-    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
-
-
-def copies_of_classes(root):
-    class_folders(root, "cat", "dog", "all/cat", "all/dog")
-
-
-def a_class_called_test(root):
-    class_folders(root, "control", "test")
-
-
 def masks_of_splits_in_the_names_of_files(root):
     """As in GlaS."""
     paths = [f"{split}_{n}.bmp" for split in ("train", "testA") for n in range(4)]
     return masks(root, paths, lambda path: f"{stem(path)}_anno.bmp", None, 0, 1)
-
-
-def splits_inside_themselves(root):
-    """As dogs and cats of Kaggle."""
-    paths = pictures(root, *(f"train/train/{label}.{n}.jpg" for label in ("cat", "dog") for n in range(3)))
-    return {path: (path.split("/")[0], None) for path in (*paths, *pictures(root, *numbered("test/test")))}
 
 
 def masks_below_classes(root):
@@ -415,20 +360,10 @@ def table_of_lists_of_classes_as_text(root):
     csv_file(root, "train.csv", "image,labels", rows)
 
 
-def table_of_the_validation_beside_class_folders(root):
-    class_folders(root, "train/a", "train/b", split_at=0)
-    paths = pictures(root, *numbered("val"))
-    csv_file(root, "val_labels.csv", "file,label", [(name(p), "ab"[n % 2]) for n, p in enumerate(paths)])
-
-
 def zip_of_coco(root):
     zipped(root, "", "images")
     with zipfile.ZipFile(root / "all.zip", "a") as archive:
         archive.writestr("labels.json", "{}")
-
-
-def folders_of_patients(root):
-    class_folders(root, "patient001", "patient002", "patient_3")
 
 
 def masks_of_camvid(root):
@@ -437,32 +372,18 @@ def masks_of_camvid(root):
     return masks(root, images, lambda path: f"{path.split('/')[0]}annot/{name(path)}", 0, 0, 11)
 
 
-def classes_that_number_their_own_files(root):
-    paths = [f"{label}/image_{n:04}.jpg" for label, count in (("ant", 4), ("bee", 6)) for n in range(1, count + 1)]
-    return {path: (ANY, path.split("/")[0]) for path in pictures(root, *paths)}
-
-
 LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
 REFUSED = {
-    two_folders_of_the_same_names: "x/ and y/ hold files of the same names",
-    split_folders_beside_another: "images are in folders of several depths: extra",
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     yolo_without_names: "write classes.txt with a name on each line",
     masks_in_jpeg: "JPEG does not keep class numbers: write masks as PNG",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     cvat_xml: "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
     kitti: "is in KITTI's format, .* labelformat",
-    images_of_two_resolutions: "the names in train_LR/ begin with those in train_HR/",
-    several_hazy_pictures_of_a_clear_one: "the names in hazy/ begin with those in clear/",
-    copies_of_classes: "images are in folders of several depths: cat, dog, all/cat",
-    a_class_called_test: "test/ has the name of a split",
     masks_of_splits_in_the_names_of_files: "names say test and train, and this recipe draws new splits",
-    splits_inside_themselves: "words come again in the names of files \\(cat, dog\\)",
     masks_below_classes: "the folders Covid, Normal may be classes",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
-    table_of_the_validation_beside_class_folders: "no source reads val_labels.csv",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
-    folders_of_patients: "are called like dates, patients or sequences",
 }
 """What is said of a layout that is refused."""
 
@@ -500,15 +421,65 @@ def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
     }
 
 
-@pytest.mark.parametrize("layout", REFUSED, ids=lambda layout: layout.__name__)
+FOLDERS = {
+    "Train/cat/a# Train/dog/b# Test/cat/c# Test/dog/d#": "{split}/{label}/*",
+    "train/cat/a# train/dog/b# test/c#": "{split}/{label}/*",
+    "train/cat/a# train/dog/b# test/unknown/c#": "(?P<split>train)/{label}/*",
+    "cat/train/a# dog/train/b# cat/test/c# dog/test/d#": "{label}/{split}/*",
+    "all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#": "all/{split}/images/{label}/*",
+    "set/ant/image_0# set/bee/image_0# set/bee/image_4": "set/{label}/*",
+    "train/images/a# valid/images/b#": "{split}/images/*",
+}
+"""Class folders and folders of splits, where `#` stands for 0 to 3, and the pattern that reads them."""
+NO_CLASSES = {
+    "x/# y/#": "x/ and y/ hold files of the same names",
+    "left/a# left/b# right/a# right/b#": "left, right are not called like classes",
+    "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
+    "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
+    "train/cat/a# train/dog/b# val/emu/c#": "val/ has the folders emu, which train/ does not have",
+    "train_HR/# train_LR/#x2": "the names in train_LR/ begin with those in train_HR/",
+    "all/# all/#_small": "names of files in all/ continue other names",
+    "cat/a# dog/b# all/cat/a# all/dog/b#": "images are in folders of several depths: cat, dog, all/cat",
+    "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
+    "control/a# test/b#": "test/ has the name of a split",
+    "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
+    "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
+    "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
+    "patient1/a# patient2/b#": "are called like dates, patients or sequences",
+}
+"""Folders that are refused, and why."""
+
+
+def of_text(root: Path, text: str) -> list[str]:
+    return pictures(
+        root, *(f"{one.replace('#', str(n))}.jpg" for one in text.split() for n in range(4)[: 1 + 3 * ("#" in one)])
+    )
+
+
+@pytest.mark.parametrize("text", FOLDERS)
+def test_folders_are_splits_and_classes(tmp_path, text):
+    paths = of_text(tmp_path, text)
+    expected = {}
+    regex = (
+        FOLDERS[text].replace("{split}", "(?P<split>[^/]+)").replace("{label}", "(?P<label>[^/]+)").replace("*", ".*")
+    )
+    for path, match in ((path, re.fullmatch(regex, path)) for path in paths):
+        if match:
+            expected[path] = match.groupdict().get("split", ANY), match.groupdict().get("label")
+    found = found_in(detect(tmp_path), tmp_path)
+    assert {p: (split if "split" in FOLDERS[text] else ANY, label) for p, (split, label) in found.items()} == expected
+
+
+@pytest.mark.parametrize("layout", [*REFUSED, *NO_CLASSES], ids=lambda layout: getattr(layout, "__name__", layout))
 def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tmp_path, layout):
     root = tmp_path / "data"
     root.mkdir()
-    layout(root)
-    with pytest.raises(SourceError, match=REFUSED[layout]) as refused:
+    message = REFUSED.get(layout) or NO_CLASSES[layout]
+    of_text(root, layout) if isinstance(layout, str) else layout(root)
+    with pytest.raises(SourceError, match=message) as refused:
         recognized(root)
     cause, *readings = str(refused.value).split("\n\nTo read it as ")
-    assert re.search(REFUSED[layout], cause)
+    assert re.search(message, cause)
     assert readings
     for number, reading in enumerate(readings):
         way, quotes, recipe = reading.partition('"""')
@@ -522,6 +493,23 @@ def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tm
             assert repr(detect(Path(folder), kind, ignored[1::2]).source) in recipe
 
 
+def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
+    of_text(tmp_path, "x/# y/#")
+    found = detect(tmp_path, "folders")
+    assert found.facts.labels == {"label": {"x": 4, "y": 4}}
+    assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
+    with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
+        detect(tmp_path, "yolo")
+
+
+def test_a_readme_of_hugging_face_may_name_splits(tmp_path):
+    of_text(tmp_path, "cat/a# dog/b#")
+    assert detect(tmp_path).layout == "folders"
+    write(tmp_path, "README.md", "---\nconfigs:\n- data_files:\n  - split: train\n    path: cat\n---\n")
+    with pytest.raises(SourceError, match=r"README\.md names the splits train"):
+        detect(tmp_path)
+
+
 def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):
     masks_of_0_and_255(tmp_path)
     write(tmp_path, "scans/1.dcm", b"\0" * 128 + b"DICM" + b"\0" * 64)
@@ -529,12 +517,3 @@ def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):
     with pytest.raises(SourceError, match=r"no source reads scans/1\.dcm"):
         detect(tmp_path)
     assert detect(tmp_path, ignore=["scans/*"]).layout == "masks"
-
-
-def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
-    two_folders_of_the_same_names(tmp_path)
-    found = detect(tmp_path, "folders")
-    assert found.facts.labels == {"label": {"x": 4, "y": 4}}
-    assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
-    with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
-        detect(tmp_path, "yolo")

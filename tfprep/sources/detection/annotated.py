@@ -15,8 +15,8 @@ from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
-from tfprep.sources.detection.files import FEW, Files, below, beside, by_form, split_form, split_words
-from tfprep.sources.patterns import literal
+from tfprep.sources.detection.files import FEW, Files, below, beside, by_form, is_test, split_form, split_words
+from tfprep.sources.patterns import compile_pattern, literal
 
 _OTHER_TOOLS = (
     (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
@@ -254,7 +254,21 @@ def voc(files: Files) -> Iterator[Proposal]:
         source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
     sides = [below(prefix, f"{folder}/**/*") for folder in ("SegmentationClass", "SegmentationObject")]
     declared = (note, *sides, below(prefix, "ImageSets/**/*.txt"), below(prefix, "labelmap.txt"))
-    yield Proposal("voc", source, declared, checks)
+    yield Proposal("voc", source, declared, checks, _unannotated(files, notes, image) if lists is None else ())
+
+
+def _unannotated(files: Files, notes: Sequence[str], image: str) -> tuple[str, ...]:
+    """Return the doubt that more than a tenth of the images, other than those of a test split, have no file of annotations."""
+    stems = {os.path.splitext(note.rpartition("/")[2])[0] for note in notes}
+    pattern = compile_pattern(image, "init")
+    folders = (
+        one
+        for one, names in files.images.items()
+        if pattern.match_path(below(one, names[0])) is not None and not is_test(one)
+    )
+    without = [os.path.splitext(name)[0] not in stems for folder in folders for name in files.images[folder]]
+    rule = f"{sum(without)} of {len(without)} images have no file of annotations"
+    return (rule,) if 10 * sum(without) > len(without) else ()
 
 
 def labelme(files: Files) -> Iterator[Proposal]:
@@ -268,4 +282,5 @@ def labelme(files: Files) -> Iterator[Proposal]:
                 "labelme",
                 LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS),
                 (note,),
+                doubts=_unannotated(files, notes, image),
             )

@@ -143,6 +143,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     """
     facts = look(proposal.source, files.root)
     source, declared, checks = _adjusted(proposal, files, facts)
+    twice = facts.twice
     facts = facts if source is proposal.source else look(source, files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
         raise SourceError(
@@ -157,6 +158,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
     checks += [f"{missing} files that the annotations name are not there (rejected)"] if missing else []
     doubts = [*proposal.doubts, *_doubts(source, facts)]
+    doubts += [f"{twice} images are in two samples, or in two splits"] if twice else []
     if 10 * missing > len(facts.used):
         doubts.append(f"{missing} of {len(facts.used)} files that the annotations name are not there")
     if isinstance(source.splits, Fractions) and (named := _splits_in_readme(files)):
@@ -182,6 +184,8 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
     tests = [split for split, count in facts.empty.items() if is_test(split) and count == facts.splits[split]]
     if tests and facts.objects and source.splits is None:
         source = replace(source, splits=tuple(split for split in facts.splits if split not in tests))
+    if facts.twice and len(facts.splits) > 1 and source.splits is None:  # the doubt remains, and its recipe builds
+        source = replace(source, splits=(max(facts.splits, key=facts.splits.__getitem__),))
     return source, declared, checks
 
 
@@ -255,8 +259,6 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
         yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.empty and not facts.objects and "box_labels" in facts.kinds:
         yield "no image has an annotation"
-    if facts.twice:
-        yield f"{facts.twice} images are in two samples, or in two splits"
     if facts.other_size:
         yield f"{facts.other_size} of the masks opened have another size than their image, such as {facts.problems[0]}"
     if orphans := facts.tally.get(ORPHAN):

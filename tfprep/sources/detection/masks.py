@@ -16,7 +16,7 @@ from tfprep.images import decode_image
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
 from tfprep.sources.detection.files import FEW, Files, apart, below, joint, one_suffix, split_form
-from tfprep.sources.paired import CAMVID_CLASSES, Paired
+from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.source import read_files
@@ -41,6 +41,11 @@ _NAMED_COLOR = re.compile(
 
 def masks(files: Files) -> Iterator[Proposal]:
     """Yield sources of images with masks. Raises SourceError for masks in JPEG."""
+    if "leftImg8bit" in os.listdir(files.root) and "gtFine" in os.listdir(files.root):
+        splits = tuple(split for split in ("train", "val") if (files.root / "gtFine" / split).is_dir())
+        ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
+        yield Proposal("masks", cityscapes(splits=splits), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
+        return
     lossy = ""
     for image, mask in dict.fromkeys((*_in_two_folders(files), *_beside(files))):
         few = []
