@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 
 import numpy as np
 
@@ -95,8 +95,9 @@ def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
     """Yield patterns of images and of files with the same names in another folder, the nearest one."""
     stems = {folder: [os.path.splitext(name)[0] for name in names] for folder, names in files.images.items()}
     nearest: dict[str, tuple[tuple[bool, int], list[tuple[str, tuple[str, str]]]]] = {}
+    known = {folder: frozenset(of_folder) for folder, of_folder in stems.items()}
     for image, mask in permutations(stems, 2) if len(stems) <= _MOST_FOLDERS else ():
-        if (endings := _endings(stems[image], stems[mask])) is not None:
+        if (endings := _endings(stems[image], known[image], stems[mask])) is not None:
             distance = apart(image, mask)
             best, same = nearest.get(mask, (distance, []))
             if distance <= best:
@@ -115,15 +116,14 @@ def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
             yield below(patterns[0], f"*{of_image}{suffixes[0]}"), below(patterns[1], f"*{of_mask}{suffixes[1]}")
 
 
-def _endings(images: Sequence[str], others: Sequence[str]) -> tuple[str, str] | None:
-    """Return what the names of images, and of what belongs to them, have at their ends; None if the names do not fit."""
-    ends = [{match[0] if (match := _WORD_AT_END.search(stem)) else "" for stem in stems} for stems in (images, others)]
-    candidates = [["", *(of_side if len(of_side) == 1 else ())] for of_side in ends]
-    for of_image in candidates[0]:
-        for of_other in candidates[1]:
-            left, right = {one.removesuffix(of_image) for one in images}, {one.removesuffix(of_other) for one in others}
-            if "" not in left and 10 * len(left & right) >= 9 * len(right):
-                return literal(of_image), literal(of_other)
+def _endings(images: Sequence[str], known: frozenset[str], others: Sequence[str]) -> tuple[str, str] | None:
+    """Return what the names of images, and of what belongs to them, have at their ends; None if the first names do not fit."""
+    few = [stems[:FEW] for stems in (images, others)]
+    ends = [{match[0] if (match := _WORD_AT_END.search(stem)) else "" for stem in stems} for stems in few]
+    for of_image, of_other in product(*(dict.fromkeys(["", *(end if len(end) == 1 else ())]) for end in ends)):
+        expected = [stem.removesuffix(of_other) + of_image for stem in few[1]]
+        if of_image not in known and 10 * len(known.intersection(expected)) >= 9 * len(expected):
+            return literal(of_image), literal(of_other)
     return None
 
 
@@ -154,8 +154,9 @@ def _words_apart(stems: Sequence[str]) -> Iterator[tuple[str, str]]:
         for stem, match in ((stem, regex.search(stem)) for stem in stems):
             if match is not None and len(match[0]) < len(stem):
                 words.setdefault(match[0], set()).add(stem[: match.start()] + stem[match.end() :])
-        for one, other in permutations(words, 2):
-            if other and 3 * len(words[other]) >= len(stems) and words[other] <= words[one]:
+        frequent = [word for word, rests in words.items() if 3 * len(rests) >= len(stems)]
+        for one, other in permutations(frequent, 2):
+            if other and words[other] <= words[one]:
                 yield spell.format(literal(one)), spell.format(literal(other))
 
 

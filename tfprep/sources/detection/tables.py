@@ -19,7 +19,7 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.annotated import image_place
-from tfprep.sources.detection.files import FEW, Files, below, by_form, split_form, split_words
+from tfprep.sources.detection.files import FEW, Files, below, by_form, is_test, split_form, split_words
 from tfprep.sources.patterns import Template, image_suffix, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
@@ -126,10 +126,8 @@ def _head(files: Files, path: str) -> _Head:
                 found.setdefault(below("**" if place == "**" else literal(place), f"{hole}{suffix}"), are_files)
         unknown = column not in found and f"{{{column}}}" not in str(found)
         if unknown and are_files and files.images and "mask" not in column.lower():
-            lost = [name for name in names if name.rpartition("/")[2] not in files.image_names] or names
             raise SourceError(
-                f"{path}: no folder holds {len(lost)} of the first {len(names)} images that {column!r} names: "
-                f"{', '.join(lost[:5])}; take their rows out, or write the recipe by hand: a build rejects them by name"
+                f"{path}: no folder holds the images that {column!r} names, such as {', '.join(names[:3])}"
             )
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
@@ -138,8 +136,12 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
     """Yield the source of the tables of one pattern, or one for each column that may be the label."""
     named = [head for head in heads if head.image]
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
-    kept = [one for one in named if set(head.columns) <= set(one.columns)]
+    needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.of_image} or set(head.columns)
+    kept = [one for one in named if needed <= set(one.columns)]
     others = [one for one in heads if one not in kept]
+    strange = [
+        f"{one.path} names images, and has other columns" for one in others if one.image and not is_test(one.path)
+    ]
     images = {one.image for one in kept}
     if len(images) > 1:
         images = {split_form(one, True) for one in images}
@@ -168,7 +170,7 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
     ):
         folds = [f"{head.path}: the column {c!r} may say the splits, and this recipe draws new ones" for c in of_split]
         drawn = folds if source.splits in (FRACTIONS, BY_CLASS) else []
-        yield Proposal("table", source, declared, tuple(checks), (*doubts, *drawn), unlabeled)
+        yield Proposal("table", source, declared, tuple(checks), (*doubts, *drawn, *strange), unlabeled)
 
 
 def _sources(
