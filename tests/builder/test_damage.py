@@ -13,6 +13,7 @@ from tfprep.builder import BuildOptions, build
 from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError
+from tfprep.storage.local import whole_folder
 
 TINY = """
 from tfprep import Recipe, codecs, sources
@@ -103,6 +104,16 @@ def test_a_dataset_without_the_notes_of_its_build_or_its_pointer(copy):
     shutil.rmtree(copy / "out/.tfprep")
     (copy / "out/tfprep.json").unlink()
     assert fix(copy).built_shards == 3
+    assert published(copy) == whole
+
+
+def test_an_export_inside_of_the_dataset_does_not_stop_builds(copy):
+    """Its folder, which a killed export leaves too, is not a file of the build."""
+    whole = published(copy)
+    with whole_folder(copy / "out/exported") as folder:
+        (folder / "data.tar").write_bytes(b"1")
+        fix(copy)
+    assert (copy / "out/exported/data.tar").read_bytes() == b"1"
     assert published(copy) == whole
 
 

@@ -248,6 +248,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, word: str = "*") -> None:
-    """Remove the temporary files of processes that were killed while they wrote; `word` as in `temporary_path`."""
+    """Remove the temporary files of processes that were killed while they wrote; `word` as in `temporary_path`.
+
+    A folder stays: that of an export, which may be running, and which the next export to the same place removes.
+    """
     for path in folder.glob(f".*.{word}.tmp"):
-        path.unlink(missing_ok=True)
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
