@@ -82,6 +82,28 @@ def test_a_batch_sampler_of_a_fold_numbers_its_samples(data):
             )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"where": "label in ('cat', 'owl')"},
+        {"where": "label != 'dog'", "hosts": (1, 2)},
+        {"weights": {"cat": 3, "dog": 1, "owl": 0}},
+        {"where": "label != 'cat'", "weights": {"dog": 1, "owl": 4}},
+    ],
+)
+def test_a_batch_sampler_knows_the_names_of_classes(data, options):
+    """Also in another process; the numbers are of all samples of the split."""
+    pytest.importorskip("tensorflow")
+    samples = data.random_access("train", variant="all", fields=["key", "variant", "label"])
+    batches = data.batch_sampler("train", 8, seed=2, **options)
+    for sampler in (batches, pickle.loads(pickle.dumps(batches))):
+        seen = [sample for numbers in sampler for sample in samples.__getitems__(numbers)]
+        loader = data.loader("train", 8, seed=2, fields=["key", "variant", "label"], **options)
+        expected = [row for batch in loader.as_numpy_iterator() for row in zip(*batch.values(), strict=True)]
+        assert [tuple(sample.values()) for sample in seen] == [(key.decode(), *rest) for key, *rest in expected]
+        assert expected
+
+
 def test_the_state_of_an_iterator_of_a_batch_sampler(data):
     """The states of the sampler itself are in test_state.py."""
     batches = data.batch_sampler("train", 8, seed=4)

@@ -138,6 +138,20 @@ class Dataset:
             for half, part in codec.parts(spec).items()
         }
 
+    @property
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """The class names by field."""
+        return self.manifest.classes
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The class names of the label, or else of the mask; empty where there are none."""
+        for kind in ("label", "mask"):
+            for name, spec in self.fields.items():
+                if spec.kind == kind and name in self.classes:
+                    return self.classes[name]
+        return ()
+
     def fields_of(self, split: str, variant: int = 0) -> Mapping[str, FieldSpec]:
         """The fields that a variant of a split has: added ones may be those of other splits, or of the first variants."""
         groups = [one for one in self.manifest.groups.values() if variant >= one.variants.get(split, 0)]

@@ -48,7 +48,6 @@ class Subset:
     """Samples that a loader reads: a split, a fold of one, or a mix. `options` are the fields of `LoaderOptions`."""
 
     sources: tuple[SplitRows, ...]
-    class_names: Sequence[str]
 
     def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
@@ -90,7 +89,7 @@ class Subset:
         """The samples by number (see `Data.random_access`)."""
         from tfprep.load.random_access import RandomAccess
 
-        return RandomAccess.of(self.sources, self.class_names, **options)
+        return RandomAccess.of(self.sources, **options)
 
     def batch_sampler(self, batch_size: int = 32, **options: Unpack[OrderKeywords]) -> BatchSampler:
         """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
@@ -104,7 +103,7 @@ class Subset:
 
     def pipeline(self, options: LoaderOptions) -> Pipeline:
         """The pipeline that all these loaders are made of."""
-        return Pipeline(self.sources, options, self.class_names)
+        return Pipeline(self.sources, options)
 
     def __len__(self) -> int:
         """The number of samples; the variants of a sample count as one."""
@@ -308,7 +307,7 @@ class Data(SplitLoaders, Dataset):
     def subset(self, split: str = "train") -> Subset:
         """All samples of a split."""
         self.split(split)
-        return Subset((SplitRows(self, split),), self.class_names)
+        return Subset((SplitRows(self, split),))
 
     def folds(
         self,
@@ -352,7 +351,7 @@ class Data(SplitLoaders, Dataset):
 
         def part(chosen: Any, *, training: bool) -> Subset:
             rows = np.flatnonzero(chosen).astype(np.int64)
-            return Subset((SplitRows(self, split, rows, training=training),), self.class_names)
+            return Subset((SplitRows(self, split, rows, training=training),))
 
         return [(part(fold != at, training=True), part(fold == at, training=False)) for at in range(count)]
 
@@ -451,20 +450,6 @@ class Data(SplitLoaders, Dataset):
         mean, std = mean_and_std(names, self.fields, self.manifest.statistics)
         return keras.layers.Normalization(mean=list(mean), variance=[value**2 for value in std])
 
-    @property
-    def classes(self) -> Mapping[str, Sequence[str]]:
-        """The class names by field."""
-        return self.manifest.classes
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The class names of the label, or else of the mask; empty where there are none."""
-        for kind in ("label", "mask"):
-            for name, spec in self.fields.items():
-                if spec.kind == kind and name in self.classes:
-                    return self.classes[name]
-        return ()
-
     def _values(self, split: str, name: str) -> list[Any]:
         """The values of a column of the index, or of a stored number or text: one for each sample."""
         index = self.index(split, 0, [name])
@@ -489,8 +474,7 @@ class Mix(SplitLoaders):
             if len(part.sources) > 1:
                 raise LoaderError("a mix of a mix: name all its datasets in one")
             sources.append(replace(part.sources[0], share=float(share)))
-        first = next(iter(self.shares))
-        return Subset(tuple(sources), first.class_names)
+        return Subset(tuple(sources))
 
 
 def mix(shares: Mapping[Data | Subset, float]) -> Mix:

@@ -84,21 +84,21 @@ class Pipeline:
         made_in: The process that made it: in a fork of that, its threads and worker processes are not there.
     """
 
-    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         self.made_in = self._process = os.getpid()
         self._shared: SharedMemory | None = None
-        plan = plan_loader(sources, options, class_names)
+        plan = plan_loader(sources, options)
         if plan.workers.processes:
             try:
                 self._shared = SharedMemory()
             except LoaderError as error:  # with "auto", threads read where this process may not map it
                 if options.workers == "processes":
                     raise
-                plan = plan_loader(sources, options, class_names, obstacle=str(error))
+                plan = plan_loader(sources, options, obstacle=str(error))
         if options.host.count > 1:
             _warn_of_versions(sources)
         self.plan, self.start_step = plan, first_step(plan)
-        self.sources, self.options, self.class_names = plan.sources, plan.options, plan.class_names
+        self.sources, self.options = plan.sources, plan.options
         self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
         self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
         self._identities: list[FileIdentity | None] = []
@@ -137,13 +137,13 @@ class Pipeline:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process opens files and starts threads of its own."""
-        return Pipeline, (self.sources, self.options, self.class_names)
+        return Pipeline, (self.sources, self.options)
 
     def on_host(self, hosts: tuple[int, int] | None) -> Pipeline:
         """This pipeline; where the option `hosts` says nothing, that of this host's part of every batch (None: a single host)."""
         if hosts is None or self.options.hosts is not None:
             return self
-        return Pipeline(self.sources, replace(self.options, hosts=hosts), self.class_names)
+        return Pipeline(self.sources, replace(self.options, hosts=hosts))
 
     # --- what it is -------------------------------------------------------------------------------------------------
 

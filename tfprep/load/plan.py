@@ -57,13 +57,11 @@ class LoaderPlan:
     Attributes:
         sources: The samples.
         options: The options, with `training` decided.
-        class_names: The names that may stand for a label's numbers.
         obstacle: A reason against worker processes, in words, that only an attempt shows.
     """
 
     sources: tuple[SplitRows, ...]
     options: LoaderOptions
-    class_names: tuple[str, ...] = ()
     obstacle: str = ""
 
     # --- what is delivered, in which order -------------------------------------------------------------------------------
@@ -246,7 +244,8 @@ class LoaderPlan:
         shares = [source.share for source in sources if source.share is not None] or None
         if "label" in columns_of(options):
             check_class_names(sources, {source.label for source in sources if source.label is not None})
-        selection, buckets = select(table, options, self.class_names, table_rows(sources, table), shares), None
+        class_names, rows = sources[0].dataset.class_names, table_rows(sources, table)
+        selection, buckets = select(table, options, class_names, rows, shares), None
         if options.bucket is not None:
             selection, sizes = in_buckets(table, selection, options.bucket)
             times = sources[0].variants if options.variants == "all" else 1
@@ -411,9 +410,7 @@ class LoaderPlan:
         return any(is_remote(path) for path in self.files)
 
 
-def plan_loader(
-    sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = (), obstacle: str = ""
-) -> LoaderPlan:
+def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions, obstacle: str = "") -> LoaderPlan:
     """Plan the loader of these samples under these options.
 
     Raises:
@@ -422,7 +419,7 @@ def plan_loader(
     """
     if options.training is None:
         options = replace(options, training=is_training(sources))
-    plan = LoaderPlan(tuple(sources), options, tuple(class_names), obstacle)
+    plan = LoaderPlan(tuple(sources), options, obstacle)
     with suppress(LoaderError):  # which is one of states alone
         _ = plan.op_texts  # before an op runs: what it keeps from then on is no option
     _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now

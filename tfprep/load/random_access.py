@@ -57,9 +57,9 @@ class RandomAccess:
     pickle, opens the files anew. The arrays of samples that are read together share memory: copy what you keep of a few.
     """
 
-    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions, class_names: Sequence[str] = ()) -> None:
+    def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         """`options.variants` is a number or "all"."""
-        self._pipeline = Pipeline(sources, options, class_names)
+        self._pipeline = Pipeline(sources, options)
         self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
         self._single = BatchSlots(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
@@ -68,7 +68,6 @@ class RandomAccess:
     def of(
         cls,
         sources: Sequence[SplitRows],
-        class_names: Sequence[str],
         *,
         fields: Sequence[str] | None = None,
         variant: VariantOrAll = 0,
@@ -87,10 +86,10 @@ class RandomAccess:
             1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=still,
             on_bad=on_bad, verify=verify, cache=False, workers="threads",
         )  # fmt: skip
-        return cls([replace(source, share=None) for source in sources], options, class_names)
+        return cls([replace(source, share=None) for source in sources], options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RandomAccess, (self._pipeline.sources, self._pipeline.options, self._pipeline.class_names)
+        return RandomAccess, (self._pipeline.sources, self._pipeline.options)
 
     def __len__(self) -> int:
         return self._samples * self._pipeline.schedule.times
