@@ -3,9 +3,10 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -72,6 +73,47 @@ def test_the_wait_ends_at_once(data, kind, gate):
         with pytest.raises(KeyboardInterrupt):
             next(waiting)
         gate.set()
+
+
+class InterruptAt:
+    """A profiler that raises what Ctrl-C raises, at the given number of calls of the modules that deliver batches."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, frame, event, argument):
+        if event in ("c_return", "return") and Path(frame.f_code.co_filename).name in (
+            "loader.py",
+            "prefetch.py",
+            "threads.py",
+        ):
+            self.number -= 1
+            if not self.number:
+                raise KeyboardInterrupt
+
+
+def test_control_c_at_any_call_loses_no_place(data):
+    """Also where a pass is started: the batch that comes next is the one that the state names."""
+    options = {**OPTIONS, "prefetch": 2, "timeout_s": 20}
+    expected = [batch["pose"] for batch in batches(data, 8, batch_size=5, **options)]
+    number, kept = 1, []  # the end of a loader in another round would hide an interrupt
+    while True:
+        kept.append(loader := data.numpy_loader("train", 5, **options))
+        waiting, seen, at = iter(loader.repeat()), 0, InterruptAt(number)
+        sys.setprofile(at)
+        try:
+            while seen < 3:
+                with suppress(KeyboardInterrupt):
+                    next(waiting)
+                    seen += 1
+        finally:
+            sys.setprofile(None)
+        assert np.array_equal(next(waiting)["pose"], expected[loader.state_dict()["step"] - 1]), number
+        loader.close()
+        if at.number > 0:
+            break
+        number += 7
+    assert number > 100
 
 
 @pytest.fixture

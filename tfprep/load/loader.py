@@ -129,7 +129,8 @@ class Pass(Iterator[Any]):
                 raise StopIteration
             try:
                 prefetcher = self._prefetcher
-                if prefetcher is None or prefetcher.step != step:  # Ctrl-C came while a batch was converted
+                if prefetcher is None or prefetcher.step != step or prefetcher.interrupted:
+                    self.close()  # Ctrl-C came while it was started, or after it delivered the batch
                     prefetcher = self._prefetcher = self._opened(step)
                 element = self._convert(prefetcher.next())
             except Exception as error:

@@ -73,6 +73,8 @@ class Prefetcher:
         self._is_planning = False
         self._failure: BaseException | None = None  # of planning: no more batches are opened
         self._started = False
+        self.interrupted = False
+        """Whether Ctrl-C came while it was started, so that parts of it are missing."""
         self._cancelled = False
         self._ahead = pipeline.fetch_ahead(first)
         pipeline.note(self)
@@ -103,8 +105,8 @@ class Prefetcher:
         if self._ahead is not None:
             self._ahead.delivered(filling.step)
         with self._lock:
+            self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
             self._window.popleft()
-            self.step += 1
             self._advance()
         return batch
 
@@ -154,7 +156,7 @@ class Prefetcher:
     # --- the consumer's side --------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._started = True
+        self._started = self.interrupted = True
         self._pipeline.start_threads()
         if self._ahead is not None:
             self._ahead.start()
@@ -164,6 +166,7 @@ class Prefetcher:
             self._failure = error
         with self._lock:
             self._advance()
+        self.interrupted = False
 
     def _wait(self, filling: Filling) -> None:
         counts, timeout_s = self._pipeline.counts, self._pipeline.options.timeout_s
