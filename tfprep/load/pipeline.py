@@ -388,7 +388,7 @@ def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for. Batches and the cache lie in `memory`."""
-    filled = {part.output.name for part in plan.parts} | {cast.output.name for cast in plan.casts}
+    filled = {part.output.name for part in (*plan.parts, *plan.placed)} | {cast.output.name for cast in plan.casts}
     ours = [output for output in plan.batch_outputs if output.name in filled]
     cache = None
     if (cached := assembler.cached_arrays) is not None:

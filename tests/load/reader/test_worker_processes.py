@@ -20,9 +20,9 @@ import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
-from tests.load.batches import batches, check_same, overwrite, stages
+from tests.load.batches import batches, check_same, overwrite, stages, view
 from tests.waiting import wait_until
-from tfprep import augment, codecs
+from tfprep import augment, codecs, derive
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load.reader.worker_pool import ENTRY
 from tfprep.load.slots import MappedMemory, SharedMemory
@@ -125,6 +125,14 @@ CASES = {
     },
     "cut, with text": {
         "fields": ["image", "caption"], "cache": False, **stages([augment.Flip(), augment.Crop(20, 25)]), "prefetch": 4,
+    },
+    "derived at load": {
+        "fields": ["image", "distance", "caption"], "derive": {"distance": derive.Distance(target=1)}, "cache": False,
+        "geometry": [augment.RandomResizedCrop(20, 20)],
+    },
+    "views": {
+        "fields": ["image", "label"], "cache": False,
+        "views": {name: view(2, [augment.RandomResizedCrop(size, size)]) for name, size in (("global", 20), ("local", 9))},
     },
     "cut and cast": {
         "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": False,
@@ -556,6 +564,22 @@ def test_the_memory_of_a_process_is_what_the_budget_counts(data):
             maps = [part for part in worker.memory_maps() if "memfd:tfprep" in part.path]
             shared = sum(part.private_clean + part.private_dirty for part in maps)
             assert worker.memory_full_info().uss - shared < PROCESS_BYTES
+
+
+def without_its_module(sample, draws):
+    import a_module_that_no_worker_has
+
+    return a_module_that_no_worker_has.moved(sample)
+
+
+def test_an_error_that_is_no_bad_record_comes_back_from_a_process(data):
+    options = {"fields": ["image", "caption"], "geometry": [augment.Custom(without_its_module), augment.Resize(20, 20)]}
+    with stream(data, **options) as loader:
+        loader.pipeline.start_threads()
+        wait_until(lambda: loader.report()["workers"]["started"])
+        with pytest.raises(LoaderError, match="a_module_that_no_worker_has"):
+            next(iter(loader))
+        assert not loader.report()["workers"]["deaths"]
 
 
 def test_the_memory_of_dropped_batches_goes_back_to_the_system(data):

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +57,7 @@ class Outcome(NamedTuple):
     """Any other answer: rows that cannot be read, the values that are sent by output and row, an error, and the same counts."""
 
     unread: Sequence[UnreadRow] = ()
-    values: Mapping[str, Mapping[int, Any]] = MappingProxyType({})
+    values: Mapping[str, Mapping[int, Any]] = {}  # can be sent, unlike a MappingProxyType
     error: BaseException | None = None
     counts: tuple[int, float, float, float] = (0, 0.0, 0.0, 0.0)
 
