@@ -3,6 +3,7 @@
 import gc
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
@@ -114,6 +115,14 @@ def test_many_iterators_of_which_most_are_dropped(data):
     for _ in range(6):
         check_same(expected[:4], list(train.take(4)))
     check_same(expected, seen + list(left))
+
+
+def test_threads_that_read_a_loader_at_once(data):
+    """One waits for its first batch while others take many: it is not taken for an iterator that was dropped."""
+    options = {"fields": ["label"], "workers": "threads", "threads": 2, "prefetch": 64}
+    train = data.loader("train", 2, **options).repeat().take(150)
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda _: sum(1 for _ in train), range(6))) == [150] * 6
 
 
 def test_a_loader_of_a_chain_lives_as_long_as_the_chain(data):

@@ -16,6 +16,7 @@ import ctypes
 import itertools
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -207,6 +208,7 @@ class _Passes:
         self.pipeline, self.progress, self.epochs = loader.pipeline, loader.progress, loader._epochs
         self.number, self._asks = next(_numbers), 0
         self._passes: dict[int, Pass] = {}
+        self._lock = threading.Lock()
         self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
         outputs = self.pipeline.outputs
         self.names = tf.nest.flatten(outputs.pack({output.name: output.name for output in outputs.outputs}))
@@ -235,13 +237,15 @@ class _Passes:
 
     def arrays(self, number: int) -> Sequence[Any]:
         """The arrays of the next batch of a pass."""
-        self._asks += 1
-        self._asked[number] = self._asks
-        for other, asked in list(self._asked.items()):
-            if self._asks - asked > KEPT_ASKS:
+        with self._lock:
+            self._asks += 1
+            self._asked.pop(number, None)  # a pass that waits for a batch is in use
+            for other in [other for other, asked in self._asked.items() if self._asks - asked > KEPT_ASKS]:
                 del self._asked[other]
                 self._passes[other].close()
         arrays: Sequence[Any] = next(self._passes[number])
+        with self._lock:
+            self._asked[number] = self._asks
         return arrays
 
     def eager_element(self, batch: Batch) -> Any:
