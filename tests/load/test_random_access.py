@@ -13,7 +13,7 @@ import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
-from tests.load.batches import overwrite
+from tests.load.batches import check_same, overwrite
 from tfprep import augment
 from tfprep.errors import DatasetError, LoaderError, RecordError
 
@@ -249,3 +249,10 @@ def test_the_current_folder_changes_after_a_dataset_was_opened(photos, monkeypat
     assert len(data.random_access("train")[3]) == len(data.fields)
     with closing(data.numpy_loader("train", 8, workers="threads", cache=False)) as loader:
         assert len(list(loader)) == len(loader)
+
+
+def test_sizes_by_epoch_are_the_last_one(data):
+    growing = [augment.RandomResizedCrop(sizes={0: 12, 2: (16, 20)})]
+    sample = data.random_access("train", fields=["image"], geometry=growing)[3]
+    still = data.numpy_loader("train", 1, training=False, fields=["image"], geometry=growing)
+    check_same(still[3]["image"][0], sample["image"])

@@ -104,7 +104,8 @@ class Unaugmented:
         return effects_of(self.op)
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        return self.op(size, None)
+        op: GeometryOp = [self.op, *_by_epoch(self.op).values()][-1]  # of sizes by epoch the last one, as in evaluation
+        return op(size, None)
 
 
 @dataclass(frozen=True)
