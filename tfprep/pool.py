@@ -5,9 +5,10 @@ an argument, and returns a callable of (task, mark). A task consists of numbered
 item, and `mark(NO_ITEM)` when it goes on without one.
 
 When a process ends or an item takes too long, its tasks are run again in another process, item by item: each item is announced
-before it begins, and no other task runs beside. An item that ends its process at two announced tries, or takes too long at one,
-is lost: the task is run without it (`Mark.lost`). Its second try comes first in its process (`Mark.first`): neither memory that
-other items have broken nor a signal from outside, which hits another item each time, costs an item.
+before it begins, and no other task runs beside. An item that ends its process at two announced tries (three if SIGKILL or SIGTERM
+killed it), or takes too long at one, is lost: the task is run without it (`Mark.lost`). Its second try comes first in its process
+(`Mark.first`): neither memory that other items have broken nor a signal from outside, which hits another item each time, costs an
+item.
 
 A worker is a fresh `python -m tfprep.pool`: it inherits no threads and no locks, as a forked process would, and a script that
 starts it needs no `if __name__ == "__main__"`. It never imports TensorFlow by itself. Messages go to its standard input and come
@@ -69,8 +70,10 @@ _GRACE_S = 5.0
 """Time that a process may take to exit after its output has ended, before it is killed."""
 _ANNOUNCE_S = 0.2
 """Least time between two announced items of a task in its first run."""
-_MOST_TRIES = 2
-"""An item is lost when it has ended its process at this many announced tries."""
+_MOST_TRIES, _MOST_KILLED = 2, 3
+"""An item is lost when it has ended its process at this number of announced tries; the second for signals of `_FROM_OUTSIDE`."""
+_FROM_OUTSIDE = "SIGKILL", "SIGTERM"
+"""Signals that may come from outside, also twice at the item that is tried first."""
 _MOST_BETWEEN = 3
 """Give up after more deaths than these while a task was run again and was at no item."""
 MOST_DEATHS = 5
@@ -558,7 +561,7 @@ class Pool:
                     self._hand_out()
                 yield Done(task, body if kind == _CONTENT else pickle.loads(body))
 
-    def _replace(self, process: _Process, reason: str, most_tries: int = _MOST_TRIES) -> Iterator[Event]:
+    def _replace(self, process: _Process, reason: str, most_tries: int | None = None) -> Iterator[Event]:
         """Replace a process that has ended, and run its tasks again."""
         self._selector.unregister(process.output)
         tasks = list(process.tasks.values())
@@ -568,6 +571,7 @@ class Pool:
         if self._stopping:
             return
         self.deaths.append(f"{process.name} {ending if ending.startswith('ended') else f'was {ending}'}")
+        most_tries = most_tries or (_MOST_KILLED if any(name in ending for name in _FROM_OUTSIDE) else _MOST_TRIES)
         at = tasks[0] if tasks and tasks[0].careful else None
         if tail:
             yield Output(tasks[0] if tasks else None, at.item if at else None, tail)

@@ -56,7 +56,7 @@ def key_of(number: int) -> str:
 CRASHES = {
     "ctypes.string_at(0)": ("its process was killed by SIGSEGV (a crash in native code)", 3),
     "os._exit(7)": ("its process was ended with exit status 7", 3),
-    "os.kill(os.getpid(), signal.SIGKILL)": ("its process was killed by SIGKILL (out of memory?)", 3),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("its process was killed by SIGKILL (out of memory?)", 4),
     "ctypes.PyDLL(None).usleep(60_000_000)": (f"no end after {TIMEOUT_S} s; its process was killed", 2),
 }
 """Crashes, and a function that keeps the lock of the interpreter; their reasons and the numbers of tries."""
