@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -160,6 +161,14 @@ def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
     assert open_version(out, 2).path == out / "v0002"
     with pytest.raises(DatasetError, match="has no version 9; it has 1, 2, 3"):
         tfprep.open(out, version=9)
+
+
+def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_path):
+    publish(0)
+    shutil.copytree(tmp_path / "out/v0001", tmp_path / "copy/v0001")
+    with pytest.raises(DatasetError, match=r"nothing says which is current; open one of them, such as .*copy/v0001"):
+        tfprep.open(tmp_path / "copy")
+    assert tfprep.open(tmp_path / "copy/v0001").path == tmp_path / "copy/v0001"
 
 
 def test_unchanged_files_are_shared_and_nothing_is_written_in_place(publish, tmp_path):

@@ -177,6 +177,8 @@ def _why_not(root: Path) -> str:
         return "the folder does not exist; `tfprep build RECIPE --out FOLDER` makes one"
     if (root / PRIVATE).is_dir():
         return "a build has begun here and not finished; run the same command again and it continues"
+    if numbers := version_numbers(root):
+        return f"it has versions and nothing says which is current; open one of them, such as {version_folder(root, numbers[-1])}"
     return "it is not a dataset built by tfprep; `tfprep index` makes one of TFRecords that another tool wrote"
 
 
