@@ -61,6 +61,24 @@ def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data, make_model
     _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 12)))
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="Keras takes a DataLoader as it is on PyTorch")
+@pytest.mark.parametrize("built", [True, False])
+def test_fit_over_a_data_loader_of_pytorch_begins_with_the_first_epoch(data, make_model, weights, built):
+    """Keras looks at a batch of its own before it trains, and each `iter` of a DataLoader is one of the loader."""
+    import torch
+
+    class SetWeights(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs=None):
+            self.model.set_weights(weights)
+
+    model, around = (
+        make_model(built),
+        torch.utils.data.DataLoader(data.torch_loader("train", 8, **OPTIONS), batch_size=None),
+    )
+    model.fit(around, epochs=3, shuffle=False, verbose=0, callbacks=[SetWeights()])
+    _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 18)))
+
+
 def test_a_run_continues_at_its_step(data, make_model):
     """Two epochs and half of another, then a new loader and the rest: the same training as without the break."""
     whole = make_model()
