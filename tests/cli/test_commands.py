@@ -439,3 +439,9 @@ def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path, c
     command = [sys.executable, "-m", "tfprep", "build", str(recipe), "--data", str(photos), "--out", str(out)]
     subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], check=True)
     assert tfprep.open(out).split("train").samples == 30
+
+
+def test_show_of_raw_photos_names_init(tmp_path, run):
+    status, _, err = run("show", write_photos(tmp_path / "raw", 2))
+    assert status == 1
+    assert "`tfprep init` writes a recipe for raw images" in err

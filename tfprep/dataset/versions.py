@@ -179,7 +179,8 @@ def _why_not(root: Path) -> str:
         return "a build has begun here and not finished; run the same command again and it continues"
     if numbers := version_numbers(root):
         return f"it has versions and nothing says which is current; open one of them, such as {version_folder(root, numbers[-1])}"
-    return "it is not a dataset built by tfprep; `tfprep index` makes one of TFRecords that another tool wrote"
+    index = "`tfprep index` makes one of TFRecords that another tool wrote"
+    return f"it is not a dataset built by tfprep; {index}, and `tfprep init` writes a recipe for raw images"
 
 
 # --- holding --------------------------------------------------------------------------------------------------------------
