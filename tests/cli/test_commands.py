@@ -445,3 +445,19 @@ def test_show_of_raw_photos_names_init(tmp_path, run):
     status, _, err = run("show", write_photos(tmp_path / "raw", 2))
     assert status == 1
     assert "`tfprep init` writes a recipe for raw images" in err
+
+
+@pytest.mark.parametrize("turned", [0, 3])
+def test_init_counts_turned_images(tmp_path, run, turned):
+    write_photos(tmp_path / "raw", 8)
+    for number, orientation in enumerate([1, 3, 6, 8][: turned + 1]):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for path in (tmp_path / "raw").glob(f"*/{number}.png"):
+            Image.open(path).save(path.with_suffix(".jpg"), exif=exif)
+            path.unlink()
+    status, out, _ = run("init", tmp_path / "raw", "--out", tmp_path / "recipe.py")
+    assert status == 0
+    assert [line.strip() for line in out.splitlines() if "EXIF" in line] == ["turned by EXIF, 8 opened: 3"] * (
+        turned > 0
+    )

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Kind, Size
-from tfprep.images import decode_mask, decode_pixels, image_size, is_dicom, is_jpeg, pixels_size
+from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
 from tfprep.sources.detection.files import split_words
 from tfprep.sources.raw import parse_reference
@@ -45,6 +45,7 @@ class Facts:
         split_words: Number of image paths by the words in them that name splits.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
         sizes, forms: (height, width) of these images; their number by dtype and channels, such as "uint16 [H, W, 1]".
+        turned: How many of these images are turned by their EXIF orientation.
         drawn: Path of each of these images, and whether it has few colors, as masks have.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
         other_size: How many of these masks have another size than their image.
@@ -63,6 +64,7 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
     forms: Counter[str] = field(default_factory=Counter)
+    turned: int = 0
     drawn: dict[str, bool] = field(default_factory=dict)
     mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     most_numbers: int = 0
@@ -95,6 +97,7 @@ class Facts:
             *([f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []),
             *([f"further fields: {', '.join(others)}"] if others else []),
             *([f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []),
+            *([f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []),
             *([f"image dtype and channels: {_counted(self.forms)}"] if self.not_plain else []),
         ]
         for name, numbers in self.mask_numbers.items():  # (0, 1, 2, 255) as "0-2, 255"
@@ -153,6 +156,7 @@ def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: l
             if "image" in raw:
                 form, size, facts.drawn[entry.files[0]] = image_form(raw["image"])
                 facts.forms[form] += 1
+                facts.turned += file_orientation(raw["image"], 0) > 1
             facts.sizes += [] if size is None else [size]
             decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
             if "image" not in raw and image:
