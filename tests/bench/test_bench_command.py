@@ -84,7 +84,7 @@ def test_a_shard_cut_short(copy, capfd):
     for path in records_of(copy):
         os.truncate(path, path.stat().st_size // 2)
     assert status_of("bench", str(copy), *QUICK) == 1
-    assert re.search(r"holds \d+ bytes, tfprep\.json says \d+; copy the file again", capfd.readouterr().err)
+    assert re.search(r"holds \d+ bytes, manifest\.json says \d+; copy the file again", capfd.readouterr().err)
 
 
 def test_a_split_without_samples(raw_data, monkeypatch):

@@ -145,14 +145,17 @@ def test_a_mix_follows_the_strictest_of_its_datasets(plain):
 
 
 def test_a_run_does_not_resume_with_the_values_of_another_model(site):
-    state = json.loads(json.dumps(tfprep.open(site.out).numpy_loader("train", 4, seed=1).state_dict(step=3)))
+    before = tfprep.open(site.out)
+    state = json.loads(json.dumps(before.numpy_loader("train", 4, seed=1).state_dict(step=3)))
+    of_images = before.numpy_loader("train", 4, seed=1, fields=["image"]).state_dict(step=3)
     add_fields(site.out, site.define(weight="3.0"), replace=True)
     data = tfprep.open(site.out)
     with pytest.raises(LoaderError, match=r"its added is .* computed again meanwhile, by another model"):
         data.numpy_loader("train", 4, seed=1).load_state_dict(state)
+    damaged = state | {"identity": state["identity"] | {"added": 5}}
     with pytest.raises(LoaderError, match="its added is 5"):
-        data.numpy_loader("train", 4, seed=1).load_state_dict(state | {"added": 5})
-    data.numpy_loader("train", 4, seed=1, fields=["image"]).load_state_dict(state)
+        data.numpy_loader("train", 4, seed=1).load_state_dict(damaged)
+    data.numpy_loader("train", 4, seed=1, fields=["image"]).load_state_dict(of_images)
     add_fields(site.out, site.define(), replace=True)
     tfprep.open(site.out).numpy_loader("train", 4, seed=1).load_state_dict(state)
 

@@ -134,7 +134,7 @@ def test_building_from_s3_makes_the_bytes_of_a_local_build_and_notices_changes(s
     for workers in (2, 0):
         tfprep.build(recipe, tmp_path / f"out{workers}", url, options=BuildOptions(workers=workers))
         for path in (tmp_path / "local").glob("current/*.tfrecord-*"):
-            assert path.read_bytes() == (tmp_path / f"out{workers}" / path.name).read_bytes(), path.name
+            assert path.read_bytes() == (tmp_path / f"out{workers}" / "current" / path.name).read_bytes(), path.name
     assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
     # The store's entity tag tells the change of a file from one of the same content.
     open_store(url).write("photos/val/cat/5 ü.png", folder / "photos/val/cat/5 ü.png")

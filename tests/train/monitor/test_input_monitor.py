@@ -44,7 +44,7 @@ def test_a_fast_input_gives_no_warning(tf, dense, slow_step, tmp_path):
     # On a busy machine threads wait for each other, but for far less than a slow input does.
     monitor = train.InputMonitor(tmp_path, every_s=0.1, thresholds=train.Thresholds(wait_share=0.5))
     batch = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(24).map(lambda x, y: (x + 1, y))
-    dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, slow_step(0.03)])
+    dense.fit(batch.prefetch(4), verbose=0, shuffle=False, callbacks=[monitor, slow_step(0.2)])
     assert monitor.warnings == []
     assert monitor.samples[-1].step == 24
     assert sorted(waits.share for waits in _steady(monitor))[len(_steady(monitor)) // 2] < 0.3
