@@ -66,10 +66,11 @@ RANK = """
 import json, sys
 import torch
 import tfprep
+from tfprep import augment
 
 folder, meeting, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.distributed.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
-options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", **stages([augment.MixUp(0.4)]), "seed": 2}
+options = {"inputs": {"key": "key", "clicks": "clicks"}, "targets": "label", "mix": [augment.MixUp(0.4)], "seed": 2}
 loader = tfprep.open(folder).torch_loader("train", 6, **options)
 batches = iter(torch.utils.data.DataLoader(loader, batch_size=None))
 seen = []
