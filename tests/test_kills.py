@@ -217,7 +217,7 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
     shutil.copytree(before, site, symlinks=True)
     if command == "add-fields":
         subprocess.run(
-            [sys.executable, "-m", "tfprep", "remove-fields", tmp_path / "site.before/out", "score"], check=True
+            [sys.executable, "-m", "tfprep", "fields", "remove", tmp_path / "site.before/out", "score"], check=True
         )
     if command == "index":
         shutil.copy(site / "foreign/0.tfrecord", tmp_path / "site.before/foreign/2.tfrecord")
