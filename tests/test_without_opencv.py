@@ -99,7 +99,7 @@ diff {0} {0}
 check {0}
 export {0} --out {1} --to folder
 export {0} --out {2} --to parquet
-init {3} --out {4}
+init {3} --ignore depth/* --out {4}
 """
 EACH = """
 from tfprep.cli import main

@@ -75,7 +75,7 @@ def test_a_forked_process_fails_at_once(s3, photos):
     data, fork = open_dataset(s3.copy(photos.path)), multiprocessing.get_context("fork")
     loader = tfprep.open(data.path).numpy_loader("train", 4)
     of_store = "forked from one that has used URLs; start processes with the method 'spawn'"
-    of_loader = "this loader belongs to the process that forked this one"
+    of_loader = "the passes of this loader belong to the process that forked this one"
     for read, text in (
         (lambda: next(data.samples("train")), of_store),
         (lambda: next(iter(loader)), of_loader),

@@ -165,7 +165,7 @@ def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
         names = [str(image_file_name(image)) for image, _ in images]
         place = image_place(files, names, path)
         if place is None:
-            raise SourceError(f"{path}: no folder holds the images that it lists, such as {', '.join(names[:3])}")
+            raise without_place(files, names, path, "it lists")
         listed.update(below(place, name) for name in names)
         places.add(split_form(place) if "{split}" in pattern else literal(place))
         first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
@@ -196,6 +196,18 @@ def image_place(files: Files, names: Sequence[str], path: str) -> str | None:
         else:
             return place
     return None
+
+
+def without_place(files: Files, names: Sequence[str], path: str, what: str) -> SourceError:
+    """Return the error for names of images that `image_place` does not find: which are missing beside `path` or at the root."""
+    few = [name.replace("\\", "/") for name in names[:FEW]]
+    places = (path.rpartition("/")[0], "")
+    missing = min(([name for name in few if not files.has(below(place, name))] for place in places), key=len)
+    if len(missing) == len(few):
+        return SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(missing[:3])}")
+    return SourceError(
+        f"{path}: {len(missing)} of the first {len(few)} images that {what} are missing: {', '.join(missing[:3])}"
+    )
 
 
 def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposal:

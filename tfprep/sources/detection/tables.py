@@ -18,7 +18,7 @@ from tfprep.sources.annotations.object_table import box_cells
 from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.annotated import image_place
+from tfprep.sources.detection.annotated import image_place, without_place
 from tfprep.sources.detection.files import FEW, Files, below, by_form, is_test, split_form, split_words
 from tfprep.sources.patterns import Template, image_suffix, literal
 from tfprep.sources.raw import read_raw
@@ -126,9 +126,7 @@ def _head(files: Files, path: str) -> _Head:
                 found.setdefault(below("**" if place == "**" else literal(place), f"{hole}{suffix}"), are_files)
         unknown = column not in found and f"{{{column}}}" not in str(found)
         if unknown and are_files and files.images and "mask" not in column.lower():
-            raise SourceError(
-                f"{path}: no folder holds the images that {column!r} names, such as {', '.join(names[:3])}"
-            )
+            raise without_place(files, names, path, f"{column!r} names")
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
