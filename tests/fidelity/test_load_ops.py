@@ -104,7 +104,7 @@ def test_windows_are_torchvisions(data, scale, ratio):
 
 
 def along(length, start, window, count):
-    """The weights [count, length] of an axis: areas where it shrinks, linear between pixel centers where it grows."""
+    """The weights [count, length] of an axis: areas where it shrinks, linear between the window's pixel centers where it grows."""
     weights = np.zeros((count, length))
     for i in range(count):
         if count <= window:
@@ -112,7 +112,7 @@ def along(length, start, window, count):
             for j in range(length):
                 weights[i, j] = max(0.0, min(j + 1, high) - max(j, low))
         else:
-            center = np.clip(start + (i + 0.5) * window / count - 0.5, 0, length - 1)
+            center = np.clip(start + (i + 0.5) * window / count - 0.5, start, start + window - 1)
             j = min(int(center), length - 2)
             weights[i, j : j + 2] = 1 - (center - j), center - j
     return weights / weights.sum(1, keepdims=True)

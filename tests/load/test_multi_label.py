@@ -8,7 +8,7 @@ import pytest
 
 import tfprep
 from tests.photos import write_photos
-from tfprep import Recipe, codecs, sources
+from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError
 
@@ -116,6 +116,43 @@ def test_statistics_count_every_class_of_an_image(made):
         expected = tuple(sum(tag in tags[key] for key in keys) for tag in TAGS)
         assert data.manifest.class_counts["label"][split] == expected
     assert tuple(data.class_names) == TAGS
+
+
+def mixed_with_the_next(made, **options):
+    """The samples of a training run, those after them in the batch, and both mixed: each as (images, labels)."""
+    data, _ = made
+    options |= {"seed": 4, "fields": ["image", "label"], "remainder": "drop"}
+    plain = data.numpy_loader("train", 8, **{**options, "mix": (), "one_hot": False})
+    for before, after in zip(plain, data.numpy_loader("train", 8, **options), strict=True):
+        others = {name: np.roll(values, -1, axis=0) for name, values in before.items()}
+        for row in range(8):
+            yield [(part["image"][row].astype(int), part["label"][row]) for part in (before, others, after)]
+
+
+def test_multi_hot_labels_are_mixed_as_the_images_are(made):
+    """The weights are found from the pixels."""
+    weights = np.arange(257)[:, None]
+    for (own, first), (other, second), (image, label) in mixed_with_the_next(made, mix=[augment.MixUp(0.4)]):
+        sums = (weights * own.ravel() + (256 - weights) * other.ravel() + 128) // 256
+        (weight,) = np.flatnonzero((sums == image.ravel()).all(axis=1))
+        np.testing.assert_allclose(label, (weight * first + (256 - weight) * second) / 256, atol=1e-6)
+    shares = set()
+    for (own, first), (other, second), (image, label) in mixed_with_the_next(made, mix=[augment.CutMix()]):
+        cut = (image != own).any(axis=2)
+        np.testing.assert_array_equal(image, np.where(cut[..., None], other, own))
+        height, width = (np.ptp(np.flatnonzero(cut.any(axis=axis))) + 1 if cut.any() else 0 for axis in (1, 0))
+        share = 1 - height * width / cut.size
+        np.testing.assert_allclose(label, share * first + (1 - share) * second, atol=1e-6)
+        shares.add(share)
+    assert len(shares) > 10
+
+
+def test_one_hot_leaves_multi_hot_labels_as_they_are(made):
+    for one_hot in (True, len(TAGS)):
+        for (_, first), _, (_, label) in mixed_with_the_next(made, one_hot=one_hot):
+            np.testing.assert_array_equal(label, first)
+    with pytest.raises(LoaderError, match="'label' has a number for each of 4 classes, not of 5"):
+        made[0].numpy_loader("train", 8, fields=["image", "label"], one_hot=5)
 
 
 def test_fit(made):

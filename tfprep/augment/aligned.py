@@ -7,12 +7,13 @@ Each axis of the output is planned separately:
   at either end, and averaged by area (`cv2.INTER_AREA`). The snapped transform replaces the drawn one for every field, so that
   masks, boxes and points follow exactly.
 - An axis that grows, or is shifted by part of a pixel, is interpolated linearly between pixel centers; the outermost half pixel
-  is repeated.
+  is repeated. Where the output shows a window of whole pixels, that is the window's outermost half pixel, as if the window were
+  cut out first: so does torchvision, and OpenCV takes a quarter of the time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
@@ -45,7 +46,7 @@ class Axis:
     the rest is border.
 
     Before it is mirrored (if `flip`), output = `scale` · source + `shift`. `grows` where it is interpolated between pixels
-    instead of snapped.
+    instead of snapped, and is a `window` where the whole output shows just the source pixels `from_` to `to`.
     """
 
     from_: int
@@ -57,6 +58,7 @@ class Axis:
     shift: float
     flip: bool
     grows: bool
+    window: bool = False
 
     @property
     def shrinks(self) -> bool:
@@ -119,6 +121,9 @@ def plan_aligned(transform: Transform, size: Size) -> Aligned | None:
     columns = _axis(xy if transposed else xx, x, width, transform.size[1])
     if rows is None or columns is None:
         return None
+    windows = _as_window(rows, height), _as_window(columns, width)
+    if all(axis.window or not axis.grows for axis in windows):
+        rows, columns = windows
     return Aligned(rows, columns, transposed)
 
 
@@ -174,6 +179,16 @@ def _linear(scale: float, shift: float, size: int, length: int, flip: bool) -> A
     from_ = max(0, floor((out_from - shift) / scale) - 1)
     to = min(size, ceil((out_to - shift) / scale) + 1)
     return Axis(from_, to, out_from, out_to, length, scale, shift, flip, grows=True)
+
+
+def _as_window(axis: Axis, size: int) -> Axis:
+    """The axis as a `window`, if it is enlarged, and begins and ends between two pixels of an image of this size."""
+    if not axis.grows or axis.scale == 1:
+        return axis
+    start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
+    if start % 1 or stop % 1 or start < 0 or stop > size:
+        return axis
+    return replace(axis, from_=int(start), to=int(stop), window=True)
 
 
 def _round(value: float) -> int:
@@ -256,9 +271,14 @@ def _grown(array: Array, rows: Axis, columns: Axis) -> Array:
     """Interpolated linearly along the axes that grow; OpenCV's coordinates count from the center of the first pixel."""
     if not rows.grows and not columns.grows:
         return array
+    size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
+    if rows.window or columns.window:
+        # Of 8 bits OpenCV rounds the weights, too.
+        wide = array.astype(np.float32) if array.dtype == np.uint8 else array
+        enlarged = cv2.resize(wide, size, interpolation=cv2.INTER_LINEAR)
+        return same_depth(cv2.convertScaleAbs(enlarged) if array.dtype == np.uint8 else enlarged, array)
     down, right = _centered(rows), _centered(columns)
     matrix = np.array([[right[0], 0, right[1]], [0, down[0], down[1]]])
-    size = (columns.out_to - columns.out_from, rows.out_to - rows.out_from)
     return same_depth(cv2.warpAffine(array, matrix, size, borderMode=cv2.BORDER_REPLICATE), array)
 
 

@@ -43,8 +43,8 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixing:
-    """The ops that mix, of which each sample takes one, all equally likely; the outputs that are mixed; and the labels that
-    become one-hot, with the number of classes, by output."""
+    """The ops that mix, one of them for each sample, all equally likely; the outputs that are mixed; and the labels that become
+    one-hot, or have a number for each class already, with the number of classes, by output."""
 
     ops: tuple[MixUp | CutMix, ...]
     seed: int
@@ -145,9 +145,20 @@ _ALL = ("crop", "flip", "resize", "warp")
 
 
 def _class_count(output: Output, one_hot: bool | int, classes: Mapping[str, Sequence[str]]) -> int:
-    if output.shape != ():
-        raise LoaderError(f"one_hot takes labels of one class; '{output.name}' has shape {output.shape}: leave it out")
     named = len(classes.get(output.fields[0], ()))
+    if len(output.shape) == 1 and output.shape[0] is not None and output.dtype == "float32":
+        length = output.shape[0]
+        for count in (named or length, length if isinstance(one_hot, bool) else one_hot):
+            if count != length:
+                raise LoaderError(
+                    f"one_hot: '{output.name}' has a number for each of {length} classes, not of {count}; write one_hot=True"
+                )
+        return length
+    if output.shape != ():
+        raise LoaderError(
+            f"one_hot takes labels of one class, or float32 with a number for each class; '{output.name}' is {output.dtype} "
+            f"{list(output.shape)}: leave it out"
+        )
     if one_hot is True or one_hot is False:
         if not named:
             raise LoaderError(f"how many classes '{output.name}' has is not known; write one_hot=N, their number")
@@ -180,6 +191,8 @@ def mix_batch(batch: Batch, mixing: Mixing, schedule: BatchSchedule) -> None:
     count = stop - start
     for name, classes in mixing.labels.items():  # class numbers [B] to float32 [B, classes]
         labels = batch.values[name]
+        if labels.ndim == 2:
+            continue
         if (wrong := (labels < 0) | (labels >= classes)).any():
             raise LoaderError(
                 f"'{name}' is {int(labels[wrong][0])}, and there are {classes} classes, from 0 on; write one_hot=N, with "
