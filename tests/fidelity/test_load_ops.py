@@ -104,7 +104,7 @@ def test_windows_are_torchvisions(data, scale, ratio):
 
 
 def along(length, start, window, count):
-    """The weights [count, length] of an axis: areas where it shrinks, linear between the window's pixel centers where it grows."""
+    """The weights [count, length] of an axis: areas where it shrinks, linear between its pixel centers where it grows."""
     weights = np.zeros((count, length))
     for i in range(count):
         if count <= window:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from tfprep.augment.aligned import Border
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
-from tfprep.augment.warp import Fill, warp_sample
+from tfprep.augment.warp import warp_sample
 from tfprep.errors import SampleError
-from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
+from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, raster_size
 from tfprep.optional import cv2
 
 
@@ -77,35 +76,17 @@ def apply_geometry(
     sample: Sample,
     kinds: Mapping[str, Kind],
     steps: Iterable[tuple[GeometryOp | Custom, np.random.Generator | None]],
-    *,
-    border: Border = "constant",
-    fill: Mapping[str, Fill] | None = None,
-    size: Size | None = None,
-    min_visible: float = 0.0,
-    row_fields: Mapping[str, Sequence[str]] | None = None,
-    flip_indices: Mapping[str, Sequence[int]] | None = None,
+    **rules: Any,
 ) -> Sample:
     """Geometry ops in order, each with its generator: one resampling of every field between two `Custom`s.
 
-    The other options are those of `warp_sample`. Raises SampleError where a `Custom` returns no sample.
+    `rules` are options of `warp_sample`. Raises SampleError where a `Custom` returns no sample.
     """
-    size = size or raster_size(sample, kinds)
+    size = raster_size(sample, kinds)
     transform: Transform | None = None
 
     def warped() -> Sample:
-        if transform is None:
-            return sample
-        return warp_sample(
-            sample,
-            kinds,
-            transform,
-            border=border,
-            fill=fill,
-            size=size,
-            min_visible=min_visible,
-            row_fields=row_fields,
-            flip_indices=flip_indices,
-        )
+        return sample if transform is None else warp_sample(sample, kinds, transform, size=size, **rules)
 
     for op, generator in steps:
         if isinstance(op, Custom):

@@ -11,7 +11,6 @@ the range of the factor itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,56 +28,53 @@ _LUMA = np.array([19595, 38470, 7471], np.float32)
 
 
 @dataclass(frozen=True)
-class Brightness(ToneOp):
+class _Blend:
+    """An op that blends the image with a plainer one.
+
+    Attributes:
+        amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
+    """
+
+    amount: float | Range = 0.2
+
+    def __post_init__(self) -> None:
+        require_range(f"{type(self).__name__}.amount", _factors(self.amount), 0, _MOST_FACTOR)
+
+    def factor(self, generator: np.random.Generator) -> float:
+        return generator.uniform(*_factors(self.amount))
+
+
+class Brightness(_Blend, ToneOp):
     """Changes the brightness: v · factor, which blends the image with black.
 
     Attributes:
         amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
     """
 
-    amount: float | Range = 0.2
-
-    def __post_init__(self) -> None:
-        require_range("Brightness.amount", _factors(self.amount), 0, _MOST_FACTOR)
-
     def curve(self, generator: np.random.Generator) -> Array:
-        return blend_curve(0, generator.uniform(*_factors(self.amount)))
+        return blend_curve(0, self.factor(generator))
 
 
-@dataclass(frozen=True)
-class Contrast:
+class Contrast(_Blend):
     """Changes the contrast: blends the image with one gray, the rounded mean of its gray version.
 
     Attributes:
         amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
     """
 
-    amount: float | Range = 0.2
-
-    def __post_init__(self) -> None:
-        require_range("Contrast.amount", _factors(self.amount), 0, _MOST_FACTOR)
-
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        factor = generator.uniform(*_factors(self.amount))
-        return apply_curve(image, blend_curve(mean_gray(image), factor))
+        return apply_curve(image, blend_curve(mean_gray(image), self.factor(generator)))
 
 
-@dataclass(frozen=True)
-class Saturation:
+class Saturation(_Blend):
     """Changes the saturation: blends the image with its gray version.
 
     Attributes:
         amount: the factor is drawn uniformly from 1 ± this number, or from a range (from, to).
     """
 
-    amount: float | Range = 0.2
-
-    def __post_init__(self) -> None:
-        require_range("Saturation.amount", _factors(self.amount), 0, _MOST_FACTOR)
-
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        factor = generator.uniform(*_factors(self.amount))
-        return blend(_repeated(gray(image)), image, factor)
+        return blend(_repeated(gray(image)), image, self.factor(generator))
 
 
 @dataclass(frozen=True)
@@ -324,29 +320,47 @@ class ToneCurve(ToneOp):
 
 
 @dataclass(frozen=True)
-class Equalize:
+class _ByHistogram:
+    """An op that maps the levels of each channel by their histogram, with probability `p`."""
+
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_probability(f"{type(self).__name__}.p", self.p)
+
+    def levels(self, counts: Array) -> Array:
+        """The table uint8 [256] for a channel with these `counts` of pixels by level, int64 [256]."""
+        raise NotImplementedError
+
+    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
+        if generator.random() >= self.p:
+            return image
+        return apply_curve(image, np.stack([self.levels(histogram(image, channel)) for channel in range(3)], axis=1))
+
+
+class Equalize(_ByHistogram):
     """Flattens the histogram of each channel with probability `p`: Pillow's `ImageOps.equalize`."""
 
-    p: float = 1.0
+    def levels(self, counts: Array) -> Array:
+        """Pillow's: the step is the number of pixels, but for those of the highest level, over 255."""
+        used = np.flatnonzero(counts)
+        step = int(counts.sum() - counts[used[-1]]) // 255
+        if len(used) <= 1 or not step:
+            return _LEVELS.astype(np.uint8)
+        below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        return np.asarray(np.minimum((step // 2 + below) // step, 255), np.uint8)
 
-    def __post_init__(self) -> None:
-        require_probability("Equalize.p", self.p)
 
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return _by_histogram(image, _equalizing) if generator.random() < self.p else image
-
-
-@dataclass(frozen=True)
-class AutoContrast:
+class AutoContrast(_ByHistogram):
     """Stretches each channel to the full range with probability `p`: Pillow's `ImageOps.autocontrast` without cutoff."""
 
-    p: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_probability("AutoContrast.p", self.p)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        return _by_histogram(image, _stretching) if generator.random() < self.p else image
+    def levels(self, counts: Array) -> Array:
+        used = np.flatnonzero(counts)
+        low, high = int(used[0]), int(used[-1])
+        if high <= low:
+            return _LEVELS.astype(np.uint8)
+        scale = 255.0 / (high - low)
+        return np.asarray(np.clip(np.trunc(_LEVELS * scale - low * scale), 0, 255), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -376,26 +390,3 @@ def histogram(image: ImageArray, channel: int) -> Array:
     if image[:, :, 0].size > _FLOAT32_COUNTS:
         return np.bincount(image[:, :, channel].ravel(), minlength=256)
     return np.asarray(cv2.calcHist([image], [channel], None, [256], [0, 256])).ravel().astype(np.int64)
-
-
-def _by_histogram(image: ImageArray, curve: Callable[[Array], Array]) -> ImageArray:
-    return apply_curve(image, np.stack([curve(histogram(image, channel)) for channel in range(3)], axis=1))
-
-
-def _equalizing(counts: Array) -> Array:
-    """Pillow's: the step is the number of pixels, but for those of the highest level, over 255."""
-    used = np.flatnonzero(counts)
-    step = int(counts.sum() - counts[used[-1]]) // 255
-    if len(used) <= 1 or not step:
-        return _LEVELS.astype(np.uint8)
-    below = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return np.asarray(np.minimum((step // 2 + below) // step, 255), np.uint8)
-
-
-def _stretching(counts: Array) -> Array:
-    used = np.flatnonzero(counts)
-    low, high = int(used[0]), int(used[-1])
-    if high <= low:
-        return _LEVELS.astype(np.uint8)
-    scale = 255.0 / (high - low)
-    return np.asarray(np.clip(np.trunc(_LEVELS * scale - low * scale), 0, 255), np.uint8)
