@@ -293,7 +293,9 @@ def test_a_table_of_which_images_are_missing_names_them(tmp_path):
         write_picture(root / f"images/{number}.png", number)
     rows = [f"images/{number}.png,{'ab'[number % 2]}" for number in range(12)]
     (root / "train.csv").write_text("\n".join(["path,label", *rows]))
-    with pytest.raises(SourceError, match=r"2 of the first 12 images that 'path' names are missing: images/3.png, images/7.png"):
+    with pytest.raises(
+        SourceError, match=r"2 of the first 12 images that 'path' names are missing: images/3.png, images/7.png"
+    ):
         detect(root)
     fields, rejects = built(Table("train.csv", image="path", label="label"), root, tmp_path / "out")
     assert len(fields) == 10
