@@ -12,7 +12,7 @@ from tfprep import train
 
 
 @pytest.fixture
-def stalls(monkeypatch):
+def stalls():
     """The reports of a watchdog that only reports; each one lets those go on that `stuck_at` holds."""
 
     class Stalls(logging.Handler):
@@ -54,14 +54,41 @@ def test_fit_is_reported_with_the_stage_and_the_stacks(dense, pairs, stalls, cap
     assert "in fit" in stacks
 
 
-def test_a_reader_whose_counters_fail_does_not_hide_a_stall(dense, pairs, stalls):
-    dog = watchdog(3.0, reader=lambda: {}["gone"])
-    dense.fit(pairs(20, stalls.stuck_at(9)).batch(4), verbose=0, shuffle=False, callbacks=[dog])
-    assert any("timeout_s=3" in text for text in stalls.texts)
+def test_the_main_thread_is_printed_first_among_many_threads(pairs, stalls, capfd):
+    """faulthandler prints 100 threads, the newest first."""
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait, daemon=True) for _ in range(120)]
+    for thread in threads:
+        thread.start()
+    try:
+        list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
+    finally:
+        end.set()
+    stacks = capfd.readouterr().err
+    assert stacks.startswith("Thread MainThread:")
+    assert "in test_the_main_thread_is_printed_first" in stacks.partition("(most recent call first)")[0]
+    for thread in threads:
+        thread.join()
+
+
+def test_the_thread_that_trains_is_printed_before_the_others(pairs, stalls, capfd):
+    def train_here():
+        list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
+
+    trainer = threading.Thread(target=train_here, name="trainer")
+    trainer.start()
+    trainer.join()
+    assert "Thread trainer:" in capfd.readouterr().err
+
+
+def test_counters_that_fail_do_not_hide_a_stall(pairs, stalls, monkeypatch):
+    monkeypatch.setattr("tfprep.train.monitor.watchdog.stages", lambda source: {}["gone"])
+    list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
+    assert any("timeout_s=1" in text for text in stalls.texts)
 
 
 def test_a_custom_training_loop_gets_every_batch_and_one_report(pairs, stalls):
-    batches = watchdog(3.0).watch(pairs(100, stalls.stuck_at(23)).shuffle(2).batch(4))
+    batches = watchdog(1.0).watch(pairs(100, stalls.stuck_at(23)).shuffle(2).batch(4))
     assert sum(len(x) for x, _ in batches) == 100
     assert [text for text in stalls.texts if "stopped in stage" in text] == stalls.texts
     assert len(stalls.texts) == 1
@@ -96,8 +123,8 @@ def test_an_error_of_the_pipeline_is_raised_unchanged(tf):
 
 def test_a_buffer_that_is_filling_is_reported(pairs, stalls):
     dataset = pairs(3000, lambda number: 0.0 if stalls.texts else 0.005).shuffle(2500).batch(4)
-    next(watchdog(3.0).watch(dataset))
-    assert "it has not stopped, the shuffle buffer (stage " in stalls.texts[0]
+    next(watchdog(1.0).watch(dataset))
+    assert "it fills for the first time: " in stalls.texts[0]
 
 
 def test_a_slow_step_and_a_long_validation_are_not_stalls(dense, pairs, slow_step, stalls):
@@ -119,7 +146,7 @@ def test_batches_that_are_ready_after_a_stuck_map(tf, photos, stalls):
 
     loader = tfprep.open(photos.path).loader("train", batch_size=8, seed=0, inputs="image", targets="label")
     stuck = loader.map(lambda image, label: tf.numpy_function(wait, [label], label.dtype))
-    next(watchdog(3.0).watch(stuck))
+    next(watchdog(1.0).watch(stuck))
     assert "stopped after the loader: " in stalls.texts[0]
     assert " batches are ready in its reader" in stalls.texts[0]
 

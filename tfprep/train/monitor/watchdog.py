@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
 from tfprep.train.monitor.input_monitor import call_often
 from tfprep.train.monitor.iterators import timed
-from tfprep.train.monitor.pipeline import Counters, HasStats, Stage, checked, counters, loader_of, stages, stopped
+from tfprep.train.monitor.pipeline import counters, loader_of, stages, stopped
 from tfprep.train.monitor.waits import WaitClock
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
@@ -24,7 +27,7 @@ _LOOKS = 8
 
 
 class Watchdog(Listener):
-    """Ends the process when no batch comes for some time; names the stage that stopped, and has every thread's stack.
+    """Ends the process when no batch comes for some time; names the stage that stopped, and prints every thread's stack.
 
     In Keras: `model.fit(..., callbacks=[Watchdog(timeout_s=300)])`; it watches the training data, not the validation data. In a
     custom training loop: `for batch in Watchdog(300).watch(dataset)`.
@@ -36,24 +39,19 @@ class Watchdog(Listener):
 
     Args:
         timeout_s: Seconds without a batch.
-        reader: Counters for the report, as in `InputMonitor`; tfprep's loader is found without it.
-        exit_code: The status with which the process ends, after the report in the log `tfprep.train` and the stacks on standard
-            error. None only reports, once for each stall.
+        exit_code: The status with which the process ends, after the stacks on standard error and the report in the log
+            `tfprep.train`. None only reports, once for each stall.
 
     Raises:
         TrainError: An argument is wrong, or Keras runs on another backend.
     """
 
-    def __init__(
-        self, timeout_s: float, *, reader: HasStats | Callable[[], Counters] | None = None, exit_code: int | None = 70
-    ) -> None:
+    def __init__(self, timeout_s: float, *, exit_code: int | None = 70) -> None:
         super().__init__()
         require_backend("Watchdog", "tensorflow", "jax")
         if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
             raise TrainError(f"timeout_s is a number of seconds above 0, got {timeout_s!r}; for example 300")
-        self._timeout_s = timeout_s
-        self._reader = checked(reader)
-        self._exit_code = exit_code
+        self._timeout_s, self._exit_code = timeout_s, exit_code
         self._steps: TrainSteps | None = None
         self._stop = threading.Event()
 
@@ -89,8 +87,8 @@ class Watchdog(Listener):
     def _begin(self, clock: WaitClock) -> None:
         self._stop.set()
         self._stop = threading.Event()
+        self._trainer = threading.current_thread()
         self._clock, self._looks, self._waits_for = clock, 0, -1
-        self._halfway: tuple[tuple[Stage, ...], dict[str, float]] = (), {}
         call_often(self._goes_on, self._timeout_s / _LOOKS, self._stop, "tfprep-watchdog")
 
     def _goes_on(self) -> bool:
@@ -100,81 +98,61 @@ class Watchdog(Listener):
             self._waits_for, self._looks = reading.batches if reading.pending_s else -1, 0
             return True
         self._looks += 1
-        if self._looks == _LOOKS // 2:
-            self._halfway = self._look()
-        elif self._looks == _LOOKS:
-            self._report(reading.pending_s)
+        if self._looks == _LOOKS:
+            with suppress(OSError, ValueError):  # standard error is closed
+                _print_stacks(threading.main_thread(), self._trainer)
+            text = f"no batch for {reading.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {self._where()}"
+            _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
+            if self._exit_code is not None:
+                logging.shutdown()
+                os._exit(self._exit_code)
         return True
 
-    def _look(self) -> tuple[tuple[Stage, ...], dict[str, float]]:
-        """Return the pipeline now. What cannot be looked at is left out of the report, which has to come nevertheless."""
+    def _where(self) -> str:
+        """Return where the pipeline stopped. What cannot be looked at is left out: the report has to come nevertheless."""
         source = self._steps.source if self._steps else self._source
         try:
             loader = self._steps.loader if self._steps else source if hasattr(source, "report") else None
-            return () if source is None else stages(source), counters(self._reader, loader, loader_of(source))
+            return _where_it_stopped(source, loader or loader_of(source))
         except Exception:
             _LOG.exception("Watchdog: the counters cannot be read")
-            return (), {}
-
-    def _report(self, pending_s: float) -> None:
-        text = report(pending_s, self._timeout_s, self._look(), self._halfway)
-        faulthandler.dump_traceback(file=sys.__stderr__ or 2)  # before a handler of logs takes its time
-        _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
-        if self._exit_code is not None:
-            logging.shutdown()
-            os._exit(self._exit_code)
+            return "the stacks above show where"
 
 
-Look = tuple[tuple[Stage, ...], dict[str, float]]
-"""The stages of tf.data, and the counters of a reader."""
+def _print_stacks(*first: threading.Thread) -> None:
+    """Print the stacks of all threads, those of `first` before the others: faulthandler prints 100 threads, the newest."""
+    if sys.__stderr__ is None:
+        return
+    collects = gc.isenabled()
+    gc.disable()  # CPython 3.11 waits for itself for ever where a collection within `_current_frames` frees a `threading.local`
+    frames = sys._current_frames()
+    if collects:
+        gc.enable()
+    for thread in dict.fromkeys(first):
+        if (frame := frames.get(thread.ident or 0)) is not None:
+            print(f"Thread {thread.name}:", *traceback.format_stack(frame), sep="\n", file=sys.__stderr__, flush=True)
+    faulthandler.dump_traceback(file=sys.__stderr__)
 
 
-def report(pending_s: float, timeout_s: float, now: Look, halfway: Look) -> str:
-    """Describe a stall.
-
-    Args:
-        pending_s: Seconds without a batch.
-        timeout_s: The limit.
-        now: The pipeline now.
-        halfway: The pipeline at half of the time.
-    """
-    of_tf_data, readers = now
+def _where_it_stopped(source: Any, loader: Any) -> str:
+    """Describe a stall of an iterator over `source`, from the model of tf.data, or from the counters of tfprep's loader."""
+    of_tf_data, counted = () if source is None else stages(source), counters(loader)
     if of_tf_data:
-        verdict = _stage_verdict(of_tf_data, halfway[0])
-    elif "batches_ready" in readers:
-        verdict = _reader_verdict(readers, halfway[1])
-    else:
-        verdict = "which stage stopped is not known, for autotune is off in this pipeline; see the stacks below"
-    lines = [f"no batch for {pending_s:.1f} s (timeout_s={timeout_s:g}): {verdict}"]
-    lines += [
-        f"  stage {one.name}: {one.produced:,} handed on, {one.elements:,} in its buffer ({one.bytes:,} bytes)"
-        for one in of_tf_data
-    ]
-    if readers:
-        lines.append("  reader: " + ", ".join(f"{name}={value:g}" for name, value in readers.items()))
-    return "\n".join(lines)
-
-
-def _reader_verdict(now: dict[str, float], halfway: dict[str, float]) -> str:
-    if now["batches_ready"] > 0:
+        stopped_at = [f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)]
+        lines = [f"stopped in stage {' or '.join(stopped_at)}"]
+        for stage in of_tf_data:
+            note = ""
+            if "Shuffle" in stage.kind and stage.elements and not stage.produced:
+                note = "; it fills for the first time: where that is only slow, make it smaller, or timeout_s longer"
+            buffered = f"{stage.elements:,} in its buffer ({stage.bytes:,} bytes)"
+            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {buffered}{note}")
+        return "\n".join(lines)
+    if not counted:
+        return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
+    if counted.get("batches_ready", 0) > 0:
         return (
-            f"stopped after the loader: {now['batches_ready']:.0f} batches are ready in its reader, and what comes after it, "
-            "such as a `.map`, does not take them; see the stacks below"
+            f"stopped after the loader: {counted['batches_ready']:.0f} batches are ready in its reader, and what comes after "
+            "it, such as a `.map`, does not take them; the stacks above show where"
         )
-    counts = ("batches", "records_read", "records_cached", "bytes_read")
-    moving = halfway and any(now.get(name, 0) > halfway.get(name, 0) for name in counts)
-    return f"{'slow' if moving else 'stopped'} in the loader's reader, which has delivered {now.get('batches', 0):,.0f} batches"
-
-
-def _stage_verdict(now: tuple[Stage, ...], halfway: tuple[Stage, ...]) -> str:
-    earlier = {stage.name: stage for stage in halfway}
-    for stage in now:
-        before = earlier.get(stage.name)
-        if "Shuffle" in stage.kind and before and stage.elements > before.elements:
-            return (
-                f"it has not stopped, the shuffle buffer (stage {stage.name}) still fills, {stage.elements:,} elements so far; "
-                "make it smaller, or timeout_s longer"
-            )
-    where = " or ".join(f"{one.name}, which has handed on {one.produced:,} elements" for one in stopped(now))
-    moving = earlier and any(stage.name in earlier and stage.produced > earlier[stage.name].produced for stage in now)
-    return f"{'slow' if moving else 'stopped'} in stage {where}"
+    values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
+    return f"stopped in the loader's reader, which has delivered {counted.get('batches', 0):,.0f} batches\n  {values}"
