@@ -17,7 +17,7 @@ from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
 from tfprep.dataset.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
 from tfprep.errors import DatasetError, RecordError
-from tfprep.records import read_index, read_records
+from tfprep.records import format_index, read_records
 
 tf = pytest.importorskip("tensorflow")
 
@@ -63,8 +63,9 @@ def test_the_spans_of_fields_and_records_are_those_of_tensorflows_parser(data):
         for shard, info in enumerate(data.splits[split].files[variant]):
             path = data.path / info.name
             spans = [(row["offset"], row["size"]) for row in table if row["shard"] == shard]
-            assert spans == [tuple(frame) for frame in read_index(path.with_name(f"{path.name}.idx"))]
-            assert spans == [tuple(frame) for frame, _ in read_records(path)]
+            frames = [frame for frame, _ in read_records(path)]
+            assert spans == [tuple(frame) for frame in frames]
+            assert path.with_name(f"{path.name}.idx").read_text() == format_index(frames)
             assert (info.records, info.bytes) == (len(spans), path.stat().st_size)
         for row, sample in zip(table, data.samples(split, variant), strict=True):
             content = (data.path / data.file(split, variant, row["shard"]).name).read_bytes()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples import example, serialized, write
 from tfprep.records import masked_crc
-from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, ExampleError, find_features
+from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, find_features
 from tfprep.records.framing import find_records
 
 tf = pytest.importorskip("tensorflow")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.examples import write
-from tfprep.errors import DatasetError, RecordError
-from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_index, read_record, read_records
+from tfprep.errors import RecordError
+from tfprep.records import Frame, RecordWriter, format_index, frame, masked_crc, read_record, read_records
 
 tf = pytest.importorskip("tensorflow")
 
@@ -77,11 +77,5 @@ def test_a_frame_of_another_size_than_the_index_says(path):
         read_record(file, path, Frame(10**9, 50))
 
 
-def test_text_index_round_trips_and_names_a_bad_line(path):
-    frames, index = [place for place, _ in read_records(path)], path.with_name("x.idx")
-    index.write_text(format_index(frames))
-    assert index.read_text().splitlines()[:2] == ["0 16", "16 17"]
-    assert read_index(index) == frames
-    index.write_text("0 16\n16\n")
-    with pytest.raises(DatasetError, match=r"x\.idx, line 2: expected '<offset> <size>', found '16'"):
-        read_index(index)
+def test_text_index(path):
+    assert format_index(place for place, _ in read_records(path)).splitlines()[:2] == ["0 16", "16 17"]

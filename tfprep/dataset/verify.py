@@ -34,7 +34,7 @@ from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS, class_numbers
 from tfprep.records import Frame, decode, format_index, read_record
-from tfprep.records.find import find_features, head_bytes
+from tfprep.records.example import find_features, head_bytes
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, open_file
 

@@ -9,12 +9,11 @@ from tfprep.records.framing import (
     format_index,
     frame,
     masked_crc,
-    read_index,
     read_record,
     read_records,
 )
 
 __all__ = [
     "FeatureSpan", "Frame", "RecordWriter", "check_frame", "decode", "encode", "footer_crc", "format_index", "frame",
-    "masked_crc", "read_index", "read_record", "read_records", "unpack",
+    "masked_crc", "read_record", "read_records", "unpack",
 ]  # fmt: skip

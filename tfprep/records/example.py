@@ -1,4 +1,4 @@
-"""`tf.train.Example` to and from bytes, without TensorFlow.
+"""`tf.train.Example` to and from bytes, and where its features are in them, without TensorFlow.
 
 The wire format is protocol buffers' (https://protobuf.dev/programming-guides/encoding):
 
@@ -6,8 +6,8 @@ The wire format is protocol buffers' (https://protobuf.dev/programming-guides/en
     Features = 1: map entry, each   BytesList = 1: bytes, each
     entry    = 1: name, 2: Feature  FloatList = 1: packed little-endian floats; Int64List = 1: packed varints
 
-`encode` writes features in the order of their names' UTF-8 bytes, so that equal features are equal bytes, and says where in
-the payload each feature's own bytes lie, so that a reader can go straight there.
+`encode` writes features in the order of their names' UTF-8 bytes, so that equal features are equal bytes, and says where each
+feature's own bytes are in the payload, so that a reader can go straight to them. `find_features` finds them in any Example.
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ from tfprep.fields import Array
 FeatureValue: TypeAlias = "bytes | Sequence[bytes] | npt.NDArray[Any]"
 """bytes or a sequence of bytes (BytesList), a float32 array [N] (FloatList) or an int64 array [N] (Int64List)."""
 Decoded: TypeAlias = "list[bytes] | npt.NDArray[Any]"
+Payload: TypeAlias = "bytes | memoryview"
 
-_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""Wire types."""
+NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
+"""The kinds of a feature, by the number of its list in `tf.train.Feature`; 0 for a feature without a list."""
+_VARINT, _FIXED64, _MESSAGE, _FIXED32 = 0, 1, 2, 5
+"""Wire types; bytes have that of messages."""
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
+_MOST_FEATURES = 10_000
+
+
+class ExampleError(ValueError):
+    """The bytes are not a `tf.train.Example`, or are one that cannot be read by offset; the text says why."""
 
 
 class FeatureSpan(NamedTuple):
@@ -37,6 +44,22 @@ class FeatureSpan(NamedTuple):
 
     offset: int
     size: int
+
+
+class Span(NamedTuple):
+    """The place of a feature in an Example.
+
+    Attributes:
+        kind: `BYTES`, `FLOAT`, `INT64`, or `NO_LIST` for a feature without a list.
+        offset, size: Where its packed numbers, or the items of its list of bytes with their tags and lengths, begin, and how many
+            bytes they are.
+        values: The number of its numbers or items.
+    """
+
+    kind: int
+    offset: int
+    size: int
+    values: int
 
 
 def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, FeatureSpan]]:
@@ -80,17 +103,36 @@ def decode(payload: bytes) -> dict[str, Decoded]:
     Raises:
         ValueError: The bytes are no Example.
     """
-    features: dict[str, Decoded] = {}
     view = memoryview(payload)
     try:
-        for number, start, stop in messages(view, 0, len(view), 1):
-            for inner, first, last in messages(view, start, stop, 1) if number == 1 else ():
-                if inner == 1:
-                    name, value = _decode_entry(view, first, last)
-                    features[name] = value
+        return {name.decode(): _values(view, kind, start, stop) for name, kind, start, stop in _features(view)}
     except ValueError as error:
-        raise ValueError(f"not a tf.train.Example: {error}") from error
-    return features
+        raise ValueError(f"the bytes are not a tf.train.Example: {error}") from error
+
+
+def find_features(payload: bytes) -> dict[bytes, Span]:
+    """Find the features of an Example, in any form that protocol buffers allow.
+
+    Args:
+        payload: The serialized Example.
+
+    Returns:
+        The place of each feature by name; of a name that comes twice the last one, as in protocol buffers.
+
+    Raises:
+        ExampleError: The bytes are not an Example, or one that cannot be read by offset.
+    """
+    spans: dict[bytes, Span] = {}
+    try:
+        for name, kind, start, stop in _features(payload):
+            spans[name] = _span(payload, kind, start, stop)
+            if len(spans) > _MOST_FEATURES:
+                raise ExampleError(f"it has more than {_MOST_FEATURES:,} features")
+    except ExampleError:
+        raise
+    except ValueError as error:
+        raise ExampleError("its bytes are no tf.train.Example") from error
+    return spans
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -100,7 +142,7 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
     """Encode one map entry, divided at the bytes that its span points to."""
     kind, head, content, tail = _list(value)
     body = len(head) + len(content) + len(tail)
-    feature = bytes((kind << 3 | _BYTES,)) + varint(body)
+    feature = bytes((kind << 3 | _MESSAGE,)) + varint(body)
     label = name.encode()
     key = b"\x0a" + varint(len(label)) + label
     inner = key + b"\x12" + varint(len(feature) + body) + feature
@@ -110,49 +152,115 @@ def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
 def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
     """Return which list it is, and the bytes before the content, of the content and after it."""
     if isinstance(value, bytes):
-        return _BYTES_LIST, b"\x0a" + varint(len(value)), value, b""
+        return BYTES, b"\x0a" + varint(len(value)), value, b""
     if not isinstance(value, np.ndarray):
         if not value:
-            return _BYTES_LIST, b"", b"", b""
+            return BYTES, b"", b"", b""
         rest = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
-        return _BYTES_LIST, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
+        return BYTES, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
     if value.ndim != 1 or value.dtype not in (np.float32, np.int64):
         raise TypeError(f"a feature is float32 or int64 [N], not {value.dtype} of shape {value.shape}")
     if value.dtype == np.float32:
-        kind, content = _FLOAT_LIST, value.astype("<f4", copy=False).tobytes()
+        kind, content = FLOAT, value.astype("<f4", copy=False).tobytes()
     else:
-        kind, content = _INT64_LIST, b"".join(map(varint, value.tolist()))
+        kind, content = INT64, b"".join(map(varint, value.tolist()))
     return kind, (b"\x0a" + varint(len(content))) if content else b"", content, b""
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _decode_entry(view: memoryview, start: int, stop: int) -> tuple[str, Decoded]:
-    name = ""
-    value: Decoded = []
-    for number, first, last in messages(view, start, stop, 2):
+def _features(payload: Payload) -> Iterator[tuple[bytes, int, int, int]]:
+    """Yield the name of each feature, the kind of its list, and where the list's message begins and ends."""
+    for number, start, stop in messages(payload, 0, len(payload), 2):
+        if number == 2:
+            raise ExampleError(
+                "it is a tf.train.SequenceExample (it has feature_lists), which has no one value per feature; "
+                "write each step as a tf.train.Example (tf.io.parse_single_sequence_example reads the steps)"
+            )
+        for inner, first, last in messages(payload, start, stop, 1) if number == 1 else ():
+            if inner == 1:
+                yield _entry_of(payload, first, last)
+
+
+def _entry_of(payload: Payload, start: int, stop: int) -> tuple[bytes, int, int, int]:
+    if 4 <= stop - start <= 0x7F:  # the usual form, a name and then its value: half of the time
+        value = start + 2 + payload[start + 1]
+        is_usual = payload[start] == 0x0A and value + 2 <= stop and payload[value] == 0x12
+        if is_usual and payload[value + 1] == stop - value - 2:
+            return bytes(payload[start + 2 : value]), *_list_of(payload, value + 2, stop)
+    name, feature = b"", (NO_LIST, start, start)
+    for number, first, last in messages(payload, start, stop, 2):
         if number == 1:
-            name = bytes(view[first:last]).decode()
+            name = bytes(payload[first:last])
         elif number == 2:
-            value = _decode_feature(view, first, last)
-    return name, value
+            feature = _list_of(payload, first, last)
+    return name, *feature
 
 
-def _decode_feature(view: memoryview, start: int, stop: int) -> Decoded:
-    value: Decoded = []
-    for kind, first, last in messages(view, start, stop, 3):
-        items = [(wire, view[at:end]) for number, wire, at, end in fields(view, first, last) if number == 1]
-        if kind == _BYTES_LIST:
-            if any(wire != _BYTES for wire, _ in items):
-                raise ValueError("a number where bytes belong")
-            value = [bytes(item) for _, item in items]
-        elif kind == _FLOAT_LIST:  # packed, or one by one
-            value = np.frombuffer(b"".join(bytes(item) for _, item in items), "<f4").astype(np.float32)
-        elif kind == _INT64_LIST:
-            numbers = [_varints(np.frombuffer(item, np.uint8)) for _, item in items]
-            value = np.concatenate([np.empty(0, np.int64), *numbers])
-    return value
+def _list_of(payload: Payload, start: int, stop: int) -> tuple[int, int, int]:
+    """Return the kind of the list of a feature, and where its message begins and ends."""
+    found = NO_LIST, start, start
+    for kind, wire, first, last in fields(payload, start, stop):
+        if wire != _MESSAGE and kind <= INT64:
+            raise ValueError("a number where a message belongs")
+        if NO_LIST < kind <= INT64:
+            found = kind, first, last
+    return found
+
+
+def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
+    items = [(wire, view[at:end]) for number, wire, at, end in fields(view, start, stop) if number == 1]
+    if kind == FLOAT:  # packed, or one by one
+        return np.frombuffer(b"".join(bytes(item) for _, item in items), "<f4").astype(np.float32)
+    if kind == INT64:
+        numbers = [_varints(np.frombuffer(item, np.uint8)) for _, item in items]
+        return np.concatenate([np.empty(0, np.int64), *numbers])
+    if any(wire != _MESSAGE for wire, _ in items):
+        raise ValueError("a number where bytes belong")
+    return [bytes(item) for _, item in items]
+
+
+def _span(payload: bytes, kind: int, start: int, stop: int) -> Span:
+    if kind == NO_LIST:
+        return Span(NO_LIST, start, 0, 0)
+    return _span_of_strings(payload, start, stop) if kind == BYTES else _span_of_numbers(payload, kind, start, stop)
+
+
+def _span_of_strings(payload: bytes, start: int, stop: int) -> Span:
+    count, content = 0, start
+    for number, _, at, end in fields(payload, start, stop):
+        if number != 1 or at - content != 2 + (end - at > 0x7F and (end - at).bit_length() - 1) // 7:
+            raise ExampleError("a list of strings holds something else, or a number is longer than it needs to be")
+        count, content = count + 1, end
+    return Span(BYTES, start, stop - start, count)
+
+
+def _span_of_numbers(payload: bytes, kind: int, start: int, stop: int) -> Span:
+    """Return the place of numbers that are in one piece: packed, or a single unpacked one."""
+    at = end = start
+    for number, _, first, last in fields(payload, start, stop):
+        if number == 1 and last > first:
+            if end > at:
+                raise ExampleError(
+                    "a list of numbers is not packed into one piece; write it with TensorFlow or protobuf again"
+                )
+            at, end = first, last
+    if end == at:
+        return Span(kind, start, 0, 0)
+    if kind == FLOAT:
+        if (end - at) % 4:
+            raise ExampleError(f"{end - at} bytes are no list of float32")
+        return Span(kind, at, end - at, (end - at) // 4)
+    values = 1 if end - at == 1 else sum(byte < 0x80 for byte in payload[at:end])
+    if payload[end - 1] >= 0x80 or end - at > 10 * values:
+        raise ExampleError("a number of a list has no end")
+    return Span(kind, at, end - at, values)
+
+
+def head_bytes(size: int) -> int:
+    """Return how many of these bytes are the tag and the length of the single item that fills the rest."""
+    return next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
 
 
 def unpack(content: Array, dtype: str) -> Array:
@@ -208,7 +316,7 @@ def varint(value: int) -> bytes:
     return bytes(groups)
 
 
-def read_varint(view: memoryview | bytes, at: int, stop: int) -> tuple[int, int]:
+def read_varint(view: Payload, at: int, stop: int) -> tuple[int, int]:
     """Return the number that begins at a byte, and where it ends. ValueError if it has no end, or more than ten bytes."""
     value = shift = 0
     while at < stop and shift < 70:
@@ -221,7 +329,7 @@ def read_varint(view: memoryview | bytes, at: int, stop: int) -> tuple[int, int]
     raise ValueError(f"a number without an end at byte {at}")
 
 
-def fields(view: memoryview | bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield the fields of the message in [at, stop): (number, wire type, start, stop), where the field's own content lies.
 
     Raises:
@@ -233,7 +341,7 @@ def fields(view: memoryview | bytes, at: int, stop: int) -> Iterator[tuple[int, 
         if tag >= 0x80:
             tag, at = read_varint(view, at - 1, stop)
         wire = tag & 7
-        if wire == _BYTES:
+        if wire == _MESSAGE:
             if at < stop and view[at] < 0x80:  # most sizes, without a call
                 size, at = view[at], at + 1
             else:
@@ -251,7 +359,7 @@ def fields(view: memoryview | bytes, at: int, stop: int) -> Iterator[tuple[int, 
         at = end
 
 
-def messages(view: memoryview | bytes, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
+def messages(view: Payload, at: int, stop: int, known: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of the message in [at, stop) that are messages or bytes: (number, start, stop).
 
     Args:
@@ -263,7 +371,7 @@ def messages(view: memoryview | bytes, at: int, stop: int, known: int) -> Iterat
         ValueError: The bytes are no message, or a known field is no message and no bytes.
     """
     for number, wire, start, end in fields(view, at, stop):
-        if wire == _BYTES:
+        if wire == _MESSAGE:
             yield number, start, end
         elif number <= known:
             raise ValueError("a number where a message belongs")

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import google_crc32c
 
-from tfprep.errors import DatasetError, RecordError
+from tfprep.errors import RecordError
 from tfprep.fields import Array
 
 HEADER_BYTES = 12
@@ -26,6 +26,7 @@ FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 """The bytes that a frame adds to its payload."""
 MOST_RECORD = 1 << 31
 """The largest message of protocol buffers has 2 GiB."""
+_WRONG_LENGTH = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
 OTHER_RECORD = "this is not the record that the index describes; the shard and the index come from different builds"
 
 
@@ -118,7 +119,7 @@ def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
         if len(header) < HEADER_BYTES:
             fault = f"cut short: {len(header)} of {HEADER_BYTES} bytes of the record are there"
         elif masked_crc(header[:8]) != crc:
-            fault = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
+            fault = _WRONG_LENGTH
         elif length >= MOST_RECORD:
             fault = f"a record of {length:,} bytes, more than protocol buffers allow"
         elif needed > rest:
@@ -175,34 +176,24 @@ def check_frame(
     Raises:
         RecordError: The frame is cut short or damaged, or is not the record that the index describes.
     """
-    size = _payload_size(data[:HEADER_BYTES], path, number, where.offset)
-    if size + FRAME_BYTES != where.size:
-        reason = f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}"
-        raise RecordError(reason, path=str(path), record=number, offset=where.offset)
-    payload = _check_body(data[HEADER_BYTES:], size, path, number, where.offset)
-    if payload_crc is not None and payload_crc != footer_crc(data[: where.size]):
-        raise RecordError(OTHER_RECORD, path=str(path), record=number, offset=where.offset)
-    return payload
 
-
-def _payload_size(header: Content, path: Path, number: int | None, offset: int) -> int:
-    if len(header) < HEADER_BYTES:
-        reason = f"cut short: {len(header)} of {HEADER_BYTES} header bytes"
-        raise RecordError(reason, path=str(path), record=number, offset=offset)
-    if int.from_bytes(header[8:], "little") != masked_crc(header[:8]):
-        reason = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
-        raise RecordError(reason, path=str(path), record=number, offset=offset)
-    return int.from_bytes(header[:8], "little")
-
-
-def _check_body(body: Content, size: int, path: Path, number: int | None, offset: int) -> Content:
-    if len(body) < size + FOOTER_BYTES:
-        reason = f"cut short: {len(body)} of {size + FOOTER_BYTES} bytes behind the header"
-        raise RecordError(reason, path=str(path), record=number, offset=offset)
-    payload = body[:size]
-    if int.from_bytes(body[size : size + FOOTER_BYTES], "little") != masked_crc(payload):
-        raise RecordError("wrong checksum of the payload", path=str(path), record=number, offset=offset)
-    return payload
+    if len(data) < HEADER_BYTES:
+        fault = f"cut short: {len(data)} of {HEADER_BYTES} header bytes"
+    else:
+        size, stop = int.from_bytes(data[:8], "little"), where.size - FOOTER_BYTES
+        if int.from_bytes(data[8:HEADER_BYTES], "little") != masked_crc(data[:8]):
+            fault = _WRONG_LENGTH
+        elif size + FRAME_BYTES != where.size:
+            fault = f"the frame holds {size + FRAME_BYTES} bytes, the index says {where.size}"
+        elif len(data) < where.size:
+            fault = f"cut short: {len(data) - HEADER_BYTES} of {size + FOOTER_BYTES} bytes after the header"
+        elif (crc := masked_crc(payload := data[HEADER_BYTES:stop])) != footer_crc(data[: where.size]):
+            fault = "wrong checksum of the payload"
+        elif payload_crc is not None and payload_crc != crc:
+            fault = OTHER_RECORD
+        else:
+            return payload
+    raise RecordError(fault, path=str(path), record=number, offset=where.offset)
 
 
 # --- the text index of a file ------------------------------------------------------------------------------------------
@@ -211,14 +202,3 @@ def _check_body(body: Content, size: int, path: Path, number: int | None, offset
 def format_index(frames: Iterable[Frame]) -> str:
     """Return the content of an `.idx` file."""
     return "".join(f"{frame.offset} {frame.size}\n" for frame in frames)
-
-
-def read_index(path: Path) -> list[Frame]:
-    """Return the frames that an `.idx` file lists; DatasetError names the line that is not two whole numbers."""
-    frames = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        words = line.split()
-        if len(words) != 2 or not all(word.isdecimal() for word in words):
-            raise DatasetError(f"{path}, line {number}: expected '<offset> <size>', found {line!r}")
-        frames.append(Frame(int(words[0]), int(words[1])))
-    return frames

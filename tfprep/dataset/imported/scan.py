@@ -33,8 +33,18 @@ from tfprep.images.headers import Header, read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.pool import Died, Done, Mark, Pool, Progress
-from tfprep.records.example import fields, read_varint
-from tfprep.records.find import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, find_features, head_bytes
+from tfprep.records.example import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NO_LIST,
+    ExampleError,
+    Span,
+    fields,
+    find_features,
+    head_bytes,
+    read_varint,
+)
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
 from tfprep.storage.local import whole_file, write_whole
 from tfprep.storage.urls import is_remote
