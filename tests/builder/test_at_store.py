@@ -1,6 +1,5 @@
 """Builds into an object store: the bytes of a local build, whatever the store, other builds and kills do meanwhile."""
 
-import hashlib
 import json
 import os
 import random
@@ -20,13 +19,16 @@ from tfprep.builder.options import BuildOptions
 from tfprep.dataset import clean as cleaning
 from tfprep.dataset import open_dataset
 from tfprep.dataset.clean import clean
+from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
 from tfprep.load.reader import ahead
-from tfprep.storage import locks, objects
+from tfprep.storage import locks
+from tfprep.storage import store as objects
 from tfprep.storage.address import parse_url
 from tfprep.storage.locks import store_locked
 from tfprep.storage.store import open_store
+from tfprep.storage.urls import read_content
 
 pytest.importorskip("obstore")
 
@@ -34,17 +36,16 @@ pytest.importorskip("obstore")
 def content(out) -> dict[str, object]:
     """The digests of shards and `.idx` files by split, variant and shard; the index; the rest of the manifest."""
     data = open_dataset(out)
-    store, shards = open_store(data.path), open_store(data.shards_folder)
     digests = {
-        (split, variant, shard, ending): hashlib.sha256(shards.read(f"{file.name}{ending}")).hexdigest()
+        (split, variant, shard, ending): sha256_of(data.shards_folder / f"{file.name}{ending}")
         for split, info in data.splits.items()
         for variant, files in enumerate(info.files)
         for shard, file in enumerate(files)
         for ending in ("", ".idx")
     }
-    manifest = json.loads(bytes(store.read("manifest.json")))
+    manifest = json.loads(read_content(data.path / "manifest.json"))
     rest = {name: manifest[name] for name in manifest.keys() - {"splits", "files", "within", "sha256"}}
-    return {**digests, "index": hashlib.sha256(store.read("index.parquet")).hexdigest(), "rest": rest}
+    return {**digests, "index": sha256_of(data.path / "index.parquet"), "rest": rest}
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
     store = open_store(memory)
     before = {info.name: bytes(store.read(info.name)) for info in store.list()}
     monkeypatch.setattr(locks, "is_alive", lambda holder: False)
-    left, put, delete = 0, objects.ObjectStore._put, objects.ObjectStore.delete
+    left, put, delete = 0, objects.Store._put, objects.Store.delete
 
     class Killed(BaseException):
         pass
@@ -214,8 +215,8 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
         for name, data in before.items():
             store.write(name, data)
         with monkeypatch.context() as patch:
-            patch.setattr(objects.ObjectStore, "_put", counted(put))
-            patch.setattr(objects.ObjectStore, "delete", counted(delete))
+            patch.setattr(objects.Store, "_put", counted(put))
+            patch.setattr(objects.Store, "delete", counted(delete))
             left = steps
             try:
                 full.build(memory)

@@ -21,7 +21,7 @@ from benchmarks.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
 from tests.builder.conftest import digests
 from tests.photos import save
 from tests.waiting import wait_until
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import durable_write
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no cluster here: {why_not()}")
@@ -89,7 +89,7 @@ class Site:
 
     def wait(self, seconds: float | str) -> None:
         """Make each sample take this long, or hold it until it is told otherwise; this changes no byte of it."""
-        write_whole(self.folder / "seconds", str(seconds))
+        durable_write(self.folder / "seconds", str(seconds))
 
     def command(self, out: Path, *options: str) -> list[str]:
         paths = [str(self.folder / "slow.py"), "--data", str(self.folder / "data"), "--out", str(out)]

@@ -19,8 +19,9 @@ import tfprep
 from tests.commands import status_of
 from tfprep.dataset import open_dataset, read_manifest
 from tfprep.dataset.clean import clean
-from tfprep.dataset.versions import NewVersion, current_version, durable_write, open_version
+from tfprep.dataset.versions import NewVersion, current_version, open_version
 from tfprep.errors import BuildError, BuildLockedError, DatasetError
+from tfprep.storage.urls import durable_write
 
 SAMPLES = 40
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfprep.errors import DatasetError
-from tfprep.storage.local import open_regular, regular_descriptor, regular_identities, regular_identity
+from tfprep.storage.local import open_regular, regular_descriptor, regular_identity
 
 
 def link_outside(path):
@@ -19,12 +19,6 @@ def link_outside(path):
 def link_through_a_folder(path):
     link_outside(path.with_name("step"))
     path.symlink_to("step")
-
-
-def among_many(path):
-    """The identity as `regular_identities` gives it."""
-    (identity,) = regular_identities(path.parent, [path.name])
-    return identity
 
 
 REFUSED = {
@@ -41,7 +35,7 @@ REFUSED = {
 }
 
 
-FUNCTIONS = (regular_descriptor, regular_identity, among_many, open_regular)
+FUNCTIONS = (regular_descriptor, regular_identity, open_regular)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -59,9 +53,8 @@ def test_a_socket_and_a_name_with_nul_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("file")
-    for function in (regular_identity, among_many):
-        with pytest.raises(DatasetError, match="is no regular file"):
-            function(tmp_path / "file")
+    with pytest.raises(DatasetError, match="is no regular file"):
+        regular_identity(tmp_path / "file")
     for function, name in (
         (regular_descriptor, "file"),
         *((one, name) for one in FUNCTIONS for name in ("a\0b", "gone/file")),
@@ -77,7 +70,6 @@ def test_a_link_inside_the_folder_is_followed_and_so_is_one_of_the_folder(tmp_pa
     (tmp_path / "disk/absolute").symlink_to(tmp_path / "disk/content")
     (tmp_path / "dataset").symlink_to("disk")  # a user's own link to a folder is no stranger's
     for name in ("disk/content", "disk/file", "disk/absolute", "dataset/content", "dataset/file"):
-        assert regular_identity(tmp_path / name) == among_many(tmp_path / name)
         assert regular_identity(tmp_path / name).bytes == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
@@ -95,7 +87,7 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
             os.seteuid(nobody)
         with pytest.raises(PermissionError):
             os.listdir("dataset")
-        assert [identity.bytes for identity in regular_identities(Path("dataset"), ["file"])] == [3]
+        assert regular_identity(Path("dataset/file")).bytes == 3
     finally:
         if user == 0:
             os.seteuid(user)

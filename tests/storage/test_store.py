@@ -1,4 +1,4 @@
-"""One interface over folders, memory and S3: the same table of cases for each, and how stores fail."""
+"""One interface over memory and S3: the same table of cases for each, and how stores fail."""
 
 import itertools
 import pickle
@@ -6,15 +6,14 @@ import subprocess
 import sys
 import threading
 import traceback
-from pathlib import Path
 
 import pytest
 
 from tests.storage.server import VERBS
 from tfprep.errors import DatasetError, ObjectChangedError, SampleError, StorageError
-from tfprep.storage import objects
+from tfprep.storage import store as objects
 from tfprep.storage.address import Url, parse_url, without_secrets
-from tfprep.storage.store import FolderStore, open_store
+from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, listed_sizes
 
 pytest.importorskip("obstore")
@@ -31,10 +30,8 @@ def quick(monkeypatch):
     objects._connected.cache_clear()
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
-def place(request, tmp_path):
-    if request.param == "folder":
-        return str(tmp_path)
+@pytest.fixture(params=["memory", "s3"])
+def place(request):
     if request.param == "memory":
         return f"memory://bucket-{next(_names)}/inside"
     return request.getfixturevalue("s3").new_url()
@@ -71,11 +68,6 @@ def test_what_is_written_is_listed_and_read(place, tmp_path):
     assert bytes(store.read("a.txt", 4)) == b"456789"
     assert (bytes(store.read("deep/er/ü.bin", 0, 9)), bytes(store.read("deep/er/ü.bin", 3))) == (b"", b"")
     assert (bytes(store.read("a.txt", 8, 99)), bytes(store.read("a.txt", 50, 99))) == (b"89", b"")
-    ranges = [(0, 3), (2, 7), (9, 10)]
-    assert [bytes(piece) for piece in store.read_ranges("a.txt", ranges)] == [b"0123456789"[slice(*r)] for r in ranges]
-    assert list(store.read_ranges("a.txt", [])) == []
-    with pytest.raises(StorageError, match=r"before byte 99|cannot be read"):
-        store.read_ranges("a.txt", [(0, 2), (8, 99)])
     store.delete(["a.txt", "deep/file", "never there"])
     assert [info.name for info in store.list()] == sorted(contents.keys() - {"a.txt", "deep/file"})
 
@@ -127,7 +119,7 @@ def test_what_is_missing_is_named(place):
         with pytest.raises(StorageError, match="no/where") as caught:
             call()
         assert isinstance(caught.value.__cause__, FileNotFoundError)
-        assert str(caught.value).count("the URL") == (0 if isinstance(store, FolderStore) else 1)
+        assert str(caught.value).count("the URL") == 1
 
 
 CALLS = {
@@ -371,14 +363,6 @@ def test_urls(text, url):
     assert (url / "x" / "y").name == "y"
     assert (url / "x").with_name("z") == url / "z"
     assert (url / "x").parent == url
-
-
-def test_a_folder_keeps_what_a_failed_write_would_have_replaced(tmp_path):
-    store = open_store(tmp_path)
-    store.write("x", b"old")
-    with pytest.raises(FileNotFoundError):
-        store.write("x", Path(tmp_path / "not there"))
-    assert (bytes(store.read("x")), [path.name for path in tmp_path.iterdir()]) == (b"old", ["x"])
 
 
 def test_missing_credentials_are_named(monkeypatch):

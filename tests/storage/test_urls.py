@@ -12,8 +12,7 @@ import tfprep
 from tests.storage.server import copied_to_memory
 from tfprep.dataset import open_dataset
 from tfprep.errors import DatasetError, LoaderError, MissingDependencyError, StorageError
-from tfprep.storage.objects import ObjectStore
-from tfprep.storage.store import open_store
+from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import folder_at, is_remote, listed_sizes, scheme_of
 
 pytest.importorskip("obstore")
@@ -119,7 +118,7 @@ def test_a_store_that_lists_nothing_is_read_all_the_same(url, monkeypatch):
     def refuse(*_, **__):
         raise StorageError("403, no right to list")
 
-    monkeypatch.setattr(ObjectStore, "list", refuse)
+    monkeypatch.setattr(Store, "list", refuse)
     assert listed_sizes(folder_at(url)) == {}
     with closing(tfprep.open(url).numpy_loader("train", 4, fields="label")) as loader:
         assert len(next(iter(loader))["label"]) == 4

@@ -19,14 +19,13 @@ from typing import Any
 from tfprep.builder.layout import scratch_folder
 from tfprep.builder.planning.plan import building_versions
 from tfprep.builder.shards.shard import BuildContext, Inputs
-from tfprep.dataset.versions import durable_write
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, RecordError, StorageError, TfprepError
 from tfprep.pool import Event, Pool, Progress
 from tfprep.recipe.code import is_users
 from tfprep.recipe.file import RECIPE_MODULE
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import locked
-from tfprep.storage.urls import read_content, remove_file
+from tfprep.storage.urls import durable_write, read_content, remove_file
 
 _DATA_SUFFIXES = {".csv", ".json", ".toml", ".txt", ".yaml", ".yml"}
 _MOST_DATA_BYTES = 1 << 20

@@ -26,11 +26,12 @@ from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
-from tfprep.dataset.versions import NewVersion, durable_write
+from tfprep.dataset.versions import NewVersion
 from tfprep.errors import StorageError, TooManyRejectsError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
+from tfprep.storage.urls import durable_write, names_in, remove_files
 
 Look = Callable[[Path, Manifest], None]
 """Called with a complete version before it is published."""
@@ -57,10 +58,8 @@ def publish(
     kept = {
         path.name for one in receipts for path in (layout.receipt(one.split, one.shard), contents_path(layout, one))
     }
-    receipts_store = open_store(layout.receipts)
-    if left := [info.name for info in receipts_store.list() if info.name not in kept]:
-        with suppress(StorageError):  # Only room is lost.
-            receipts_store.delete(left)
+    with suppress(StorageError):  # Only room is lost.
+        remove_files(layout.receipts, names_in(layout.receipts) - kept)
     return before
 
 

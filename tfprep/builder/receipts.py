@@ -26,11 +26,10 @@ from tfprep.builder.shards.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo, sha256_of
 from tfprep.dataset.names import PRIVATE, SHARDS
 from tfprep.dataset.plain_json import from_json
-from tfprep.dataset.versions import durable_write
 from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
-from tfprep.storage.urls import read_content, remove_file, size_of
+from tfprep.storage.urls import durable_write, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from tfprep.builder.receipts import Receipt
 from tfprep.dataset import Dataset, Manifest
 from tfprep.dataset.names import REPORT
-from tfprep.dataset.versions import durable_write
 from tfprep.inspect.leaks import find_leaks
 from tfprep.inspect.pages.report import BuildFacts, report_page
 from tfprep.inspect.stats import statistics_of
+from tfprep.storage.urls import durable_write
 
 _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 100, 16, 16 << 20
 """Samples of a split that are read for the report, and their bytes: 0.1 s for photos; `tfprep stats` reads 1,000."""

@@ -167,7 +167,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     from tfprep.inspect.leaks import find_leaks
     from tfprep.inspect.pages.report import report_page
     from tfprep.inspect.stats import statistics_of
-    from tfprep.storage.local import write_whole
+    from tfprep.storage.urls import durable_write
 
     data = open_dataset(folder)
     with text.progress(" samples") as on_sample:
@@ -177,7 +177,7 @@ def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -
     except NothingToCompareError:  # the other statistics stand all the same
         leaks = None
     if html:
-        write_whole(html, report_page(data, stats, leaks))
+        durable_write(html, report_page(data, stats, leaks))
     if as_json:
         text.print_json({**asdict(stats), "duplicates": leaks and asdict(leaks.counts)})
         return
@@ -252,7 +252,7 @@ def check_command(
     from tfprep.inspect.groups import suspected_groups
     from tfprep.inspect.leaks import find_leaks
     from tfprep.inspect.pages.report import leaks_json, leaks_page
-    from tfprep.storage.local import write_whole
+    from tfprep.storage.urls import durable_write
 
     dataset = open_dataset(folder)
     with text.progress(" images", desc="comparing pictures") as on_record:
@@ -270,7 +270,7 @@ def check_command(
             f"{groups}: {text.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
         )
     if html:
-        write_whole(html, leaks_page(dataset, leaks, suspicions))
+        durable_write(html, leaks_page(dataset, leaks, suspicions))
         written.append(f"Pictures: {html}")
     lines = chain(_check_lines(folder, leaks), _suspicion_lines(suspicions))
     if leaks.straddle and not (exclude or groups):

@@ -34,7 +34,7 @@ from tfprep.dataset.versions import Held, Version, hold, hold_current
 from tfprep.errors import DatasetError, RecordError, SampleError
 from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
-from tfprep.storage.local import FileIdentity, regular_identities, regular_identity
+from tfprep.storage.local import FileIdentity, regular_identity
 from tfprep.storage.urls import PathOrUrl, file_size, is_remote, listed_sizes, open_file
 from tfprep.units import aligned, size
 
@@ -264,8 +264,7 @@ class Dataset:
                             f"{folder / file.name} does not exist in its store; is the dataset complete?"
                         )
             else:
-                identities = regular_identities(folder, (file.name for file in files))
-                found = {file.name: identity.bytes for file, identity in zip(files, identities, strict=True)}
+                found = {file.name: regular_identity(folder / file.name).bytes for file in files}
             for file in files if sizes else ():
                 if found.get(file.name, file.bytes) != file.bytes:
                     raise DatasetError(

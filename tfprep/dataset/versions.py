@@ -31,10 +31,19 @@ from typing import TYPE_CHECKING
 
 from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, REPORT
 from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
-from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, write_whole, writing
+from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, writing
 from tfprep.storage.locks import StoreLock, folder_locked, store_locked
 from tfprep.storage.store import find_object, open_store
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, names_in, open_file, read_content, size_of
+from tfprep.storage.urls import (
+    PathOrUrl,
+    durable_write,
+    folder_at,
+    is_remote,
+    names_in,
+    open_file,
+    read_content,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from tfprep.dataset.manifest import Manifest
@@ -250,26 +259,6 @@ def _removed(version: Version) -> DatasetError:
 # --- publishing -----------------------------------------------------------------------------------------------------------
 
 
-def durable_write(path: Path, content: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power failure. Every command writes with it.
-
-    Args:
-      path: A local path, or a URL.
-      content: Text, in which lone surrogates become the bytes that they stand for, or bytes.
-
-    Raises:
-      BuildError: The disk refuses.
-      StorageError: The store refuses.
-    """
-    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-    if is_remote(path):
-        open_store(path.parent).write(path.name, data)
-        return
-    with whole_file(path) as file:
-        file.write(data)
-    sync_folder(path.parent)
-
-
 @contextmanager
 def locked(root: Path, *, shared: bool = False) -> Iterator[StoreLock | None]:
     """Hold the lock of a dataset: exclusively, or shared with other parts of a build. Yields the lock of a store.
@@ -393,7 +382,7 @@ class NewVersion:
     def write(self, name: str, text: str) -> Path:
         """Write a text file of the version, and return its path."""
         path = self.file(name)
-        write_whole(path, text)
+        durable_write(path, text)
         self._names[name] = True
         return path
 

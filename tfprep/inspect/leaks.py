@@ -31,7 +31,7 @@ from tfprep.inspect.fingerprints import (
 )
 from tfprep.inspect.thumbnails import alike, read_thumbnails
 from tfprep.optional import HAS_OPENCV
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import durable_write
 
 DISTANCE, DISTANCE_OF_MANY, MANY = 10, 8, 200_000
 """Largest distance of candidates, and that of more than `MANY` samples: of 10^6 random hashes, 40,000 pairs differ in 10 bits or
@@ -446,5 +446,5 @@ def _write_csv(path: Path, heads: Sequence[str], rows: Iterable[Sequence[str]]) 
     text, listed = io.StringIO(), list(rows)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([heads, *listed])
-    write_whole(path, text.getvalue())
+    durable_write(path, text.getvalue())
     return len(listed)

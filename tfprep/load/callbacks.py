@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
-from tfprep.storage.local import write_whole
+from tfprep.storage.urls import durable_write
 
 
 class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
@@ -46,4 +46,4 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
             self.on_epoch_end(0)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        write_whole(self._path, json.dumps(self._loader.state_dict(step=self._epoch_step + self._steps)))
+        durable_write(self._path, json.dumps(self._loader.state_dict(step=self._epoch_step + self._steps)))

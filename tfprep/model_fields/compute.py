@@ -28,9 +28,9 @@ from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe.model_fields import Compute, ModelFields, load_fields
 from tfprep.records import Frame, encode, format_index
 from tfprep.records.framing import footer_crc, frame
-from tfprep.storage.local import whole_file, write_whole, writing
+from tfprep.storage.local import whole_file, writing
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import durable_write, is_remote
 
 AHEAD = 2
 """Batches that wait decoded beyond those that threads are working on."""
@@ -253,7 +253,7 @@ class _ShardFile:
             raise BuildError(f"{task}: {len(self._rows)} of {task.records} records were written")
         self._open.close()
         index = self._path.with_name(f"{self._path.name}.idx")
-        write_whole(index, format_index(Frame(offset, size) for offset, size, *_ in self._rows))
+        durable_write(index, format_index(Frame(offset, size) for offset, size, *_ in self._rows))
         if is_remote(self._plan.data.path):
             store = open_store(self._plan.path)
             for path in (index, self._path):

@@ -19,14 +19,14 @@ from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json
-from tfprep.dataset.versions import current_version, durable_write
+from tfprep.dataset.versions import current_version
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
 from tfprep.records.framing import HEADER_BYTES
-from tfprep.storage.urls import is_remote, read_content, remove_file, size_of
+from tfprep.storage.urls import durable_write, is_remote, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_ma
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, SHARDS, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
-from tfprep.dataset.versions import NewVersion, durable_write
+from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.load import Data
@@ -31,7 +31,7 @@ from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, temporary_path
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote, read_content
+from tfprep.storage.urls import durable_write, is_remote, names_in, read_content, remove_files
 
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
@@ -122,9 +122,7 @@ def unpublish_fields(data: Dataset, root: Path, group: str, new: NewVersion) -> 
     if len(added) < len(data.manifest.groups):
         _publish(new, data.manifest, replace(data.manifest, added=added or None))
     remove_waiting(root, group)
-    store = open_store(root)
-    if receipts := [info.name for info in store.list(fields_receipts(group))]:
-        store.delete(receipts)
+    remove_files(root / fields_receipts(group), names_in(root / fields_receipts(group)))
 
 
 def remove_waiting(root: Path, group: str) -> None:

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -68,24 +68,6 @@ def regular_identity(path: Path) -> FileIdentity:
     if not stat.S_ISREG(status.st_mode):
         raise _not_regular(path)
     return identity_of(status)
-
-
-def regular_identities(folder: Path, names: Iterable[str]) -> Iterator[FileIdentity]:
-    """Yield what `regular_identity` returns for files of one folder, from a descriptor of it: there may be 100,000."""
-    try:
-        descriptor = os.open(folder, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _cannot_open(folder, error) from error
-    try:
-        for name in names:
-            try:
-                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                is_plain = stat.S_ISREG(status.st_mode)
-            except (OSError, ValueError):
-                is_plain = False
-            yield identity_of(status) if is_plain else regular_identity(folder / name)
-    finally:
-        os.close(descriptor)
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -229,12 +211,6 @@ def locked(path: Path, busy: Exception | None = None, *, shared: bool = False) -
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file as `whole_file` does; lone surrogates become the bytes that they stand for."""
-    with whole_file(path) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from tfprep.errors import DatasetError, StorageError
+from tfprep.errors import DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import Url, parse_url
-from tfprep.storage.local import open_regular
+from tfprep.storage.local import locked, open_regular, sync_folder, whole_file, writing
 from tfprep.storage.store import Store, find_object, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
@@ -84,12 +85,54 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a folder, local or at a URL, if they exist."""
+    if not is_remote(folder):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+    elif keys := list(names):
+        open_store(folder).delete(keys)
+
+
 def remove_file(path: Path) -> None:
     """Remove a file, local or at a URL, if it exists."""
+    remove_files(path.parent, [path.name])
+
+
+def durable_write(path: Path, content: str | bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a power failure. Every command writes with it.
+
+    Args:
+        path: A local path, or a URL.
+        content: Text, in which lone surrogates become the bytes that they stand for, or bytes.
+
+    Raises:
+        BuildError: The disk refuses.
+        StorageError: The store refuses.
+    """
+    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     if is_remote(path):
-        open_store(path.parent).delete([path.name])
-    else:
-        path.unlink(missing_ok=True)
+        open_store(path.parent).write(path.name, data)
+        return
+    with whole_file(path) as file:
+        file.write(data)
+    sync_folder(path.parent)
+
+
+def write_first(path: Path, content: bytes) -> bool:
+    """Write a file unless there is one, and return True if it was written; of several processes, one does."""
+    if is_remote(path):
+        try:
+            open_store(path.parent).replace(path.name, content, None)
+        except ObjectChangedError:
+            return False
+        return True
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.parent):
+        if is_first := not path.exists():
+            durable_write(path, content)
+    return is_first
 
 
 class _ObjectFile(io.RawIOBase):

@@ -13,7 +13,7 @@ from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.reader import ahead as module
 from tfprep.load.reader.ahead import plan_ranges
-from tfprep.storage import objects
+from tfprep.storage import store as objects
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")

@@ -23,10 +23,9 @@ from tfprep.builder.options import BuildOptions, Part
 from tfprep.builder.planning.plan import Plan, building_versions, differing_listings
 from tfprep.builder.planning.state import ACCIDENTS, ShardState, explain
 from tfprep.dataset.plain_json import from_json
-from tfprep.errors import BuildError, ObjectChangedError
+from tfprep.errors import BuildError
 from tfprep.recipe.changes import what_changed
-from tfprep.storage.store import open_store
-from tfprep.storage.urls import read_content
+from tfprep.storage.urls import read_content, write_first
 
 _FORMAT = 1
 _NAMED = 3
@@ -82,11 +81,9 @@ def agree(plan: Plan, layout: Layout, part: Part, options: BuildOptions) -> None
     stored = read_common_plan(layout)
     if stored is None:
         content = json.dumps({"format": _FORMAT, **asdict(common_plan(plan, options, part))}).encode()
-        try:
-            open_store(layout.parts).replace(layout.part_plan.name, content, None)
+        if write_first(layout.part_plan, content):
             return
-        except ObjectChangedError:  # Another part was first.
-            stored = read_common_plan(layout)
+        stored = read_common_plan(layout)
     if stored is not None:
         check_common_plan(plan, layout, stored, options)
 

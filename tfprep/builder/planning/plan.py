@@ -29,14 +29,13 @@ from tfprep import __version__
 from tfprep.builder.layout import Layout
 from tfprep.builder.planning.samples import ArrangedSamples, SampleTable, arrange, collect_samples, limit_samples
 from tfprep.builder.receipts import ShardTask
-from tfprep.dataset.versions import durable_write
 from tfprep.errors import SourceError
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.recipe import Recipe
 from tfprep.recipe.describe import NO_SOURCE
 from tfprep.sources import Listing
 from tfprep.sources.raw import file_system_of
-from tfprep.storage.urls import names_in, read_content, remove_file
+from tfprep.storage.urls import durable_write, names_in, read_content, remove_file
 
 SHARD_BYTES = 64 << 20
 """Largest number of raw bytes in a shard by default."""

@@ -17,8 +17,9 @@ from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import stored_name
 from tfprep.records import Frame, format_index
 from tfprep.records.framing import footer_crc, frame
-from tfprep.storage.local import temporary_path, write_whole, writing
+from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import Store
+from tfprep.storage.urls import durable_write
 
 
 @contextmanager
@@ -76,7 +77,7 @@ class ShardFile:
         """Give the file its final name, and write the `.idx` beside it."""
         with writing(self._path):
             self._temporary.replace(self._path)
-        write_whole(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
+        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
 
     def put(self, store: Store) -> FileInfo:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""

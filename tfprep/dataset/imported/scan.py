@@ -46,8 +46,8 @@ from tfprep.records.example import (
     read_varint,
 )
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
-from tfprep.storage.local import whole_file, write_whole
-from tfprep.storage.urls import is_remote
+from tfprep.storage.local import whole_file
+from tfprep.storage.urls import durable_write, is_remote
 
 BLOCK_BYTES = 16 << 20
 _BLOCK_ROWS, _BLOCK_CELLS = 1 << 16, 1 << 22
@@ -418,7 +418,7 @@ def scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
         raise DatasetError(
             f"{shard.path} was written to while it was indexed; run the command again when it is complete"
         )
-    write_whole(receipt, indented(found))
+    durable_write(receipt, indented(found))
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
