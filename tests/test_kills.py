@@ -10,6 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
+from tests.kills import COUNTED
+
 STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 11
 """Only each eleventh rename, link or removal is one at which a command is killed, but in the nightly run."""
 
@@ -30,11 +32,10 @@ RECIPE = Recipe(
 """
 
 SCRIPT = """
-import hashlib, os, re, shutil, sys
-from pathlib import Path
+import hashlib, re, shutil
 
-import cv2, pyarrow as pa
-import tfprep.builder.report, tfprep.builder.publish, tfprep.builder.shards.shard, tfprep.model_fields.add
+import pyarrow as pa
+import tfprep.model_fields.add
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
 from tfprep.dataset.clean import clean
@@ -44,10 +45,7 @@ from tfprep.export import export
 from tfprep.model_fields import add_fields, remove_fields
 
 name, root, stride = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-out, steps, die_at = root / "out", 0, 0
-cv2.setNumThreads(0)
-tfprep.builder.report.write_report = lambda *arguments: ""
-os.fsync, os.sync = lambda descriptor: None, lambda: None  # what a killed process wrote stays
+out = root / "out"
 
 
 def built(recipe="recipe.py", **options):
@@ -66,54 +64,14 @@ COMMANDS = {
     "reshard": lambda: built("more.py", reshard=True),
     "replace": lambda: built("other.py", replace=True),
     "verify": lambda: built(verify=True),
-    "add-fields": lambda: add_fields(out, root / "recipe.py"),
-    "remove-fields": lambda: removed(),
+    "fields add": lambda: add_fields(out, root / "recipe.py"),
+    "fields remove": lambda: removed(),
     "index": lambda: index_tfrecords(
         str(root / "foreign/*.tfrecord"), "train", root / "index", options=IndexOptions(workers=0)
     ),
     "export": lambda: export(open_dataset(out), root / "exported", "webdataset"),
     "clean": lambda: clean(out, remove=True),
 }
-
-
-def counted(function):
-    def step(*arguments, **options):
-        global steps
-        steps += 1
-        if steps == die_at:
-            os._exit(9)
-        return function(*arguments, **options)
-    return step
-
-
-def count():
-    for one in ("replace", "unlink", "rename", "link", "rmdir", "mkdir", "symlink"):
-        setattr(os, one, counted(getattr(os, one)))
-    Path.replace = lambda self, target: os.replace(self, target)
-    Path.rmdir = lambda self: os.rmdir(self)
-    def unlink(self, missing_ok=False):
-        try:
-            os.unlink(self)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-    Path.unlink = unlink
-
-
-def status(*functions):
-    "Run functions in a fork of this process, which has not started a thread."
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            for function in functions:
-                function()
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def places():
@@ -161,7 +119,7 @@ killed = 0
 while True:
     restore()
     die_at += stride
-    ended = status(count, COMMANDS[name])
+    ended = status(lambda: count("replace", "unlink", "rename", "link", "rmdir", "mkdir", "symlink"), COMMANDS[name])
     if ended != 9:
         break
     killed += 1
@@ -207,7 +165,7 @@ for number, path in enumerate(sorted(open_dataset(root / "out").path.glob("*-tra
 
 
 LEAST = {"export": 0, "clean": 1}
-COMMANDS = ("build", "reshard", "replace", "verify", "add-fields", "remove-fields", "index", "export", "clean")
+COMMANDS = ("build", "reshard", "replace", "verify", "fields add", "fields remove", "index", "export", "clean")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -215,7 +173,11 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
     site = tmp_path / "site"
     shutil.copytree(before, tmp_path / "site.before", symlinks=True)
     shutil.copytree(before, site, symlinks=True)
-    if command == "add-fields":
+    if command == "build":  # another recipe, and other raw files
+        raw = tmp_path / "site.before/raw"
+        (raw / "val/b/7.png").unlink()
+        shutil.copy(raw / "val/a/8.png", raw / "train/a/new.png")
+    if command == "fields add":
         subprocess.run(
             [sys.executable, "-m", "tfprep", "fields", "remove", tmp_path / "site.before/out", "score"], check=True
         )
@@ -225,7 +187,7 @@ def test_kills_at_every_step_of_a_command(before, tmp_path, command):
         shard = next((tmp_path / "site.before/out/current").glob("tiny-train.tfrecord-00000-of-00002"))
         shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     stride = 1 if command in LEAST else STRIDE
-    words = [sys.executable, "-W", "ignore", "-c", SCRIPT, command, site, str(stride)]
+    words = [sys.executable, "-W", "ignore", "-c", COUNTED + SCRIPT, command, site, str(stride)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[-1]) > LEAST.get(command, 20 // STRIDE), done.stdout

@@ -11,7 +11,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.builder.conftest import check_whole, digests, run
+from tests.builder.conftest import check_whole, digests
+from tests.kills import COUNTED
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
@@ -77,102 +78,16 @@ def test_kill_at_random_moments(full, victim):
         assert not list((full.out / ".tfprep/new").iterdir())
 
 
-# --- at every step ----------------------------------------------------------------------------------------------------
-
-COUNTED = f"""
-import os, sys
-from pathlib import Path
-import cv2, tfprep.builder.report, tfprep.builder.shards.shard
-from tfprep.builder import BuildOptions, build, publish
-
-steps, die_at, stride = 0, 0, {STRIDE}
-cv2.setNumThreads(0)
-tfprep.builder.report.write_report = lambda *arguments: ""
-os.fsync = lambda descriptor: None  # what a killed process wrote stays: dying before a sync leaves what dying after it does
-"""
-COUNTED += """
-def counted(function):
-    def step(*arguments, **options):
-        global steps
-        steps += 1
-        if steps == die_at:
-            os._exit(9)
-        return function(*arguments, **options)
-    return step
-
-def count():
-    "From now on, this process exits at the rename, link or removal of number `die_at`."
-    for name in ("replace", "unlink", "rename", "link"):
-        setattr(os, name, counted(getattr(os, name)))
-    Path.replace = lambda self, target: os.replace(self, target)
-    def unlink(self, missing_ok=False):
-        try:
-            os.unlink(self)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-    Path.unlink = unlink
-
-def status_of_child(recipe, out, data, counting):
-    "Build in a fork of this process, which has not started a thread yet."
-    pid = os.fork()
-    if pid == 0:
-        counting()
-        build(recipe, out, data, options=BuildOptions(workers=0))
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-"""
-EVERY_STEP = """
-recipe, out, data = sys.argv[1:]
-status = 9
-while status == 9:  # each child dies some steps later than the one before, in a copy of the same folder
-    die_at += stride
-    os.system(f"rm -rf {out} && cp -a {out}.before {out}")
-    status = status_of_child(recipe, out, data, count)
-    if status == 9:
-        os.rename(out, f"{out}.{die_at}")
-print(die_at // stride - 1, status)
-"""
-
-
-def test_kill_at_every_step_of_a_build_over_an_older_dataset(site, tmp_path):
-    """The process exits at each rename, link and removal. Then the folder contains the complete old or new dataset, and the
-    same build ends with the bytes of a build from nothing."""
-    full = site.fill(train=6, val=2)
-    full.change_recipe('{"train": 4, "val": 2}', '{"train": 2, "val": 1}')
-    full.change_recipe("seed=3", "seed=4")
-    full.build()  # a version that is removed in the end, in many steps
-    full.change_recipe("seed=4", "seed=3")
-    full.build()
-    old = open_dataset(full.out).manifest
-    full.out.rename(full.out.with_name("out.before"))
-    full.add("train/cat/000", 500, mask=False)
-    full.add("train/cat/new", 501)
-    (full.data / "val/dog/001.jpg").unlink()
-    full.build(full.out.with_name("fresh"))
-    expected, new = digests(tmp_path / "fresh"), open_dataset(tmp_path / "fresh").manifest
-    done = run([sys.executable, "-c", COUNTED + EVERY_STEP, full.recipe, full.out, full.data])
-    assert done.returncode == 0, done.stderr
-    killed, status = map(int, done.stdout.split())
-    assert (killed > 40 // STRIDE, status) == (True, 0), done.stderr
-    seen = set()
-    for step in range(STRIDE, STRIDE * killed + 1, STRIDE):
-        full.out = tmp_path / f"out.{step}"
-        found = check_whole(full.out).manifest
-        assert found in (old, new), f"step {step}"
-        assert not list(verify(full.out)), f"step {step}"
-        seen.add("old" if found == old else "new")
-        full.build()
-        assert digests(full.out) == expected, f"step {step}"
-    assert seen == {"old", "new"}
-
+# --- at each step of a publication -----------------------------------------------------------------------------------
 
 ALTERNATING = """
-recipes, out, data = sys.argv[1:3], sys.argv[3], sys.argv[4]
+from tfprep.builder import BuildOptions, build, publish
+
+recipes, out, data, stride = sys.argv[1:3], sys.argv[3], sys.argv[4], int(sys.argv[5])
 real = publish.publish
 
 def published(*arguments):
-    count()
+    count("replace", "unlink", "rename", "link")
     return real(*arguments)
 
 def count_publication():
@@ -182,9 +97,9 @@ finished = set()
 while len(finished) < 2:
     die_at += stride
     for recipe in recipes:
-        status = status_of_child(recipe, out, data, count_publication)
-        assert status in (0, 9), status
-        if status == 0:
+        ended = status(count_publication, lambda: build(recipe, out, data, options=BuildOptions(workers=0)))
+        assert ended in (0, 9), ended
+        if ended == 0:
             finished.add(recipe)
 print(die_at)
 """
@@ -204,7 +119,12 @@ def test_a_reader_sees_one_of_two_datasets_while_builds_of_both_alternate_and_ar
         build(recipe, site.out, site.data, options=BuildOptions(workers=0))
         both.append(read_all(open_dataset(site.out)))
     assert both[0] != both[1]
-    command = [sys.executable, "-c", COUNTED + ALTERNATING, *map(str, (site.recipe, other, site.out, site.data))]
+    command = [
+        sys.executable,
+        "-c",
+        COUNTED + ALTERNATING,
+        *map(str, (site.recipe, other, site.out, site.data, STRIDE)),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     seen, kept = Counter(), open_dataset(site.out)
     of_kept = read_all(kept)

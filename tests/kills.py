@@ -1,0 +1,54 @@
+"""A script's beginning, with which a process exits at a chosen step of its work on files."""
+
+COUNTED = """
+import os, sys
+from pathlib import Path
+
+import cv2, tfprep.builder.report, tfprep.builder.publish, tfprep.builder.shards.shard
+
+steps = die_at = 0
+cv2.setNumThreads(0)
+tfprep.builder.report.write_report = lambda *arguments: ""
+os.fsync, os.sync = lambda descriptor: None, lambda: None  # what a killed process wrote stays: before a sync as after it
+
+
+def counted(function):
+    def step(*arguments, **options):
+        global steps
+        steps += 1
+        if steps == die_at:
+            os._exit(9)
+        return function(*arguments, **options)
+    return step
+
+
+def count(*names):
+    "From now on, this process exits at the call of number `die_at` of these functions of `os`."
+    for name in names:
+        setattr(os, name, counted(getattr(os, name)))
+    Path.replace = lambda self, target: os.replace(self, target)
+    Path.rmdir = lambda self: os.rmdir(self)
+    def unlink(self, missing_ok=False):
+        try:
+            os.unlink(self)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+    Path.unlink = unlink
+
+
+def status(*functions):
+    "Run functions in a fork of this process, which has not started a thread."
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for function in functions:
+                function()
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+"""
