@@ -205,6 +205,15 @@ def test_a_pointer_that_is_damaged_or_of_another_format_is_named(publish, tmp_pa
     (tmp_path / "out/tfprep.json").write_text('{"version": 7}')
     with pytest.raises(DatasetError, match="v0007 was removed or moved"):
         tfprep.open(tmp_path / "out")
+    (tmp_path / "out/tfprep.json").write_text('{"version": 999999999999999999}')
+    publish(1000)  # counts from the versions that are there
+    assert tfprep.open(tmp_path / "out").version.number == 2
+    (tmp_path / "out/tfprep.json").unlink()
+    (tmp_path / "out/tfprep.json").mkdir()
+    with pytest.raises(DatasetError, match=r"tfprep\.json is not a regular file: move it away, then run the build"):
+        tfprep.open(tmp_path / "out")
+    with pytest.raises(BuildError, match="a folder has its name: move it away"):
+        publish(1000)
 
 
 def test_one_publication_at_a_time_and_none_into_a_version(publish, tmp_path):

@@ -166,6 +166,8 @@ def _read_pointer(root: Path) -> int:
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{root} holds no {POINTER}: {_why_not(root)}") from FileNotFoundError()
+        if not is_remote(path) and path.exists() and not path.is_file():
+            raise DatasetError(f"{path} is not a regular file: move it away, then run the build again") from error
         raise
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})") from error
@@ -475,18 +477,21 @@ class NewVersion:
 
 
 def find_current(root: Path) -> Version | None:
-    """Return the current version for a build: None without one, and where the pointer is damaged, the last complete one.
+    """Return the current version for a build: the last complete one where the pointer names none, and None where there is none.
 
     Raises:
       StorageError: The store cannot be reached or refuses.
     """
     try:
-        return current_version(root)
+        version = current_version(root)
+        if size_of(version.path / MANIFEST) is not None:
+            return version
     except StorageError:
         raise
     except DatasetError:
-        numbers = version_numbers(root)
-        return Version(root, numbers[-1], version_folder(root, numbers[-1])) if numbers else None
+        pass
+    numbers = version_numbers(root)
+    return Version(root, numbers[-1], version_folder(root, numbers[-1])) if numbers else None
 
 
 def _folders(root: Path) -> list[int]:

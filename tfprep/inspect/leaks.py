@@ -38,6 +38,7 @@ DISTANCE, DISTANCE_OF_MANY, MANY = 10, 8, 200_000
 fewer in one of eight orientations, and 1,900 in 8."""
 _BY_HASH = 4
 """Bits in which the hashes of pictures that cannot be compared may differ, upright."""
+_MEASURED = "https://github.com/tfprep/tfprep/blob/main/docs/inspect.md"
 _MOST_COMPARED = 20_000
 """Pairs whose thumbnails are compared, the nearest first: a millisecond each, and the time to read two pictures."""
 
@@ -172,7 +173,7 @@ def searched_for(leaks: Leaks) -> str:
         text += f"{search.by_hash:,} that were not compared count, since at most {_BY_HASH} bits differ upright. "
     if search.left:
         text += f"{search.left:,} that were not compared do not count. "
-    return f"{text}How much this finds was measured on our own test photos: docs/inspect.md"
+    return f"{text}How much this finds was measured on our own test photos: {_MEASURED}"
 
 
 def find_leaks(

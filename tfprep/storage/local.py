@@ -163,17 +163,17 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        way_out = ""
+        fix = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            way_out = "; nothing was published. Make room, then run the same command again: it continues"
+            fix = "; nothing was published. Make room, then run the same command again: it continues"
+        elif error.errno == errno.EISDIR:
+            fix = "; a folder has its name: move it away, then run the same command again"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            way_out = "; choose a folder that this user may write to"
+            fix = "; choose a folder that this user may write to"
         elif error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.EIO):
-            way_out = (
-                "; the output folder was taken away or its disk fails. Run the same command again: it continues from "
-            )
-            way_out += "what is left"
-        raise BuildError(f"cannot write {path}: {error.strerror or error}{way_out}") from error
+            fix = "; the output folder was taken away or its disk fails. Run the same command again: it continues from "
+            fix += "what is left"
+        raise BuildError(f"cannot write {path}: {error.strerror or error}{fix}") from error
 
 
 def free_bytes(folder: Path) -> int:
