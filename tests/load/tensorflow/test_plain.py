@@ -11,7 +11,8 @@ from tests.conftest import CODECS, write_dataset
 from tests.load.batches import batches, check_same
 from tfprep import codecs
 from tfprep.errors import DatasetError, LoaderError
-from tfprep.storage import address, objects
+from tfprep.storage import address
+from tfprep.storage import store as objects
 from tfprep.storage.address import Url
 from tfprep.storage.store import open_store
 
