@@ -18,7 +18,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -379,3 +379,74 @@ def spelled(root: Path, path: str) -> str:
         return path
     forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
     return next((form for form in forms if (root / form).exists()), path)
+
+
+# --- patterns that fit given paths ---------------------------------------------------------------------------------
+
+_SPLIT = re.compile(
+    r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
+    r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
+    re.IGNORECASE,
+)
+"""The name of a split as a word: also in `train2017`, `traindata`, `trainLabels` and `seg_train`, not in `trainee`."""
+_TEST = re.compile(r"test(?:ing)?|eval(?:uation)?|holdout", re.IGNORECASE)
+
+
+def split_words(path: str) -> list[str]:
+    """Return the words of a path that name splits, in lower case."""
+    return [word.lower() for word in _SPLIT.findall(path)]
+
+
+def is_test(path: str) -> bool:
+    """Return True if a path has words that name splits, and all of them name a test split."""
+    return all(map(_TEST.fullmatch, words)) if (words := split_words(path)) else False
+
+
+def split_form(path: str, is_pattern: bool = False) -> str:
+    """Return a pattern for a path, with `{split}` for the word in each name of it that names a split: `seg_{split}/x`."""
+    names = (path if is_pattern else literal(path)).split("/")
+    return "/".join(_SPLIT.sub("{split}", name, count=1) for name in names)
+
+
+def by_form(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the paths by their `split_form`."""
+    grouped: dict[str, list[str]] = {}
+    for path in paths:
+        grouped.setdefault(split_form(path), []).append(path)
+    return grouped
+
+
+def columns_of(folders: Sequence[str]) -> list[tuple[str, list[str]]] | None:
+    """Return the form of each level of folders, and its name in each folder; None if they are not of one depth.
+
+    The form is the name if all are the same, a pattern with `{split}` if they differ in the split only, else "".
+    """
+    parts = [folder.split("/") if folder else [] for folder in folders]
+    if len({len(one) for one in parts}) != 1:
+        return None
+    columns = [list(names) for names in zip(*parts, strict=True)]
+    return [(forms.pop() if len(forms := set(map(split_form, names))) == 1 else "", names) for names in columns]
+
+
+def joint(pairs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return patterns of folders of images, and of folders of what belongs to them; None if no pattern fits all pairs.
+
+    Levels in which the images' folders differ, other than by the split, become placeholders `{part1}`, `{part2}`, ...
+    """
+    images, others = columns_of([image for image, _ in pairs]), columns_of([other for _, other in pairs])
+    if images is None or others is None:
+        return None
+    forms = [form or f"{{part{place}}}" for place, (form, _) in enumerate(images, 1)]
+    spelled = []
+    for form, names in others:
+        for own, (_, of_image) in zip(forms, images, strict=True):
+            tails = {name.removeprefix(one) for name, one in zip(names, of_image, strict=True)}
+            begins = all(map(str.startswith, names, of_image))
+            if begins and len(tails) == 1 and ("{" in own or tails == {""}):  # trainannot and valannot of train and val
+                spelled.append(own + literal(tails.pop()))
+                break
+        else:
+            if not form:
+                return None
+            spelled.append(form)
+    return "/".join(forms), "/".join(spelled)

@@ -1,9 +1,11 @@
 """Layouts as people have them: `init` reads each as its maker meant it, or refuses it with a recipe that builds as it is."""
 
+import gzip
 import io
 import json
 import re
 import shlex
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -428,11 +430,13 @@ FOLDERS = {
     "cat/train/a# dog/train/b# cat/test/c# dog/test/d#": "{label}/{split}/*",
     "all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#": "all/{split}/images/{label}/*",
     "set/ant/image_0# set/bee/image_0# set/bee/image_4": "set/{label}/*",
+    "cat/# dog/#": "{label}/*",
+    "sea/a_train# city/pier#": "{label}/*",
     "train/images/a# valid/images/b#": "{split}/images/*",
 }
 """Class folders and folders of splits, where `#` stands for 0 to 3, and the pattern that reads them."""
 NO_CLASSES = {
-    "x/# y/#": "x/ and y/ hold files of the same names",
+    "x/a# y/a#": "x/ and y/ hold files of the same names",
     "left/a# left/b# right/a# right/b#": "left, right are not called like classes",
     "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
@@ -500,6 +504,48 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
     assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
     with pytest.raises(SourceError, match=r"no rule reads 8 files: x/\*.jpg \(4\), y/\*.jpg \(4\) as --as yolo says"):
         detect(tmp_path, "yolo")
+
+
+def test_depths_beside_masks_are_a_map_of_their_images(tmp_path):
+    truth = masks(tmp_path, numbered("image", suffix=".png"), lambda path: f"mask/{name(path)}", None, 0, 1, 2)
+    for folder in ("depth", "depth8"):
+        (tmp_path / folder).mkdir()
+    for number, path in enumerate(truth):
+        depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
+        Image.fromarray(depth.astype(np.uint16)).save(tmp_path / f"depth/{name(path)}")
+        Image.fromarray((depth / 256).astype(np.uint8)).save(tmp_path / f"depth8/{name(path)}")
+    found = detect(tmp_path, ignore=["depth8/*"])
+    assert found.source.mask == "mask/*.png"
+    assert found.source.fields == {"depth": ("map", "depth/*.png")}
+    with pytest.raises(SourceError, match="may be further pictures") as refused:  # 8 bits: a camera, or depths
+        recognized(tmp_path)
+    assert "fields={'depth': ('map', 'depth/*.png'), 'depth8': ('image', 'depth8/*.png')}" in str(refused.value)
+    assert "--as folders" not in str(refused.value)
+
+
+def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
+    for path in pictures(tmp_path, *(f"x/{n}.png" for n in range(4))):
+        darker = Image.open(tmp_path / path).point(lambda value: value // 2)
+        (tmp_path / "y").mkdir(exist_ok=True)
+        darker.save(tmp_path / f"y/{name(path)}")
+    with pytest.raises(SourceError, match="x/ and y/ hold files of the same names"):
+        detect(tmp_path)
+
+
+def test_the_commands_for_files_of_mnist_work(tmp_path):
+    for split, count in (("train", 6), ("t10k", 4)):
+        for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+            header = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">i4").tobytes()
+            content = header + (np.arange(np.prod(shape)) % 2).astype(np.uint8).tobytes()
+            write(tmp_path, f"{split}-{kind}-ubyte.gz", gzip.compress(content))
+    with pytest.raises(SourceError, match="MNIST") as refused:
+        detect(tmp_path)
+    command, init = str(refused.value).splitlines()[1:3]
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    _, _, folder, *ignored = shlex.split(init)
+    found = detect(Path(folder), ignore=ignored[1::2])
+    assert found.facts.splits == {"train": 6, "test": 4}
+    assert found.facts.labels == {"label": {"0": 5, "1": 5}}
 
 
 def test_a_readme_of_hugging_face_may_name_splits(tmp_path):

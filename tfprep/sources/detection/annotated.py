@@ -15,8 +15,8 @@ from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
-from tfprep.sources.detection.files import FEW, Files, below, beside, by_form, is_test, split_form, split_words
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.detection.files import FEW, Files, below, beside
+from tfprep.sources.patterns import by_form, compile_pattern, is_test, literal, split_form, split_words
 
 _OTHER_TOOLS = (
     (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
+from pathlib import Path
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import Archives, members, plain_archive, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, by_form, columns_of, may_hold_data, split_form
+from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import MASK_WORD
 from tfprep.sources.folder import Folder
-from tfprep.sources.patterns import IMAGE_SUFFIXES, literal
+from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
@@ -103,8 +105,23 @@ def videos(files: Files) -> Iterator[Proposal]:
             yield Proposal("videos", source, (pattern,), (check,), tuple(doubts))
 
 
+def _from_idx(root: Path) -> str:
+    """Return the commands that write arrays of NumPy beside files of MNIST's format, and that read these."""
+    array = 'np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(np.frombuffer(data, ">i4", data[3], 4))'
+    name = 'path.with_name(re.sub("[.-]idx.*", "", path.name).replace("t10k", "test"))'
+    content = "gzip.decompress(file) if file[:2] == bytes([31, 139]) else file"
+    loop = f'for path in pathlib.Path(sys.argv[1]).rglob("*ubyte*") for file in [path.read_bytes()] for data in [{content}]'
+    code = f"import gzip, pathlib, re, sys, numpy as np; [np.save({name}, {array}) {loop}]"
+    folder = shlex.quote(str(root))
+    write, read = f"python -c '{code}' {folder}", f"tfprep init {folder} --ignore '*ubyte*'"
+    return f"Write them as arrays of NumPy, and ignore them from then on:\n{write}\n{read}"
+
+
 def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
+    for folder, names in files.names.items():
+        if any("ubyte" in name for name in names):
+            raise SourceError(f"{folder or '.'}/ holds files of MNIST's format (IDX). {_from_idx(files.root)}")
     texts = [literal(path) for path in files.others(".npy")]
     for path in files.others(".npz"):
         texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]

@@ -18,13 +18,13 @@ from tfprep.sources.detection import Layout, Proposal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
 from tfprep.sources.detection.facts import PAGES, TRANSPARENT, Facts, look
-from tfprep.sources.detection.files import Files, below, is_test
+from tfprep.sources.detection.files import Files, below
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import masks, with_numbers
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import compile_pattern
+from tfprep.sources.patterns import compile_pattern, is_test
 from tfprep.sources.pixels import Pixels
 from tfprep.sources.splits import Fractions
 
@@ -100,6 +100,8 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if accepted:
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
+    if any(isinstance(one.source, Paired) and {"mask", "map"} & set(one.source.kinds().values()) for one in found):
+        found = [one for one in found if not isinstance(one.source, Folder)]  # masks are no pictures of a class
     fewest = min((len(one.left) for one in found), default=0)
     nearest = [one for one in found if len(one.left) == fewest]
     nearest = [one for one in nearest if not one.doubts] or nearest
@@ -251,7 +253,9 @@ def _checks(source: Any, facts: Facts) -> Iterator[str]:
 
 def _doubts(source: Any, facts: Facts) -> Iterator[str]:
     """Yield the reasons to refuse any source."""
-    words, total = facts.split_words, sum(facts.splits.values())
+    words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
+    if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
+        words = words | names
     if isinstance(getattr(source, "splits", None), Fractions) and (len(words) > 1 or 0 < sum(words.values()) < total):
         yield f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
     kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}

@@ -17,7 +17,7 @@ from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array, Kind, Size
 from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
-from tfprep.sources.detection.files import split_words
+from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
 
@@ -42,7 +42,8 @@ class Facts:
         tally: What the source passed over.
         used: `hash` of the path of each file that samples are made of: int64, sorted, each once.
         twice: Number of images that belong to two samples.
-        split_words: Number of image paths by the words in them that name splits.
+        folder_words: Number of samples by the words in their folders that name splits.
+        file_words: The same by the first such word in the names of their files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
         sizes, forms: (height, width) of these images; their number by dtype and channels, such as "uint16 [H, W, 1]".
         turned: How many of these images are turned by their EXIF orientation.
@@ -59,7 +60,8 @@ class Facts:
     tally: dict[str, int] = field(default_factory=dict)
     used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     twice: int = 0
-    split_words: Counter[str] = field(default_factory=Counter)
+    folder_words: Counter[str] = field(default_factory=Counter)
+    file_words: Counter[str] = field(default_factory=Counter)
     opened: int = 0
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
@@ -120,7 +122,9 @@ def look(source: Source, root: Path) -> Facts:
         used.extend(hash(parse_reference(file).file) for file in entry.files)
         images.append(hash(entry.files[0]))
         facts.splits[entry.split] += 1
-        facts.split_words.update(set(split_words(entry.key)))
+        folder, _, name = entry.key.rpartition("/")
+        facts.folder_words.update(set(split_words(folder)))
+        facts.file_words.update(split_words(name)[:1])
         for name, count in counts.items():
             value = entry.values[places[name]]
             count.update(value if isinstance(value, list) else [] if value is None else [value])

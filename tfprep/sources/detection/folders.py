@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import cv2
+import numpy as np
 
 from tfprep.errors import SampleError
-from tfprep.images import image_size
+from tfprep.images import decode_image
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, below, columns_of, is_test, split_form, split_words
-from tfprep.sources.detection.masks import MASK_WORD, has_few_colors
+from tfprep.sources.detection.files import Files, below
+from tfprep.sources.detection.masks import MASK_WORD, content_of, corresponding_series
 from tfprep.sources.folder import Folder
-from tfprep.sources.paired import Paired
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.patterns import columns_of, compile_pattern, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw
 
+_IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PART = re.compile(
-    rf"{MASK_WORD.pattern}|i(?:mage|mg)s?|jpegimages|photos?|pictures?|raw|rgb|inputs?|frames|instances?|panoptic|depths?"
-    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis|thermal|infrared|n?ir"
-    r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|extra|unlabell?ed",
+    rf"{MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir"
+    r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r|extra|unlabell?ed",
     re.IGNORECASE,
 )
 """Folders of images, or of what belongs to them, by their names: they are not classes."""
@@ -31,7 +35,11 @@ _GROUP = re.compile(
     re.IGNORECASE,
 )
 """Folders of images that belong together: `patient001`, `2024-05-03 holiday`, and those of cameras (DCF): `100CANON`."""
-_FEW, _SAMPLED, _NAMES = 8, 4, 2000
+_PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
+"""Names that programs give to the files of every folder anew. Numbers of five digits from 0 are frames of a video."""
+_SAMPLED, _NAMES, _SIDE = 8, 2000, 16
+_SAME_SCENE = 0.8
+"""The correlation of small gray copies, in the middle of several, from which two pictures are taken for one scene."""
 
 
 def folders(files: Files) -> Iterator[Proposal]:
@@ -49,20 +57,19 @@ def folders(files: Files) -> Iterator[Proposal]:
     forms = [form or "{label}" for form, _ in columns]
     last = "**" if places and not tests else "*"
     splits = _splits(files, "/".join([*forms, last]), inner) if tests else None
-    doubts = [f"names of files in {folder}/ continue other names, as those of masks do"
-              for folder in inner if _continued(files.images[folder])][:1]  # fmt: skip
+    doubts, checks = [*_about_continued_names(files)], list[str]()
     if len(places) > 1:
         doubts.append(f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes")
     elif places:
-        doubts += [*_about_classes(columns, places[0]), *_about_pairs(files, inner, places[0])]
+        shared, checks = _about_shared_names(files, inner, places[0])
+        doubts += [*_about_classes(columns, places[0]), *shared]
     else:
         doubts += _about_names(files)
     for place in places or ([-1] if inner else []):
         levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
-        yield _proposal("/".join([*levels, last]), splits, doubts)
+        yield _proposal("/".join([*levels, last]), splits, doubts, checks)
     if doubts and places:
         yield _proposal("/".join(["*" if form == "{label}" else form for form in forms] + ["*"]), splits, doubts)
-        yield from _as_pairs(files, columns, places, forms, doubts)
 
 
 def _tests(files: Files) -> list[str]:
@@ -75,10 +82,12 @@ def _tests(files: Files) -> list[str]:
     return [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]
 
 
-def _proposal(image: str, splits: tuple[str, ...] | None = None, doubts: Sequence[str] = ()) -> Proposal:
+def _proposal(
+    image: str, splits: tuple[str, ...] | None = None, doubts: Sequence[str] = (), checks: Sequence[str] = ()
+) -> Proposal:
     by_class = "{label}" in image
     source = Folder(image, splits=splits if "{split}" in image else BY_CLASS if by_class else FRACTIONS)
-    return Proposal("folders" if by_class else "images", source, doubts=tuple(doubts))
+    return Proposal("folders" if by_class else "images", source, checks=tuple(checks), doubts=tuple(doubts))
 
 
 def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...] | None:
@@ -86,14 +95,6 @@ def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...]
     pattern = compile_pattern(image, "init")
     found = (pattern.match_path(below(folder, files.images[folder][0])) for folder in folders)
     return tuple(sorted({holes["split"] for holes in found if holes and "split" in holes})) or None
-
-
-def _continued(names: Sequence[str]) -> bool:
-    """Return True if a quarter of the names begin with another of them, as `1_mask.png` beside `1.png`."""
-    stems = {os.path.splitext(name)[0] for name in names}
-    few = [os.path.splitext(name)[0] for name in names[:_NAMES]]
-    cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in few)
-    return 4 * sum(bool(stems & of_stem) for of_stem in cuts) > len(few)
 
 
 def _about_names(files: Files) -> list[str]:
@@ -121,7 +122,7 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
     classes = sorted(set().union(*by_split.values()))
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
-    if parts := [name for name in classes if _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
+    if parts := [name for name in classes if _is_part(name)]:
         yield f"{', '.join(parts[:3])} are not called like classes, but like images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} are called like dates, patients or sequences, not like classes"
@@ -131,79 +132,62 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
             yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
 
 
-def _about_pairs(files: Files, inner: Sequence[str], place: int) -> Iterator[str]:
-    """Yield the doubt that sibling folders hold several views of the same images: equal names, or few colors in some."""
+def _is_part(name: str) -> bool:
+    return any(_PART.fullmatch(one) for one in (name, re.sub(r"[ _-]?\d+$", "", name)))
+
+
+# --- folders that hold several views of the same images -------------------------------------------------------------
+
+
+def _about_continued_names(files: Files) -> Iterator[str]:
+    """Yield the doubt that names continue other names, as `1_mask.png` beside `1.png`, or `1x2.png` in another folder."""
+    for image, other in corresponding_series(files):
+        if image.names == "*" != other.names:
+            rule = f"the names in {other.folder}/ begin with those in {image.folder}/"
+            beside = f"names of files in {image.folder}/ continue other names"
+            yield f"{beside if image.folder == other.folder else rule}, as those of masks or of other sizes of images do"
+            return
+
+
+def _about_shared_names(files: Files, inner: Sequence[str], place: int) -> tuple[list[str], list[str]]:
+    """Return doubts and checks about files of the same names in sibling folders: views of one image, or numbered anew."""
     siblings: dict[tuple[str, ...], list[str]] = {}
     for folder in inner:
         parts = folder.split("/")
         siblings.setdefault((*parts[:place], *parts[place + 1 :]), []).append(folder)
         stems = Counter(os.path.splitext(name)[0] for name in files.images[folder])
         if 4 * sum(count > 1 for count in stems.values()) > len(stems):
-            yield f"{folder}/ holds files of one name with several suffixes, as images and what belongs to them have"
-            return
+            doubt = f"{folder}/ holds files of one name with several suffixes, as images and what belongs to them have"
+            return [doubt], []
+    checks = []
     for group in siblings.values():
-        stems_of = {folder: [os.path.splitext(name)[0] for name in files.images[folder]] for folder in group}
-        often = Counter(stem for of_one in stems_of.values() for stem in of_one)
-        shared = sum(count > 1 for count in often.values())
-        if len(group) > 1 and 3 * shared > len(often) and not _numbered_each(stems_of):
-            yield f"{group[0]}/ and {group[1]}/ hold files of the same names, as images and what belongs to them do"
-            return
-        if len(group) <= _FEW and (longer := _one_continues_another(stems_of)):
-            yield f"the names in {longer[1]}/ begin with those in {longer[0]}/, as of masks or other sizes of images"
-            return
-    few = {f: {has_few_colors(files, below(f, n)) for n in files.images[f][:_SAMPLED]} for f in inner[:_FEW]}
-    drawn, photos = ([folder for folder, found in few.items() if found == {kind}] for kind in (True, False))
+        paths_of: dict[str, list[str]] = {}
+        for path in (below(folder, name) for folder in group for name in files.images[folder]):
+            paths_of.setdefault(os.path.splitext(path.rpartition("/")[2])[0], []).append(path)
+        shared = {stem: paths for stem, paths in paths_of.items() if len(paths) > 1}
+        if 3 * len(shared) > len(paths_of):
+            rule = f"{group[0]}/ and {group[1]}/ hold files of the same names"
+            if not all(map(_PLAIN_NUMBER.fullmatch, shared)) or _show_one_scene(files, list(shared.values())):
+                return [f"{rule}, as images and what belongs to them do"], []
+            checks = [f"{rule}; each folder is taken for a class"]
+    contents = {f: {content_of(files, below(f, n)) for n in files.images[f][: _SAMPLED // 2]} for f in inner[:_SAMPLED]}
+    drawn, photos = ([one for one, found in contents.items() if found == {kind}] for kind in ("mask", "picture"))
     if drawn and photos:
-        yield f"images in {drawn[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
+        return [f"images in {drawn[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"], []
+    return [], checks
 
 
-def _numbered_each(stems_of: Mapping[str, list[str]]) -> bool:
-    """Return True if folders share names because each numbers its files (not as frames, `000012`), and counts differ."""
-    for stems in stems_of.values():
-        starts = {stem.rstrip("0123456789") for stem in stems}
-        numbers = sorted(int(end) for stem in stems if (end := stem[len(stem.rstrip("0123456789")) :]))
-        frames = any(re.fullmatch(r"0\d{4,}|frame.*", stem, re.IGNORECASE) for stem in stems)
-        if frames or len(starts) > 1 or not numbers or numbers[0] > 1 or numbers[-1] - numbers[0] != len(stems) - 1:
-            return False
-    return len({len(stems) for stems in stems_of.values()}) > 1
-
-
-def _ratio(files: Files, one: str, other: str) -> tuple[float, float]:
-    try:
-        (h0, w0), (h1, w1) = (image_size(read_raw(files.root, path)) for path in (one, other))
-    except SampleError:
-        return 0, 0
-    return round(h0 / h1, 1), round(w0 / w1, 1)
-
-
-def _one_continues_another(stems_of: Mapping[str, list[str]]) -> tuple[str, str] | None:
-    """Return two folders if the names in the second begin with the names in the first: `1`, and `1_mask` or `1x2`."""
-    for folder, stems in stems_of.items():
-        known = set(stems)
-        for other, of_other in stems_of.items():
-            few = of_other[:_NAMES]
-            cuts = ({stem[: m.start()] for m in re.finditer(r"[ _.-]|(?<=\d)[A-Za-z]", stem)} for stem in few)
-            if folder != other and 2 * sum(bool(known & of_stem) for of_stem in cuts) > len(few):
-                return folder, other
-    return None
-
-
-def _as_pairs(
-    files: Files,
-    columns: Sequence[tuple[str, list[str]]],
-    places: Sequence[int],
-    forms: Sequence[str],
-    doubts: list[str],
-) -> Iterator[Proposal]:
-    """Yield two sibling folders as images with further images of their names and size."""
-    names = sorted(set(columns[places[0]][1]))
-    if len(places) > 1 or len(names) != 2 or not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", names[1]) or names[1] == "mask":
-        return
-    levels = (["/".join([literal(name) if form == "{label}" else form for form in forms]), "*"] for name in names)
-    image, further = map("/".join, levels)
-    pattern = compile_pattern(image, "init")
-    first = next(p for f, few in files.images.items() if pattern.match_path(p := below(f, few[0])))
-    other = first.replace(names[0], names[1], 1)
-    if files.has(other) and _ratio(files, first, other) == (1, 1):
-        source = Paired(image, fields={names[1]: ("image", further)}, splits=None if "{split}" in image else FRACTIONS)
-        yield Proposal("masks", source, doubts=tuple(doubts))
+def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
+    """Return True if images of one name look alike, or are of sizes in one ratio, as views of one scene are."""
+    correlations, ratios = [], set()
+    for one, other in (pair[:2] for pair in paths[:: 1 + len(paths) // _SAMPLED]):
+        with suppress(SampleError):
+            pictures = [decode_image(read_raw(files.root, path)) for path in (one, other)]
+            small = [cv2.resize(picture, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).mean(2) for picture in pictures]
+            correlations.append(abs(float(np.corrcoef(small[0].ravel(), small[1].ravel())[0, 1])))
+            ratios.add(
+                tuple(round(a / b, 1) for a, b in zip(*(picture.shape[:2] for picture in pictures), strict=True))
+            )
+    return bool(correlations) and (
+        float(np.median(correlations)) > _SAME_SCENE or (len(ratios) == 1 and ratios != {(1, 1)})
+    )

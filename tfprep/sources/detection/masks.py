@@ -1,4 +1,4 @@
-"""Images with masks, by structure: files of equal names in two folders, or beside each other; one kind has few colors."""
+"""Images with masks or maps, by structure: files whose names correspond, in two folders or in one."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, permutations, product
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
+from tfprep.fields import Kind, field_name_fault
 from tfprep.images import decode_image
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
-from tfprep.sources.detection.files import FEW, Files, apart, below, joint, one_suffix, split_form
+from tfprep.sources.detection.files import FEW, Files, apart, below
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.patterns import compile_pattern, joint, literal, split_form
 from tfprep.sources.raw import read_raw
 from tfprep.sources.source import read_files
+from tfprep.sources.splits import Fractions
 
 MASK_WORD = re.compile(
     r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)",
     re.IGNORECASE,
 )
 """Names of masks, which decide only whether a JPEG may be meant as a mask."""
-_OBJECTS = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
-"""Names of pictures of few numbers that are not classes."""
+_NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
+"""Names of pictures whose numbers are not classes."""
 _MOST_FOLDERS = 100
 """Up to this number of folders each is compared with every other."""
 _MASKS_OPENED = 300
-_WORD_AT_END = re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$")
 _DARKEST = 64
+_WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
 _NAMED_COLOR = re.compile(
     r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
 )
@@ -40,124 +43,195 @@ _NAMED_COLOR = re.compile(
 
 
 def masks(files: Files) -> Iterator[Proposal]:
-    """Yield sources of images with masks. Raises SourceError for masks in JPEG."""
-    if "leftImg8bit" in os.listdir(files.root) and "gtFine" in os.listdir(files.root):
+    """Yield sources of images with masks or maps. Raises SourceError for masks in JPEG."""
+    if {"leftImg8bit", "gtFine"} <= set(os.listdir(files.root)):
         splits = tuple(split for split in ("train", "val") if (files.root / "gtFine" / split).is_dir())
         ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
         yield Proposal("masks", cityscapes(splits=splits), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
     lossy = ""
-    for image, mask in dict.fromkeys((*_in_two_folders(files), *_beside(files))):
-        few = []
-        with suppress(SourceError, RecipeError):
-            source = Paired(image=image, mask=mask, splits=None if "{split}" in image else FRACTIONS)
-            few = [one.files for one in islice(source.scan(files.root).entries, FEW) if files.has(one.files[1])][:3]
-        named = any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", mask)))
-        if few and named and few[0][1].lower().endswith((".jpg", ".jpeg")):
-            lossy = f"{mask} may be the masks of {image}, and JPEG does not keep class numbers: write masks as PNG"
-        if few and all(has_few_colors(files, one[1]) for one in few) and not has_few_colors(files, few[0][0]):
-            yield _of_splits(source, files)
+    for image, others in _corresponding(files).items():
+        of_kind: dict[str, list[str]] = {"mask": [], "map": [], "picture": []}
+        for other in others:
+            pairs = _first_pairs(files, image, other)
+            kinds = {content_of(files, path) for _, path in pairs}
+            if len(kinds) == 1 and content_of(files, pairs[0][0]) != "mask":
+                of_kind[kinds.pop()].append(other)
+                if _names_masks(other) and pairs[0][1].lower().endswith((".jpg", ".jpeg")):
+                    rule = "JPEG does not keep class numbers: write masks as PNG"
+                    lossy = f"{other} may be the masks of {image}, and {rule}"
+        maps, pictures = _fields(image, of_kind["map"], "map"), _fields(image, of_kind["picture"], "image")
+        for mask in (*of_kind["mask"], *([] if of_kind["mask"] or not maps else [None])):
+            yield _proposal(Paired(image, mask, maps | pictures, splits=_splits(image)), files)
+        if len(pictures) == 1 and not (maps or of_kind["mask"]) and image < of_kind["picture"][0] and "/" in image:
+            yield _proposal(Paired(image, fields=pictures, splits=_splits(image)), files)
     if lossy:
         raise SourceError(lossy)
 
 
-def has_few_colors(files: Files, path: str) -> bool:
-    """Return True if an image has few colors, as masks have; False also for one that cannot be read."""
+def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
+    """Return what an image may be: of few colors, as masks are; of one deep channel, as depths are; else a picture."""
     with suppress(SampleError, MissingDependencyError):
-        return image_form(read_raw(files.root, path))[2]
-    return False
+        form, _, few_colors = image_form(read_raw(files.root, path))
+        deep = re.match(r"(?!uint8)\w+ \[H, W, 1\]$", form) is not None
+        return "mask" if few_colors else "map" if deep else "picture"
+    return "picture"
 
 
-def _of_splits(source: Paired, files: Files) -> Proposal:
+def _names_masks(pattern: str) -> bool:
+    return any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pattern)))
+
+
+def _splits(image: str) -> Fractions | None:
+    return None if "{split}" in image else FRACTIONS
+
+
+def _fields(image: str, others: Sequence[str], kind: Kind) -> dict[str, tuple[Kind, str]]:
+    """Return fields, each named after what only its pattern has."""
+    fields: dict[str, tuple[Kind, str]] = {}
+    for other in others:
+        words = [
+            word for word in re.findall(r"[A-Za-z]\w*", re.sub(r"\{\w+\}|\.\w+$", "/", other)) if word not in image
+        ]
+        name = words[0].lower() if words and not field_name_fault(words[0].lower()) else kind
+        if name not in (*fields, "image", "mask", "label", "key"):
+            fields[name] = kind, other
+    return fields
+
+
+def _first_pairs(files: Files, image: str, other: str) -> list[tuple[str, ...]]:
+    """Return the paths of the first images and of what belongs to them; [] if the patterns do not fit together."""
+    with suppress(SourceError, RecipeError):
+        source = Paired(image, fields={"other": ("map", other)})
+        entries = islice(source.scan(files.root).entries, FEW)
+        return [entry.files for entry in entries if files.has(entry.files[1])][:3]
+    return []
+
+
+def _proposal(source: Paired, files: Files) -> Proposal:
     """Return the source without splits that have no masks at all; doubt folders that are neither splits nor one per image."""
-    image, mask = (compile_pattern(str(text), "init") for text in (source.image, source.mask))
+    image = compile_pattern(source.image, "init")
+    others = [
+        compile_pattern(other, "init") for other in filter(None, (source.mask, *(f[1] for f in source.fields.values())))
+    ]
     paths = [below(folder, name) for folder, names in files.images.items() for name in names[:FEW]]
-    found = [holes for path in paths if mask.match_path(path) is None and (holes := image.match_path(path))]
-    with_masks = {holes.get("split", "") for path in paths if (holes := mask.match_path(path))}
-    splits = {holes.get("split", "") for holes in found}
-    if splits - with_masks:
-        source = replace(source, splits=tuple(sorted(splits & with_masks)))
+    belong = [holes for path in paths for other in others if (holes := other.match_path(path)) is not None]
+    found = [
+        holes
+        for path in paths
+        if all(other.match_path(path) is None for other in others) and (holes := image.match_path(path)) is not None
+    ]
+    splits, complete = ({holes.get("split", "") for holes in matched} for matched in (found, belong))
+    if splits - complete:
+        source = replace(source, splits=tuple(sorted(splits & complete)))
     parts = [{holes[part] for holes in found} for part in image.holes if part.startswith("part")]
     doubts = [
         f"the folders {', '.join(sorted(of_part)[:3])} may be classes ({{label}}), or images that belong together (group_by=)"
         for of_part in parts
         if 1 < len(of_part) < len(found)
     ]
-    if _OBJECTS.search(str(source.mask)):
+    if source.mask is not None and _NOT_CLASSES.search(source.mask):
         doubts.append(f"{source.mask} may number objects, or hold depths or edges, and not classes")
-    return Proposal("masks", source, doubts=tuple(doubts))
+    checks = []
+    for kind, pattern in source.fields.values():
+        if kind == "image":
+            doubts.append(f"{pattern} may be further pictures of {source.image}, or depths (fields=)")
+        elif _names_masks(pattern):
+            doubts.append(f"{pattern} may number objects")
+        else:
+            checks.append(f"{pattern} is taken for numbers of each pixel, such as depths (fields=)")
+    return Proposal("masks", source, checks=tuple(checks), doubts=tuple(doubts))
 
 
-# --- pairs of folders, and pairs in one folder ----------------------------------------------------------------------
+# --- files whose names correspond -----------------------------------------------------------------------------------
 
 
-def _in_two_folders(files: Files) -> Iterator[tuple[str, str]]:
-    """Yield patterns of images and of files with the same names in another folder, the nearest one."""
-    stems = {folder: [os.path.splitext(name)[0] for name in names] for folder, names in files.images.items()}
-    nearest: dict[str, tuple[tuple[bool, int], list[tuple[str, tuple[str, str]]]]] = {}
-    known = {folder: frozenset(of_folder) for folder, of_folder in stems.items()}
-    for image, mask in permutations(stems, 2) if len(stems) <= _MOST_FOLDERS else ():
-        if (endings := _endings(stems[image], known[image], stems[mask])) is not None:
-            distance = apart(image, mask)
-            best, same = nearest.get(mask, (distance, []))
-            if distance <= best:
-                nearest[mask] = distance, [*(same if distance == best else ()), (image, endings)]
-    grouped: dict[tuple[object, ...], list[tuple[str, str]]] = {}
-    for mask, (_, images) in nearest.items():
-        for image, endings in images:
-            own, other = ("/".join(n for n in one.split("/") if n not in two.split("/"))
-                          for one, two in ((image, mask), (mask, image)))  # fmt: skip
-            begins = bool(own) and "/" not in other and other.startswith(own)  # trainannot of train
-            form = ("", other.removeprefix(own)) if begins else (split_form(own), split_form(other))
-            grouped.setdefault((*form, image.count("/"), *endings), []).append((image, mask))
-    for (*_, of_image, of_mask), pairs in grouped.items():
-        if (patterns := joint(pairs)) is not None:
-            suffixes = [one_suffix(n for pair in pairs for n in files.images[pair[side]]) for side in (0, 1)]
-            yield below(patterns[0], f"*{of_image}{suffixes[0]}"), below(patterns[1], f"*{of_mask}{suffixes[1]}")
+class Series(NamedTuple):
+    """Files of one folder whose names differ in one part only.
+
+    Attributes:
+        folder: The folder.
+        names: The pattern of their names without suffix: `*`, `*_mask`, `img_*`.
+        parts: What stands for `*` in each, in the order of the names.
+        suffixes: Their suffixes in lower case.
+    """
+
+    folder: str
+    names: str
+    parts: dict[str, None]
+    suffixes: set[str]
 
 
-def _endings(images: Sequence[str], known: frozenset[str], others: Sequence[str]) -> tuple[str, str] | None:
-    """Return what the names of images, and of what belongs to them, have at their ends; None if the first names do not fit."""
-    few = [stems[:FEW] for stems in (images, others)]
-    ends = [{match[0] if (match := _WORD_AT_END.search(stem)) else "" for stem in stems} for stems in few]
-    for of_image, of_other in product(*(dict.fromkeys(["", *(end if len(end) == 1 else ())]) for end in ends)):
-        expected = [stem.removesuffix(of_other) + of_image for stem in few[1]]
-        if of_image not in known and 10 * len(known.intersection(expected)) >= 9 * len(expected):
-            return literal(of_image), literal(of_other)
-    return None
+def corresponding_series(files: Files) -> Iterator[tuple[Series, Series]]:
+    """Yield files, and those of the nearest folder, or of their own, whose names correspond to them, as masks do."""
+    if len(files.images) > _MOST_FOLDERS:
+        return
+    in_folder = {folder: _series(folder, names, len(files.images)) for folder, names in files.images.items()}
+    for other, of_other in in_folder.items():
+        nearest: tuple[bool, int] | None = None
+        for distance, image in sorted((apart(image, other), image) for image in in_folder):
+            if nearest is not None and distance > nearest:
+                break
+            fitting = (pair for pair in product(in_folder[image], of_other) if _correspond(*pair))
+            found = list(fitting if image == other else islice(fitting, 1))
+            nearest = distance if found and image != other else nearest
+            yield from found
 
 
-def _beside(files: Files) -> Iterator[tuple[str, str]]:
-    """Yield patterns of images and of files in their folder: `*` and `*_mask`, `img_*` and `mask_*`, `image` and `label`."""
-    found: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-    for folder, names in files.images.items():
-        stems = {os.path.splitext(name)[0]: name for name in names}
-        whole = permutations(map(literal, stems), 2) if len(stems) == 2 < len(files.images) else ()
-        for image, mask in (*whole, *_words_apart(list(stems))):  # case_1/image.png and case_1/label.png
-            (start, _, end), (of_start, star, of_end) = mask.partition("*"), image.partition("*")
-            of_mask = [n for s, n in stems.items() if (s.startswith(start) and s.endswith(end) if star else s == mask)]
-            of_image = [
-                n for s, n in stems.items() if s.startswith(of_start) and s.endswith(of_end) and n not in of_mask
-            ]
-            found.setdefault((image, mask), []).append((folder, one_suffix(of_image), one_suffix(of_mask)))
-    for (image, mask), of_words in found.items():
-        patterns = joint([(folder, folder) for folder, *_ in of_words])
-        ends = [of_side.pop() if len(of_side := {one[side] for one in of_words}) == 1 else "" for side in (1, 2)]
-        if patterns is not None:
-            yield below(patterns[0], image + ends[0]), below(patterns[0], mask + ends[1])
+def _series(folder: str, names: Sequence[str], folders: int) -> list[Series]:
+    """Return all files of a folder as one series, and those that share a word at the end or at the beginning of their names."""
+    by_pattern: dict[str, Series] = {}
+
+    def add(pattern: str, part: str, suffix: str) -> None:
+        series = by_pattern.setdefault(pattern, Series(folder, pattern, {}, set()))
+        series.parts[part] = None
+        series.suffixes.add(suffix.lower())
+
+    for stem, suffix in map(os.path.splitext, names):
+        add("*", stem, suffix)
+        for regex, spelled in _WORDS:
+            match = regex.search(stem)
+            if match is not None and match[0] != stem:
+                add(spelled.format(literal(match[0])), stem[: match.start()] + stem[match.end() :], suffix)
+            elif match is not None and len(names) <= 3 < folders:  # case_1/image.png and case_1/label.png
+                add(literal(stem), "", suffix)
+    return [series for series in by_pattern.values() if 3 * len(series.parts) >= len(by_pattern["*"].parts)]
 
 
-def _words_apart(stems: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield patterns of names that differ in one word at their end or beginning, for a third of the names at least."""
-    for regex, spell in ((_WORD_AT_END, "*{}"), (re.compile(r"^[A-Za-z]+[ _.-]?"), "{}*")):
-        words: dict[str, set[str]] = {"": set(stems)} if spell == "*{}" else {}
-        for stem, match in ((stem, regex.search(stem)) for stem in stems):
-            if match is not None and len(match[0]) < len(stem):
-                words.setdefault(match[0], set()).add(stem[: match.start()] + stem[match.end() :])
-        frequent = [word for word, rests in words.items() if 3 * len(rests) >= len(stems)]
-        for one, other in permutations(frequent, 2):
-            if other and words[other] <= words[one]:
-                yield spell.format(literal(one)), spell.format(literal(other))
+def _correspond(image: Series, other: Series) -> bool:
+    """Return True if nine in ten of the names of other files say which image they belong to."""
+    beside = image.folder == other.folder
+    if beside and other.names in (image.names, "*"):
+        return False
+    few = list(islice(other.parts, FEW))
+    return 10 * sum(part in image.parts for part in few) >= 9 * len(few) and (beside or few != [""])
+
+
+def _corresponding(files: Files) -> dict[str, list[str]]:
+    """Return the patterns of files that may belong to images, by the pattern of the images."""
+    grouped: dict[tuple[object, ...], list[tuple[Series, Series]]] = {}
+    for image, other in corresponding_series(files):
+        own, further = (
+            "/".join(name for name in one.split("/") if name not in two.split("/"))
+            for one, two in permutations((image.folder, other.folder))
+        )
+        begins = bool(own) and "/" not in further and further.startswith(own)  # trainannot of train
+        form = ("", further.removeprefix(own)) if begins else (split_form(own), split_form(further))
+        key = (*form, image.folder.count("/"), image.names, other.names)
+        grouped.setdefault(key, []).append((image, other))
+    patterns: dict[str, list[str]] = {}
+    for pairs in grouped.values():
+        if (folders := joint([(image.folder, other.folder) for image, other in pairs])) is not None:
+            of_image = below(folders[0], pairs[0][0].names + _suffix([image for image, _ in pairs]))
+            of_other = below(folders[1], pairs[0][1].names + _suffix([other for _, other in pairs]))
+            patterns.setdefault(of_image, []).append(of_other)
+    return patterns
+
+
+def _suffix(series: Sequence[Series]) -> str:
+    """Return the suffix of files that have the same one, else ""."""
+    suffixes = set[str]().union(*(one.suffixes for one in series))
+    return next(iter(suffixes)) if len(suffixes) == 1 else ""
 
 
 # --- class numbers --------------------------------------------------------------------------------------------------

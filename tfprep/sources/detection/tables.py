@@ -19,8 +19,8 @@ from tfprep.sources.annotations.objects import TOLERANCE_PX
 from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.annotated import image_place, without_place
-from tfprep.sources.detection.files import FEW, Files, below, by_form, is_test, split_form, split_words
-from tfprep.sources.patterns import Template, image_suffix, literal
+from tfprep.sources.detection.files import FEW, Files, below
+from tfprep.sources.patterns import Template, by_form, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.raw import read_raw
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
