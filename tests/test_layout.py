@@ -21,7 +21,6 @@ LEVELS = [
     {
         "checks",
         "pool",
-        "engines",
         "errors",
         "fields",
         "images",

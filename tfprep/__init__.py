@@ -8,7 +8,6 @@
     tfprep.add_fields(folder, tfprep.ModelFields(...))      fields that a model computes, stored beside a dataset
     tfprep.convert_boxes(boxes, "rel_yxyx", size=(h, w))    boxes in a form of Keras
     tfprep.train                      callbacks, GPU memory, sessions, profiles
-    tfprep.engines                    where a build runs: `build(..., engine=tfprep.engines.Ray())`
     tfprep.errors                     every exception that tfprep raises on purpose
 
 Names are imported when they are first used. `import tfprep` takes no time, and only code that trains imports TensorFlow.
@@ -23,7 +22,7 @@ from tfprep.optional import lazy_names
 __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
-    from tfprep import augment, bench, builder, codecs, dataset, derive, engines, errors, load, sources, train
+    from tfprep import augment, bench, builder, codecs, dataset, derive, errors, load, sources, train
     from tfprep.fields import convert_boxes
     from tfprep.load import mix, open
     from tfprep.model_fields import add_fields, build, remove_fields
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ModelFields", "Recipe", "__version__", "add_fields", "augment", "bench", "build", "builder", "codecs", "convert_boxes",
-    "dataset", "derive", "engines", "errors", "load", "mix", "open", "remove_fields", "sources", "train",
+    "dataset", "derive", "errors", "load", "mix", "open", "remove_fields", "sources", "train",
 ]  # fmt: skip
 
 _SUBMODULES = (
-    "augment", "bench", "builder", "codecs", "dataset", "derive", "engines", "errors", "load", "sources", "train",
+    "augment", "bench", "builder", "codecs", "dataset", "derive", "errors", "load", "sources", "train",
 )  # fmt: skip
 
 __getattr__, _ = lazy_names(

@@ -229,11 +229,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Done:
-    """A task ended with this result, on this node of a cluster."""
+    """A task ended with this result."""
 
     task: Task
     result: Any
-    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -327,9 +326,6 @@ class InlinePool:
 
     def workers(self) -> tuple[WorkerState, ...]:
         return ()
-
-    def capacity(self) -> int:
-        return 1
 
     def close(self) -> None:
         self._waiting.clear()
@@ -456,10 +452,6 @@ class Pool:
 
     def workers(self) -> tuple[WorkerState, ...]:
         return tuple(process.state() for process in list(self._processes))
-
-    def capacity(self) -> int:
-        """Return the number of tasks that can run at the same time."""
-        return self._count * self._threads
 
     @property
     def stopped(self) -> bool:

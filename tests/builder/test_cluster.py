@@ -160,15 +160,16 @@ def test_a_node_that_would_make_other_bytes_or_sees_other_folders_ends_the_build
     (other / "sitecustomize.py").write_text("import cv2\ncv2.__version__ = '4.9.0'\n")
     site.out.mkdir()
     for node, message in (
-        ({"environment": {"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"}}, "opencv is 4.9.0 there and"),
-        ({"before": f"mount -t tmpfs none {site.out}"}, f"{site.out} is not the driver's folder there"),
+        ({"environment": {"PYTHONPATH": f"{other}:{cluster.environment['PYTHONPATH']}"}}, "opencv is 4.9.0 here and"),
+        ({"before": f"mount -t tmpfs none {site.out}"}, f"{site.out} does not hold the plan of this build there"),
     ):
         address = cluster.add(**node)
         error = Driver(cluster, site).error()
         cluster.kill(address)
-        assert error.startswith(f"tfprep: node {address}-")
+        assert error.startswith(f"tfprep: node {address}: ")
         assert message in error
         assert list((site.out / ".tfprep/receipts").iterdir()) == []
+        assert list((site.out / ".tfprep/parts").glob("plan.json")) == [], "it binds no later build"
 
 
 def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
@@ -186,23 +187,15 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     again.wait_for("shard", 1)
     site.wait("hold")
     cluster.kill(first)
-    late = cluster.add()
+    cluster.add()
     again.wait_for("warning")
-    again.wait_for("node", 3)
-    site.wait(0.5)
-    again.wait_for("shard", 4)
     site.wait(0.05)
-    summary = again.end()
-    built = again.built()
-    assert set(built.values()) == {1}, "no shard that was finished is built again"
-    assert not finished & built.keys()
-    # Ray ends the tasks of a dead driver some time after it: those that ran on two nodes may have finished a shard each.
-    assert SHARDS - 2 <= len(finished | built.keys()) <= SHARDS
-    states = {node["node"].split("-")[0]: (node["state"], node["shards"]) for node in summary["nodes"]}
-    assert states[first][0] == "lost"
-    assert states[second][0] == states[late][0] == "joined"
-    assert states[late][1] > 0
-    assert sum(shards for _, shards in states.values()) == len(built)
+    again.end()
+    (warning,) = again.events("warning")
+    assert warning["text"].startswith(f"node {first} was lost")
+    assert set(again.built().values()) == {1}, "no shard that was finished is built again"
+    assert not finished & again.built().keys()
+    assert {event["node"] for event in again.events("shard")} >= {second}
     assert digests(site.out) == digests(site.folder / "local")
 
 
@@ -214,15 +207,15 @@ def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluste
     summary = driver.end()
     assert digests(site.out) == digests(site.folder / "local"), "rejects.jsonl among them"
     assert summary["rejects"] == 2
-    assert {node["state"] for node in summary["nodes"]} == {"joined"}
-    assert sum(node["samples"] for node in summary["nodes"]) == SAMPLES
-    assert sum(node["rejects"] for node in summary["nodes"]) == 2
-    differing = {"out", "path", "seconds", "nodes"}
+    differing = {"out", "path", "seconds"}
     assert {name: summary[name] for name in summary.keys() - differing} == {
         name: here[name] for name in here.keys() - differing
     }
-    assert [crash["key"] for crash in driver.events("crash")] == ["", "cat/007.png", "cat/007.png"]
-    assert [lost["key"] for lost in driver.events("lost")] == ["cat/007.png"]
+    crashes = Counter(crash["key"] for crash in driver.events("crash"))
+    assert set(crashes) == {"", "cat/007.png"}, "the first crash is of an unknown sample"
+    assert [(lost["key"], lost["reason"]) for lost in driver.events("lost")] == [
+        ("cat/007.png", "its process was killed by SIGKILL (out of memory?)")
+    ]
     assert set(driver.built().values()) == {1}
 
 
@@ -240,13 +233,10 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     stored = results.pop("store through Ray Client")
     errors = {name: result["error"] for name, result in results.items()}
     assert re.search(
-        r"^node 10\.77\.0\.\d+-\w+: .*cat/009\.png: derive of 'slow': ValueError: no light", errors["bad sample"]
+        r"^node 10\.77\.0\.\d+: .*cat/009\.png: derive of 'slow': ValueError: no light", errors["bad sample"]
     )
-    assert "runtime_env has no field 'pipp'; those of Ray are conda, " in errors["unknown field"]
-    assert "only supported at the job level" in errors["folder over a connection that exists"]
     assert "waiting.py was edited after this process imported it" in errors["changed module in one program"]
-    assert "no node of the Ray cluster took part for 1.5 s: 0 of 2 CPUs" in errors["busy cluster"]
-    assert any(warning.startswith("waiting 1.5 s for a node: ") for warning in results["busy cluster"]["warnings"])
+    assert "no Ray cluster at '10.77.0.1:1'" in errors["no cluster"]
     from tests.builder.cluster_session import NOT_STARTED  # with Ray
 
     if NOT_STARTED.search(stored.get("error", "")):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.builder.conftest import run
-from tfprep.builder import BuildOptions, build, start
-from tfprep.engines import Ray
+from tfprep.builder import BuildOptions, Ray, build, start
 from tfprep.errors import BuildError, RecipeError
 
 
@@ -39,7 +38,7 @@ ERRORS = [
 def test_workers_start_for_a_recipe_that_is_there(
     monkeypatch, tmp_path, recipe, out, data, options, error, starts
 ):  # fmt: skip
-    """Nodes of a cluster start after the recipe is loaded."""
+    """Those of a cluster start on its nodes."""
     monkeypatch.chdir(tmp_path)
     Path("wrong.py").write_text("1 / 0")
     Path("recipe.txt").write_text("RECIPE = 1")

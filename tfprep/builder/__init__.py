@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
+    from tfprep.builder.cluster import Ray
     from tfprep.builder.options import (
         BuildEvent,
         BuildOptions,
         BuildProgress,
         BuildSummary,
-        NodeProgress,
         OnEvent,
         OnProgress,
         Part,
@@ -31,11 +31,11 @@ __all__ = [
     "BuildOptions",
     "BuildProgress",
     "BuildSummary",
-    "NodeProgress",
     "OnEvent",
     "OnProgress",
     "Part",
     "PartSummary",
+    "Ray",
     "ShardState",
     "WorkerProgress",
     "build",
@@ -48,9 +48,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "cluster": ["Ray"],
         "start": ["build", "build_part", "finish_build"],
         "options": [
-            *("BuildOptions", "BuildSummary", "Part", "PartSummary", "BuildEvent", "BuildProgress", "NodeProgress"),
+            *("BuildOptions", "BuildSummary", "Part", "PartSummary", "BuildEvent", "BuildProgress"),
             *("OnEvent", "OnProgress", "WorkerProgress"),
         ],
         "run": ["plan_build"],

@@ -1,284 +1,208 @@
-"""Runs the shard tasks of a build on a Ray cluster, each as a task of Ray (`tfprep.builder.node`).
+"""Builds on a Ray cluster: each part of a build (`build_part`) is a task of Ray, and this process publishes what they built.
 
-Ray decides where a shard is built. What is finished is known from the receipts only: it does not matter who built a shard, how
-often, or which nodes are gone. A node that would make other bytes ends the build, with its name.
-
-The user's code travels as an argument: Ray's own `working_dir` belongs to a connection, so it cannot be given to a program that
-is connected already, and it would send all data files beside a recipe.
+Ray decides where a part is built, and gives it to another node where one is lost. What is finished is known from the receipts
+only, so that a part that is built again continues. Each part compares its versions, its recipe and its raw files with the plan
+that this process has stored (`tfprep.builder.planning.parts`): a node that would make other bytes refuses, and is named.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import time
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.node import Opening, build_shard, collected, node_name, shared_folder_check
-from tfprep.builder.options import NodeNews
-from tfprep.builder.planning.plan import building_versions
-from tfprep.builder.shards.shard import BuildContext
-from tfprep.engines import Ray
+from tfprep.builder.layout import Layout
+from tfprep.builder.options import BuildEvent, BuildOptions, LogEvent, Part, PartSummary
 from tfprep.errors import BuildError, RecordError, TfprepError
 from tfprep.optional import require_package
-from tfprep.pool import Died, Done, Event, Task, WorkerState
+from tfprep.recipe import Recipe
 from tfprep.storage.address import without_secrets
+from tfprep.storage.urls import folder_at, size_of
 
-_POLL_S = 0.25
-"""Longest time without an event for the caller."""
+PARTS_PER_CPU = 4
+"""A part lists all raw files, so fewer are cheaper; with several for each CPU, none is left alone with the last ones."""
+_MOST_RETRIES = 3
+"""How often Ray gives a part to another node. A part that loses more may be the cause."""
 _LOOK_S = 2.0
 """Time between two looks at the nodes of the cluster."""
-_PATIENCE_S = 8.0
-"""A node takes 1 to 10 s to start. The user is told about what takes longer."""
-_MOST_LOSSES = 3
-"""The build ends when a shard has lost more nodes than these."""
 _CONNECT_S = 10.0
+_OF_SAMPLES = {"shard", "crash", "lost", "output"}
+"""The events of a part that become events of the build; the others are the same on all machines."""
 
 
-class RayNodes:
-    """Runs shard tasks on the nodes of a Ray cluster. See `Engine`."""
+@dataclass(frozen=True)
+class Ray:
+    """The nodes of a Ray cluster build the shards, each in worker processes of its own.
 
-    def __init__(self, entry: str, options: Ray, *, workers: int | None, item_timeout_s: float) -> None:
-        """`workers` is the most shards that are built at a time; None for one on each CPU of the cluster."""
-        require_package("ray", "the engine Ray")
-        self._entry, self._options, self._workers, self._item_timeout_s = entry, options, workers, item_timeout_s
-        self._connection: Connection | None = None
-        self._folders = ExitStack()
-        self._opening: list[Any] = []
-        self._waiting: deque[Task] = deque()
-        self._count = 0
-        self._calls: dict[Any, Task | None] = {}
-        self._losses: Counter[Task] = Counter()
-        self._news: deque[Event | NodeNews] = deque()
-        self._nodes: set[str] = set()
-        """The names of the nodes that are alive and have CPUs."""
-        self._has_answered = False
-        self._next_look = self._seen = 0.0
-        self._free = self._cpus = 0
-        self._told_to_wait = False
-
-    # --- the interface of engines -------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        if self._connection is None:
-            self._connection = Connection(self._options)
-
-    def open(self, argument: BuildContext) -> None:
-        import ray
-
-        code = collected(argument.source if isinstance(argument.source, Path) else None, argument.named)
-        check = self._folders.enter_context(shared_folder_check(argument))
-        opening = Opening(self._entry, self._item_timeout_s, argument, code, check, building_versions())
-        # In a list, which Ray passes on as it is: a node gets the content once, not with each shard.
-        self._opening = [ray.put(opening)]
-        self._seen = time.monotonic()
-        self._call(None)
-        self._look()
-
-    def submit(self, content: Any, note: Any = None) -> Task:
-        task = Task(self._count, content, note)
-        self._count += 1
-        self._waiting.append(task)
-        return task
-
-    def events(self) -> Iterator[Event | NodeNews]:
-        """See `Engine`. Raises BuildError if a node differs, a shard loses its node again and again, or no node is left."""
-        while self._waiting or self._calls or self._news:
-            while self._has_answered and self._waiting and len(self._calls) < (self._workers or len(self._calls) + 1):
-                self._call(self._waiting.popleft())
-            self._look()
-            if not self._receive():
-                yield None
-            while self._news:
-                yield self._news.popleft()
-
-    def workers(self) -> tuple[WorkerState, ...]:
-        return ()
-
-    def capacity(self) -> int:
-        return self._workers or self._cpus
-
-    def close(self) -> None:
-        import ray
-
-        self._waiting.clear()
-        try:
-            self._folders.close()
-        finally:
-            for call in self._calls:
-                ray.cancel(call, force=True)
-            self._calls.clear()
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    # --- tasks of Ray -------------------------------------------------------------------------------------------------
-
-    def _call(self, task: Task | None) -> None:
-        """Have a task done by any node; without one, it only says whether it would build the same as this machine."""
-        import ray
-
-        assert self._connection is not None, "start() comes first"
-        try:
-            environment = dict(self._connection.runtime_env)
-            remote = ray.remote(build_shard).options(num_cpus=1, max_retries=0, runtime_env=environment)
-            self._calls[remote.remote(self._opening, task and task.content)] = task
-        except ValueError as error:
-            raise BuildError(f"runtime_env: {self._connection.summary_of(error)}") from error
-
-    def _receive(self) -> bool:
-        """Wait for answers, at most `_POLL_S`, and note what they say. Return True if any came."""
-        import ray
-
-        if not self._calls:
-            time.sleep(_POLL_S)
-            return False
-        ready, _ = ray.wait(list(self._calls), timeout=_POLL_S)
-        if ready:  # one: now take all that are there
-            ready, _ = ray.wait(list(self._calls), num_returns=len(self._calls), timeout=0)
-        for call in ready:
-            task = self._calls.pop(call)
-            answer = self._answer(call)
-            if answer is None:
-                self._lost(task)
-                continue
-            node, events = answer
-            self._has_answered = True
-            for event in events:
-                own = replace(event, task=task)
-                self._news.append(replace(own, node=node) if isinstance(own, Done) else own)
-        return bool(ready)
-
-    def _answer(self, call: Any) -> tuple[str, list[Any]] | None:
-        """Return the name of a node and its events; None if it was lost. Raises the error of a node, with its name."""
-        import ray
-
-        assert self._connection is not None, "start() comes first"
-        try:
-            answer: tuple[str, list[Any]] = ray.get(call)
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            if not isinstance(cause, TfprepError):  # of another version, or a fault of Ray
-                raise BuildError(self._connection.summary_of(cause or error)) from error
-            kind = BuildError if isinstance(cause, RecordError) else type(cause)
-            raise kind(self._connection.without_values(str(cause))) from error
-        except ray.exceptions.RuntimeEnvSetupError as error:
-            raise BuildError(f"runtime_env cannot be set up: {self._connection.summary_of(error)}") from error
-        except ray.exceptions.RayError:
-            return None
-        return answer
-
-    def _lost(self, task: Task | None) -> None:
-        """Give a task whose node or process was lost to another one."""
-        if task is None:
-            self._call(None)
-            return
-        self._losses[task] += 1
-        if self._losses[task] > _MOST_LOSSES:
-            shard = f"shard {task.content.shard} of {task.content.split!r}"
-            raise BuildError(
-                f"{shard} lost its node {self._losses[task]} times, and may be the cause; Ray's logs say more"
-            )
-        self._news.append(Died(task, None, "its node was lost"))
-        self._waiting.appendleft(task)
-
-    # --- nodes that come and go ---------------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Note which nodes are gone; tell about waiting for one, and end it when it takes too long."""
-        import ray
-
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + _LOOK_S
-        usable = [facts for facts in ray.nodes() if facts["Alive"] and facts["Resources"].get("CPU")]
-        alive = {node_name(facts["NodeManagerAddress"], facts["NodeID"]) for facts in usable}
-        for node in sorted(alive - self._nodes):
-            self._news.append(NodeNews(node, "joined", f"node {node} joined"))
-        for node in sorted(self._nodes - alive):
-            self._news.append(NodeNews(node, "lost", f"node {node} was lost; others build what it was building"))
-        self._nodes = alive
-        self._free, self._cpus = (
-            int(resources.get("CPU", 0)) for resources in (ray.available_resources(), ray.cluster_resources())
-        )
-        if self._nodes and self._has_answered:
-            self._seen, self._told_to_wait = time.monotonic(), False
-            return
-        seconds, wait_s = time.monotonic() - self._seen, self._options.wait_s
-        why = f"{self._free} of {self._cpus} CPUs of the cluster are free, and other jobs may have the rest"
-        if seconds > _PATIENCE_S and not self._told_to_wait:
-            self._told_to_wait = True
-            self._news.append(NodeNews("", "waiting", f"waiting {wait_s:g} s for a node: {why}"))
-        elif seconds > wait_s and self._told_to_wait:
-            raise BuildError(
-                f"no node of the Ray cluster took part for {wait_s:g} s: {why}. The same command continues the build"
-            )
-
-
-class Connection:
-    """The connection that the program has, or else one to the cluster that `options` names.
+    tfprep, the recipe's libraries and the raw files are the same on each node, and `out` is a folder that all nodes see, or an
+    object store. The recipe's file has the same path there, or travels in Ray's working directory.
 
     Attributes:
-      runtime_env: What each task is given. A connection of our own has it whole, since folders travel only with that.
+      address: The address of the cluster, such as "10.0.0.1:6379"; "auto" takes the one that this machine belongs to, and
+        "ray://10.0.0.1:10001" is one that it does not belong to. A connection that exists (`ray.init`) is used whatever the
+        address.
+
+    Example:
+      >>> tfprep.build("photos.py", "/shared/photos", "/shared/raw", engine=tfprep.builder.Ray("10.0.0.1:6379"))
     """
 
-    def __init__(self, options: Ray) -> None:
-        """Connect. Raises BuildError."""
-        import ray
-        from ray.runtime_env import RuntimeEnv
+    address: str = "auto"
 
-        self._options = options
-        unknown = sorted(set(options.runtime_env) - RuntimeEnv.known_fields)  # Ray ignores them
-        if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:
-            known = ", ".join(sorted(name for name in RuntimeEnv.known_fields if not name.startswith("_")))
-            raise BuildError(f"runtime_env has no field {unknown[0]!r}; those of Ray are {known}")
-        try:
-            RuntimeEnv(**options.runtime_env)
-        except (TypeError, ValueError) as error:
-            # Without the cause, whose text may hold a value.
-            raise BuildError(f"runtime_env: {self.summary_of(error)}") from None
-        self._is_own = not ray.is_initialized()
-        self.runtime_env = {} if self._is_own else dict(options.runtime_env)
-        if not self._is_own:
-            return
-        address = os.environ.get("RAY_ADDRESS", options.address) if options.address == "auto" else options.address
-        if address == "auto":  # what Ray then reads, which a cluster that was killed leaves behind
-            place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-            with suppress(OSError):
-                address = Path(place, "ray/ray_current_cluster").read_text().strip()
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        try:
-            if host and port.isdecimal() and "/" not in host:  # where nothing answers, Ray itself would try for minutes
-                socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-            runtime_env = dict(options.runtime_env)
-            ray.init(options.address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
-            raise BuildError(
-                f"no Ray cluster at {options.address!r}: {self.summary_of(error)}. Start one with `ray start --head`, or say "
-                "with --address where it is"
-            ) from error
 
-    def close(self) -> None:
-        import ray
+@dataclass(frozen=True)
+class PartCall:
+    """What a node needs to build a part.
 
-        if self._is_own:
+    Attributes:
+      build_part: `tfprep.builder.build_part`.
+      recipe: A recipe, or the paths at which its file may be on a node.
+      out, data, options: As in `build_part`.
+    """
+
+    build_part: Callable[..., PartSummary]
+    recipe: Recipe | Sequence[str]
+    out: str
+    data: str
+    options: BuildOptions
+
+
+def node_paths(recipe: Path) -> list[str]:
+    """Return the paths at which a recipe's file may be on a node: the same as here, or below Ray's working directory."""
+    path, here = recipe.absolute(), Path.cwd()
+    return [str(path), *([str(path.relative_to(here))] if path.is_relative_to(here) else [])]
+
+
+@contextmanager
+def connected(cluster: Ray) -> Iterator[int]:
+    """Use the connection that the program has, or make one; yield the number of CPUs of the cluster. Raises BuildError."""
+    require_package("ray", "the engine Ray")
+    import ray
+
+    own = not ray.is_initialized()
+    host, _, port = cluster.address.removeprefix("ray://").rpartition(":")
+    try:
+        if own and host and port.isdecimal():  # where nothing answers, Ray would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+        if own:
+            ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # OSError, RuntimeError, ValueError or an exception of gRPC
+        raise BuildError(
+            f"no Ray cluster at {cluster.address!r}: {_line_of(error)}. Start one with `ray start --head`, or say with --address "
+            "where it is"
+        ) from error
+    try:
+        yield int(ray.cluster_resources().get("CPU", 0))
+    finally:
+        if own:
             ray.shutdown()
 
-    def summary_of(self, error: Exception) -> str:
-        """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        is_traceback = lines[0].endswith(":") or "Traceback" in str(error)
-        return self.without_values(lines[-1] if is_traceback else lines[0])
 
-    def without_values(self, text: str) -> str:
-        """Return a message of Ray or of a node with the values of the nodes' environment variables replaced by their names."""
-        variables = self._options.runtime_env.get("env_vars")
-        if not isinstance(variables, Mapping):  # it is checked later
-            return without_secrets(text)
-        return without_secrets(text, {name: str(value) for name, value in variables.items()})
+def build_parts(call: PartCall, parts: Sequence[Part], most: int, log_event: LogEvent) -> Generator[PartSummary]:
+    """Build parts on the cluster to which this process is connected.
+
+    Args:
+      call: What all of them share.
+      parts: The parts.
+      most: How many Ray gets at a time.
+      log_event: Reports what becomes of samples and shards, and nodes that are lost.
+
+    Yields:
+      The summary of each part when it is complete.
+
+    Raises:
+      TfprepError: The error of a part, with the node's name.
+      BuildError: A part lost its node again and again, or Ray cannot start it.
+    """
+    import ray
+
+    remote = ray.remote(_build_part).options(num_cpus=1, max_retries=_MOST_RETRIES)
+    shared, waiting, running = ray.put(call), deque(parts), dict[Any, Part]()
+    lost_nodes = _watch_nodes(log_event)
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                part = waiting.popleft()
+                running[remote.remote(shared, part)] = part
+            ready, _ = ray.wait(list(running), timeout=_LOOK_S)
+            lost_nodes()
+            for answer in ready:
+                part = running.pop(answer)
+                node, summary, events = _answer(answer, part)
+                for event in events:
+                    log_event(event.name, f"node {node}: {event.text}", **event.facts, node=node)
+                yield summary
+    finally:
+        for answer in running:
+            ray.cancel(answer, force=True)
+
+
+def _build_part(call: PartCall, part: Part) -> tuple[str, PartSummary, list[BuildEvent]]:
+    """Build a part on a node, the name of which is returned first; a task of Ray. Raises TfprepError with that name."""
+    import ray
+
+    node, events, recipe = ray.util.get_node_ip_address(), list[BuildEvent](), call.recipe
+    if not isinstance(recipe, Recipe):
+        recipe = next((path for path in recipe if Path(path).is_file()), recipe[0])
+    try:
+        if size_of(Layout(folder_at(call.out)).part_plan) is None:
+            raise BuildError(
+                f"{call.out} does not hold the plan of this build there; --out names a folder that all nodes see"
+            )
+        summary = call.build_part(
+            recipe, call.out, call.data, part=part.number, parts=part.parts, options=call.options, on_event=events.append
+        )  # fmt: skip
+    except TfprepError as error:
+        kind = BuildError if isinstance(error, RecordError) else type(error)
+        raise kind(f"node {node}: {error}") from None
+    return node, summary, [event for event in events if event.name in _OF_SAMPLES]
+
+
+def _answer(answer: Any, part: Part) -> tuple[str, PartSummary, list[BuildEvent]]:
+    import ray
+
+    try:
+        result: tuple[str, PartSummary, list[BuildEvent]] = ray.get(answer)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TfprepError):
+            raise error.cause from None
+        raise BuildError(f"part {part}: {_line_of(error.cause or error)}") from error
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.ObjectLostError) as error:
+        raise BuildError(
+            f"part {part} lost its node {_MOST_RETRIES + 1} times, and may be the cause; Ray's logs say more. The same command "
+            "continues the build"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise BuildError(f"part {part}: {_line_of(error)}") from error
+    return result
+
+
+def _watch_nodes(log_event: LogEvent) -> Callable[[], None]:
+    """Return a function that warns about nodes that have gone since it was last called, and when none is there."""
+    import ray
+
+    known = set[str]()
+    told = False
+
+    def look() -> None:
+        nonlocal known, told
+        alive = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        for node in sorted(known - alive):
+            log_event("warning", f"node {node} was lost; others build what it was building", node=node)
+        if not alive and not told:
+            log_event("warning", "the cluster has no node with a CPU; the build waits for one")
+        known, told = alive, not alive
+
+    look()
+    return look
+
+
+def _line_of(error: Exception) -> str:
+    """Return one line of an error's text: the first, or the last where the first only announces a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    is_traceback = lines[0].endswith(":") or "Traceback" in str(error)
+    return without_secrets(lines[-1] if is_traceback else lines[0])

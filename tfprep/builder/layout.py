@@ -49,7 +49,6 @@ class Layout:
         self.failed_rejects = self.private / REJECTS  # of a build that published nothing because of them
         self.lock = self.here / "lock"
         self.locks = self.here / "locks"  # of which a byte is the lock of one shard (`name_locked`)
-        self.mark = self.private / "mark"  # of the running build on a cluster, by which its nodes know the folder
         # The plan that parts of a build agreed on, and the logs of parts.
         self.parts = self.private / "parts"
         self.part_plan = self.parts / "plan.json"

@@ -44,43 +44,16 @@ class WorkerProgress:
 
 
 @dataclass(frozen=True)
-class NodeProgress:
-    """The share of one node of a cluster in this build.
-
-    Attributes:
-      node: The node's name: its address and the beginning of its identifier.
-      state: Whether it joined, was lost, or was refused.
-      shards, samples, rejects: Numbers of what it finished.
-    """
-
-    node: str
-    state: Literal["joined", "lost", "refused"] = "joined"
-    shards: int = 0
-    samples: int = 0
-    rejects: int = 0
-
-
-@dataclass(frozen=True)
-class NodeNews:
-    """A node of a cluster joined the work, was lost, or was refused as it would make other bytes; or all wait for nodes."""
-
-    node: str
-    state: Literal["joined", "lost", "refused", "waiting"]
-    text: str
-
-
-@dataclass(frozen=True)
 class BuildProgress:
     """The progress of a build.
 
     Attributes:
       samples_done, samples: Number of samples made, of those in shards that have to be built; on a cluster those of finished
-        shards.
+        parts.
       shards_done, shards: The same in shards.
-      rejects: Number of rejects in the shards that are done.
+      rejects: Number of rejected samples in the shards that are done.
       seconds: Time since the build began.
       workers: What each worker process of this machine does.
-      nodes: What each node of a cluster did; empty for a build on one machine.
     """
 
     samples_done: int
@@ -90,7 +63,6 @@ class BuildProgress:
     rejects: int
     seconds: float
     workers: tuple[WorkerProgress, ...] = ()
-    nodes: tuple[NodeProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,12 +71,12 @@ class BuildEvent:
 
     Attributes:
       name: `planned`, `space` (the estimated size), `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
-        native code wrote, by sample), `differing` (shards hold records of different forms), `node` (a node of a cluster joined),
-        `warning`, `code` (the user's code changed, and nothing else), `empty` (a split, class or field without values), `part` (a
-        part is complete), `published`, `report` (it could not be written) or `failed`.
+        native code wrote, by sample), `differing` (shards hold records of different forms), `warning`, `code` (the user's code
+        changed, and nothing else), `empty` (a split, class or field without values), `part` (a part is complete), `published`,
+        `report` (it could not be written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
-      facts: The same as plain JSON.
+      facts: The same as plain JSON; on a cluster also the `node` of a shard.
     """
 
     name: str
@@ -185,7 +157,6 @@ class BuildSummary:
       built_samples: Number of samples in the shards that this build made; the others were up to date.
       built_shards: Number of shards that this build made.
       seconds: Duration of the build.
-      nodes: What each node of a cluster did; empty for a build on one machine.
     """
 
     out: Path
@@ -199,7 +170,6 @@ class BuildSummary:
     built_samples: int
     built_shards: int
     seconds: float
-    nodes: tuple[NodeProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -233,7 +203,7 @@ class BuildOptions:
 
     Attributes:
       workers: Number of worker processes; 0 builds in this process, None takes one for each usable core. On a cluster it is
-        the most shards that are built at a time; None takes one for each CPU.
+        the most parts that are built at a time; None takes one for each CPU.
       limit: Build only this many samples, the same ones every time, for a first look.
       on_bad: "skip" leaves bad samples out and lists them in `rejects.jsonl`; "fail" ends the build at the first one.
       on_warning: "keep" samples with warnings, such as a damaged JPEG that can be decoded, or an annotation that was dropped; the

@@ -11,14 +11,23 @@ import pickle
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.layout import Layout, placed
-from tfprep.builder.options import BuildOptions, BuildSummary, LogEvent, OnProgress, Part, PartSummary, worker_count
+from tfprep.builder.options import (
+    BuildOptions,
+    BuildProgress,
+    BuildSummary,
+    LogEvent,
+    OnProgress,
+    Part,
+    PartSummary,
+    worker_count,
+)
 from tfprep.builder.planning.parts import agree, check_common_plan, check_complete, read_common_plan
 from tfprep.builder.planning.plan import (
     Plan,
@@ -58,10 +67,6 @@ if TYPE_CHECKING:
 
 _MOST_ROUNDS = 4
 """Rounds until all records of a field have one form. The second is the last, unless an input changes meanwhile."""
-
-
-_WITNESSES = 4
-"""Number of samples that the nodes of a cluster read to see whether they have the same raw files."""
 
 
 def plan_build(
@@ -174,6 +179,37 @@ class Build:
         text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
         return summary
+
+    def build_elsewhere(
+        self, most: int, build_parts: Callable[[Sequence[Part]], Generator[PartSummary]]
+    ) -> tuple[int, int]:
+        """Let other machines build what is due, in parts; return the numbers of samples and of shards that they built.
+
+        Args:
+          most: The largest number of parts.
+          build_parts: Builds parts, and yields the summary of each.
+        """
+        plan = self._plan()
+        due = {(state.split, state.shard): state.samples for state in self._states(plan) if not state.up_to_date}
+        if not due:
+            return 0, 0
+        count = min(most, len(plan.starts))
+        agree(plan, self.layout, Part(0, count), self.options)
+        self._remember(plan)
+        numbers = sorted({place % count for place, shard in enumerate(plan.starts) if shard in due})
+        samples = shards = rejects = 0
+        try:
+            with closing(build_parts([Part(number, count) for number in numbers])) as summaries:
+                for summary in summaries:
+                    samples, shards = samples + summary.built_samples, shards + summary.built_shards
+                    rejects += summary.rejects
+                    if self.on_progress is not None:
+                        seconds = time.monotonic() - self.started
+                        self.on_progress(BuildProgress(samples, sum(due.values()), shards, len(due), rejects, seconds))
+        except BaseException:
+            remove_file(self.layout.part_plan)  # It binds no later build.
+            raise
+        return samples, shards
 
     def finish(self) -> BuildSummary:
         """Publish what the parts built."""
@@ -291,7 +327,6 @@ class Build:
             built_samples=samples,
             built_shards=len(built),
             seconds=time.monotonic() - self.started,
-            nodes=tuple(self._scheduler.nodes.values()) if self._scheduler else (),
         )
         text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
@@ -373,14 +408,12 @@ class Build:
                 raise RecipeError(
                     f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
                 )
-        largest = max(plan.starts, key=lambda place: plan.size(*place))
         return BuildContext(
             source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),
             root=str(self.root.absolute()),
             listing=plan.listing, versions=maker_versions(), train=plan.splits[0], run=self._run,
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
-            reject_warned=self.options.on_warning == "reject", named=plan.recipe.file_paths(),
-            witnesses=[one[1:3] for one in plan.samples.samples(*largest)[:_WITNESSES]],
+            reject_warned=self.options.on_warning == "reject",
         )  # fmt: skip
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tfprep import units
 from tfprep.builder.layout import Layout
-from tfprep.builder.options import BuildProgress, LogEvent, NodeNews, NodeProgress, OnProgress, WorkerProgress
+from tfprep.builder.options import BuildProgress, LogEvent, OnProgress, WorkerProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
 from tfprep.builder.receipts import ShardTask
-from tfprep.pool import Died, Done, Event, Lost, Output, Progress, Task, WorkerState
+from tfprep.pool import Died, Done, InlinePool, Lost, Output, Pool, Progress, Task
 from tfprep.storage.local import free_bytes
 
 TASKS_PER_WORKER = 4
@@ -27,22 +27,8 @@ OnBuilt = Callable[[ShardTask, int], None]
 """A function that gets the task of each shard that was written, and the size of its files in bytes."""
 
 
-class Engine(Protocol):
-    """Runs submitted tasks somewhere: `tfprep.pool.Pool`, `InlinePool` or `RayNodes`."""
-
-    def start(self) -> None: ...
-
-    def open(self, argument: Any) -> None: ...
-
-    def submit(self, content: Any, note: Any = None) -> Task: ...
-
-    def events(self) -> Iterator[Event | NodeNews]: ...
-
-    def workers(self) -> tuple[WorkerState, ...]: ...
-
-    def capacity(self) -> int: ...
-
-    def close(self) -> None: ...
+Engine: TypeAlias = Pool | InlinePool
+"""Runs submitted tasks in other processes, or in this one."""
 
 
 class ShardScheduler:
@@ -50,7 +36,6 @@ class ShardScheduler:
 
     Attributes:
       built: The shards that were written, by split and shard.
-      nodes: What each node of a cluster did, by its name; empty for a build on one machine.
     """
 
     def __init__(
@@ -68,7 +53,6 @@ class ShardScheduler:
         self._rejects: dict[tuple[str, int], int] = {}
         self._samples = self._samples_done = 0
         self.built: dict[tuple[str, int], ShardState] = {}
-        self.nodes: dict[str, NodeProgress] = {}
 
     def run(self, shards: Sequence[ShardState]) -> None:
         """Build the shards, and return when all are done. Raises BuildError."""
@@ -89,16 +73,14 @@ class ShardScheduler:
                 self._died(event)
             elif isinstance(event, Output):
                 self._output(event)
-            elif isinstance(event, NodeNews):
-                self._node(event)
             self._fill()
             if time.monotonic() - self._reported > _PROGRESS_S:
                 self._report()
         self._report()
 
     def _fill(self) -> None:
-        """Give the engine shards for all workers that it has now."""
-        most_tasks = TASKS_PER_WORKER * max(1, self._engine.capacity())
+        """Give the engine shards for all of its workers."""
+        most_tasks = TASKS_PER_WORKER * max(1, len(self._engine.workers()))
         while self._todo and len(self._items) < most_tasks:
             # The task is made only now: its list of samples is in memory.
             state = self._todo.popleft()
@@ -108,7 +90,7 @@ class ShardScheduler:
     # --- what became of a task ---------------------------------------------------------------------------------------
 
     def _done(self, event: Done) -> None:
-        task, node = event.task.content, event.node
+        task = event.task.content
         del self._items[event.task]
         built, rejects, seconds = (event.result[name] for name in ("built", "rejects", "seconds"))
         samples = len(task.samples)
@@ -120,11 +102,6 @@ class ShardScheduler:
         what = "built" if built else "unchanged in content"
         text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejects} rejected, {seconds:.2f} s"
         facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
-        if node:
-            facts["node"], text, before = node, f"{text}, by {node}", self.nodes.get(node, NodeProgress(node))
-            self.nodes[node] = replace(
-                before, shards=before.shards + 1, samples=before.samples + samples, rejects=before.rejects + rejects
-            )
         self._log_event("shard", text, split=task.split, shard=task.shard, samples=samples, **facts)
 
     def _died(self, event: Died | Lost) -> None:
@@ -145,14 +122,6 @@ class ShardScheduler:
         text = "; ".join(line for line in event.text.splitlines() if line.strip())
         more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
         self._log_event("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
-
-    def _node(self, event: NodeNews) -> None:
-        if event.state != "waiting":
-            before = self.nodes.get(event.node, NodeProgress(event.node))
-            self.nodes[event.node] = replace(before, state=event.state)
-        # A node that takes no part any more costs time that nobody would notice otherwise.
-        name = "node" if event.state == "joined" else "warning"
-        self._log_event(name, event.text, node=event.node, state=event.state)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +146,6 @@ class ShardScheduler:
                 rejects=sum(self._rejects.values()),
                 seconds=self._reported - self._started,
                 workers=tuple(workers),
-                nodes=tuple(self.nodes.values()),
             )
         )
 

@@ -6,17 +6,18 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, logged_events, worker_count
 from tfprep.dataset.names import POINTER
-from tfprep.engines import Ray
 from tfprep.errors import BuildError
 from tfprep.pool import LATER, InlinePool, Pool
 from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
+    from tfprep.builder.cluster import Ray
     from tfprep.builder.options import OnEvent, OnProgress
     from tfprep.builder.run import Build
     from tfprep.builder.schedule import Engine
@@ -65,7 +66,9 @@ def build(
       >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
       >>> print(summary.samples, "samples,", summary.rejects, "rejected")
     """
-    with _job(recipe, out, data, options, on_progress, on_event, cluster=engine) as job:
+    if engine is not None:
+        return _build_on_cluster(recipe, out, data, options or BuildOptions(), engine, on_progress, on_event, confirm)
+    with _job(recipe, out, data, options, on_progress, on_event) as job:
         job.confirm = confirm
         return job.build()
 
@@ -133,26 +136,58 @@ def finish_build(
         return job.finish()
 
 
+def _build_on_cluster(
+    recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
+    options: BuildOptions, cluster: Ray, on_progress: OnProgress | None, on_event: OnEvent | None,
+    confirm: Callable[[str], bool] | None,
+) -> BuildSummary:  # fmt: skip
+    """Build parts on a cluster, as one of those that share the lock of the dataset, then publish them."""
+    from tfprep.builder.cluster import PARTS_PER_CPU, PartCall, Ray, build_parts, connected, node_paths
+
+    if not isinstance(cluster, Ray):
+        raise BuildError(f"engine is None or tfprep.builder.Ray(...), not {cluster!r}")
+    if options.workers == 0:
+        raise BuildError("workers=0 builds in this process; a cluster needs at least 1 worker")
+    with (
+        _job(recipe, out, data, options, on_progress, on_event, workers=False, shared=True) as job,
+        connected(cluster) as cpus,
+    ):
+        job.confirm = confirm
+        places = node_paths(Path(recipe)) if isinstance(recipe, str | os.PathLike) else recipe
+        where = str(job.layout.absolute().out), str(job.root.absolute())
+        call, most = PartCall(build_part, places, *where, replace(options, workers=1)), PARTS_PER_CPU * max(1, cpus)
+        samples, shards = job.build_elsewhere(
+            most, lambda parts: build_parts(call, parts, options.workers or most, job.log_event)
+        )
+    summary = finish_build(recipe, out, data, options=options, on_progress=on_progress, on_event=on_event)
+    return replace(
+        summary,
+        built_samples=summary.built_samples + samples,
+        built_shards=summary.built_shards + shards,
+        seconds=time.monotonic() - job.started,
+    )
+
+
 @contextmanager
 def _job(
     recipe: Recipe | str | os.PathLike[str], out: str | os.PathLike[str], data: str | os.PathLike[str] | None,
     options: BuildOptions | None, on_progress: OnProgress | None, on_event: OnEvent | None, *, workers: bool = True,
-    cluster: Ray | None = None, part: Part | None = None,
+    part: Part | None = None, shared: bool = False,
 ) -> Iterator[Build]:  # fmt: skip
-    """Start the workers at once if they are needed and run on this machine, load the recipe, lock the dataset and open the log.
+    """Start the workers at once if they are needed, load the recipe, lock the dataset and open the log.
 
-    A part shares the lock with others.
+    A part shares the lock with others, and so does what starts parts on other machines (`shared`).
     """
     started = time.monotonic()
     options = options or BuildOptions()
     with ExitStack() as stack:
-        engine = stack.enter_context(closing(_engine(options, cluster)))
-        _check_memory((data, out), options, cluster)
+        engine = stack.enter_context(closing(_engine(options)))
+        _check_memory((data, out), options)
         path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
         is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
         # The build of a dataset that is there, or may be, may need no worker at all.
         is_new = "://" not in os.fspath(out) and not os.path.exists(os.path.join(out, POINTER))
-        if workers and cluster is None and is_there and is_new:
+        if workers and is_there and is_new:
             engine.start()
         # NumPy, OpenCV and Arrow are imported here, the first two by the recipe, while the workers do the same.
         if data is None:
@@ -160,7 +195,7 @@ def _job(
 
             data = "." if path is None else data_root(path)
         root = data if is_remote(data) else os.path.expanduser(data)
-        _check_memory((root,), options, cluster)
+        _check_memory((root,), options)
         from tfprep.builder.layout import placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.dataset.versions import NewVersion, locked
@@ -172,7 +207,7 @@ def _job(
         check_folders(raw, layout.out)
         layout.make()
         new: NewVersion | None = None
-        if part is None:
+        if part is None and not shared:
             new = stack.enter_context(NewVersion(layout.out, layout.scratch))
         else:
             stack.enter_context(locked(layout.out, shared=True))
@@ -181,9 +216,9 @@ def _job(
         yield Build(loaded, file, layout, raw, options, engine, on_progress, log_event, new, started)
 
 
-def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions, cluster: Ray | None) -> None:
+def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: BuildOptions) -> None:
     """Raise BuildError if worker processes are to read or write `memory://`."""
-    if cluster is None and not worker_count(options):
+    if not worker_count(options):
         return
     for place in places:
         if str(place).startswith("memory://"):
@@ -193,17 +228,8 @@ def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: Buil
             )
 
 
-def _engine(options: BuildOptions, cluster: Ray | None) -> Engine:
-    workers = worker_count(options)
-    if cluster is not None:
-        if not isinstance(cluster, Ray):
-            raise BuildError(f"engine is None or tfprep.engines.Ray(...), not {cluster!r}")
-        if not workers:
-            raise BuildError("workers=0 builds in this process; a cluster needs at least 1 worker")
-        from tfprep.builder.cluster import RayNodes
-
-        return RayNodes(ENTRY, cluster, workers=options.workers, item_timeout_s=options.item_timeout_s)
-    if not workers:
+def _engine(options: BuildOptions) -> Engine:
+    if not (workers := worker_count(options)):
         return InlinePool(ENTRY, LATER)
     # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
     return Pool(ENTRY, LATER, workers, item_timeout_s=options.item_timeout_s)

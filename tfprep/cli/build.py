@@ -15,7 +15,7 @@ from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, option, quiet_
 from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, NodeProgress, Part, PartSummary, WorkerProgress
+    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, Part, PartSummary, WorkerProgress
     from tfprep.model_fields import FieldsSummary
 
 
@@ -57,7 +57,7 @@ _QUIET_S = 2.0
 @option("--verify", is_flag=True,
         help="Read all shards, and build again those whose bytes are not those that were built.")  # fmt: skip
 @option("--engine", type=click.Choice(["local", "ray"]), default="local",
-        help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the most shards at a time.")  # fmt: skip
+        help="Build on this machine, or on all nodes of a Ray cluster; --workers is then the most parts at a time.")  # fmt: skip
 @option("--address", help="Address of the Ray cluster. [default: the one that this machine belongs to]")
 @option(
     "--part",
@@ -91,7 +91,6 @@ def build_command(
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
     from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
-    from tfprep.engines import Ray
     from tfprep.model_fields import compute_fields
 
     data = data or None
@@ -101,7 +100,11 @@ def build_command(
         raise click.UsageError("--address belongs to --engine ray")
     if engine == "ray" and (part is not None or finish or explain):
         raise click.UsageError("--engine ray builds everything and publishes; --part, --finish and --dry-run do not")
-    cluster = None if engine == "local" else Ray(address or "auto")
+    cluster = None
+    if engine == "ray":
+        from tfprep.builder import Ray
+
+        cluster = Ray(address or "auto")
     if explain:
         planned = {"limit": limit, "replace": replace, "reshard": reshard, "part": chosen}
         _explain(recipe, out, data, planned, as_json, with_size=dry_run)
@@ -217,9 +220,6 @@ def _summary_text(summary: Any, finish: bool) -> str:
         text.table(rows),
         done,
     ]
-    if summary.nodes:
-        nodes = [(node.node, node.shards, node.samples, node.rejects, node.state) for node in summary.nodes]
-        lines.append(text.table([("node", "shards", "samples", "rejects", "state"), *nodes]))
     if summary.rejects:
         lines.append(
             f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
@@ -316,14 +316,8 @@ class BuildBar:
             line.set_description_str(detail)
 
     def _details(self, progress: BuildProgress) -> list[str]:
-        """Return the lines below the bar: one for each node of a cluster, and for each worker if that is asked for."""
-        nodes = [_node(node, progress) for node in progress.nodes]
-        return nodes + (list(map(_worker, progress.workers)) if self._show_workers else [])
-
-
-def _node(node: NodeProgress, progress: BuildProgress) -> str:
-    rate = node.samples / progress.seconds if progress.seconds else 0.0
-    return f"  {node.node}: {node.state}, {node.shards} shards, {node.samples:,} images, {rate:,.0f} images/s"
+        """Return the lines below the bar: one for each worker if that is asked for."""
+        return list(map(_worker, progress.workers)) if self._show_workers else []
 
 
 def _worker(worker: WorkerProgress) -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildOptions, BuildSummary, OnEvent, OnProgress
-    from tfprep.engines import Ray
+    from tfprep.builder import BuildOptions, BuildSummary, OnEvent, OnProgress, Ray
     from tfprep.model_fields.add import FieldsSummary, add_fields, explain_fields, remove_fields
     from tfprep.recipe import Recipe
 

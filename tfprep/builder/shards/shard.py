@@ -213,9 +213,6 @@ class BuildContext:
       stop_at_reject: Whether the first bad sample ends the build.
       hash: Whether images get a perceptual hash.
       reject_warned: True if a sample is rejected when the decoder of a file warns.
-      named: The files that the recipe names (`Recipe.files`), which travel to the nodes of a cluster.
-      witnesses: Files and values of some samples, which the nodes compare with the driver's.
-      on_node: Whether this is a node of a cluster.
     """
 
     source: Recipe | Path | bytes
@@ -229,9 +226,6 @@ class BuildContext:
     stop_at_reject: bool = False
     hash: bool = True
     reject_warned: bool = False
-    named: Mapping[str, Path] = field(default_factory=dict)
-    witnesses: Sequence[tuple[Sequence[str], Sequence[Any]]] = ()
-    on_node: bool = False
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -243,11 +237,6 @@ class BuildContext:
             recipe = load_recipe(self.source) if isinstance(self.source, Path) else pickle.loads(self.source)
         recipe.check_files()
         if recipe.fingerprint() != self.fingerprint:
-            if self.on_node:
-                name = self.source.name if isinstance(self.source, Path) else "the recipe"
-                raise RecipeError(
-                    f"{name} is another recipe here than at the driver: a module that it imports is not the driver's"
-                )
             # A worker that replaces one that died starts minutes after the plan: the file may have been edited meanwhile.
             name = str(self.source) if isinstance(self.source, Path) else "the code of the recipe"
             raise RecipeError(
