@@ -1,4 +1,7 @@
-"""Samples that are warped while they are loaded: every field follows, in every reader, after every resume; what cannot follow."""
+"""Samples that are warped while they are loaded, in every reader and after every resume; and what cannot follow.
+
+That they are those of a build is tested in test_ahead_or_at_load.py, and that all fields of a build follow in tests/fidelity.
+"""
 
 import itertools
 from functools import partial
@@ -10,7 +13,7 @@ from PIL import Image
 import tfprep.load
 from tests.conftest import write_dataset
 from tests.load.batches import batches as batches_of
-from tests.load.batches import check_every_way, check_same, overwrite, stages, view
+from tests.load.batches import check_every_way, check_same, overwrite, stages
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.errors import LoaderError, RecordError
@@ -68,81 +71,6 @@ def data(made):
 batches = partial(batches_of, batch_size=8)
 
 
-# --- every field follows ------------------------------------------------------------------------------------------------
-
-
-def of_each_view(elements):
-    """The batches of loaders without views as they are; of others one for each view."""
-    for element in elements:
-        views = element["where"]
-        if isinstance(views, np.ndarray):
-            yield element
-            continue
-        for number in range(len(views["a"])):
-            yield {name: value["a"][number] if isinstance(value, dict) else value for name, value in element.items()}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {**stages(OPS[:2])},
-        {**stages([augment.Flip(), augment.Crop(40, 50), augment.Flip(direction="vertical")])},
-        {"bucket": Buckets([(36, 24)]), **stages([augment.Flip(0.9)])},
-        {"views": {"a": view(2, OPS[:2])}},
-    ],
-)
-def test_masks_boxes_and_points_follow_the_pixels(made, data, options):
-    """`where` says which stored pixel each pixel shows: points and boxes lie there, masks have the class number from there."""
-    mirrored = lost = 0
-    for batch in of_each_view(batches(data, 15, **options, order="sequential")):
-        for row, where in enumerate(batch["where"]):
-            stored = (
-                made.values["train"][0][int(batch["box_labels"][row][0]) // 10]
-                if len(batch["box_labels"][row])
-                else None
-            )
-            height, width = where.shape[:2]
-            np.testing.assert_array_less(
-                np.abs(batch["mask"][row] - where[..., 0] // 5 % 7)[2:-2, 2:-2] > 0, _edges(where)
-            )
-            if stored is None:
-                lost += 1
-                continue
-            step = np.array([where[9, -6, 0] - where[9, 5, 0], where[-6, 9, 1] - where[5, 9, 1]]) / (
-                width - 11,
-                height - 11,
-            )
-            first = where[height // 2, width // 2] - step * (np.array([width // 2, height // 2]) + 0.5)
-            last = np.rint(first + step * (width, height))  # windows are whole pixels
-            first = np.rint(first)
-            step = (last - first) / (width, height)
-            flips = np.sum(step < 0) % 2
-            mirrored += flips
-            points = stored["points"][[0, 2, 1]] if flips else stored["points"]
-            moved = (points[:, :2] - first) / step
-            np.testing.assert_allclose(batch["points"][row][:, :2], moved, atol=0.05)
-            inside = ((moved >= 0) & (moved < (width, height))).all(1)
-            np.testing.assert_array_equal(batch["points"][row][:, 2] > 0, inside)
-            corners = (stored["boxes"].reshape(3, 2, 2) - first) / step
-            low, high = corners.min(1), corners.max(1)
-            cut = np.clip(np.concatenate([low, high], 1), 0, [width, height] * 2)
-            seen = np.prod(cut[:, 2:] - cut[:, :2], 1) / np.prod(high - low, 1)
-            if np.abs(seen - 0.3).min() < 1e-4:  # either is right
-                continue
-            np.testing.assert_allclose(batch["boxes"][row], cut[seen >= 0.3], atol=0.05)
-            np.testing.assert_array_equal(batch["box_labels"][row], stored["box_labels"][seen >= 0.3])
-            lost += int(np.sum(seen < 0.3))
-    assert mirrored > 20
-    assert lost > 10
-
-
-def _edges(where):
-    """True where a pixel lies within a pixel of where the class number changes, and so either is right."""
-    step = np.abs(np.diff(where[..., 0], axis=1)).max()
-    edge = np.minimum(where[..., 0] % 5, 5 - where[..., 0] % 5) <= step
-    return (edge | False)[2:-2, 2:-2] + 0.5
-
-
 def test_padded_boxes_and_stacked_floats(data):
     options = {
         "inputs": ["image", "where"], "targets": {"boxes": "boxes", "mask": "mask"}, "dtype": "float32", **stages(OPS),
@@ -165,17 +93,6 @@ def test_the_fields_that_are_loaded_change_no_pixels(data):
         [{name: one[name] for name in ("mask", "image")} for one in whole],
         batches(data, 3, **stages(ops), fields=["mask", "image"]),
     )
-
-
-def test_boxes_flip_as_pixels_do_where_nothing_is_resized(data):
-    """A loader of pixels alone copies windows; one that also loads boxes warps them: the same windows, the same bits."""
-    ops = [augment.Flip(0.3), augment.Crop(50, 60), augment.Flip(0.6, "vertical")]
-    fields = ["image", "where", "mask"]
-    for training in (True, False):
-        options = {"training": training, **stages(ops)}
-        warped = batches(data, 6, **options, fields=[*fields, "boxes", "box_labels"])
-        expected = batches(data, 6, **options, fields=fields)
-        check_same(expected, [{name: one[name] for name in fields} for one in warped])
 
 
 # --- a JPEG is decoded at a fraction ---------------------------------------------------------------------------------------
@@ -262,43 +179,6 @@ def test_other_ops_and_fields_change_no_draws(data):
         check_same(whole, [{"where": one["where"]} for one in more])
 
 
-def test_a_list_of_ops_is_one_resampling(data):
-    """A window of the picture that the first op makes."""
-    geometry = [augment.Resize(80, 120), augment.RandomResizedCrop(20, 20, (0.3, 0.9))]
-    for batch in batches(data, 3, fields=["where", "mask"], geometry=geometry):
-        assert batch["where"].shape == (8, 20, 20, 2)
-        assert np.abs(batch["mask"] - batch["where"][..., 0] // 5 % 7)[:, 2:-2, 2:-2].astype(bool).mean() < 0.5
-
-
-@pytest.mark.parametrize("least", [0, 0.3])
-def test_geometry_follows_the_rules_of_the_recipe(make_dataset, least):
-    """What lies outside the picture, and which boxes remain, is that of a build."""
-    made = make_dataset(samples={"train": 6}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
-    rules = {"fill": {"mask": 11}, "min_visible": least, "row_fields": {"boxes": ["box_labels"]}}
-    made.seal(lambda document: document.update(recipe=rules))
-    data, stored = tfprep.load.open(made.path), made.values["train"][0]
-    options = {"batch_size": 6, "order": "sequential"}
-    (padded,) = batches(data, 1, fields=["image", "mask"], geometry=[augment.CenterCrop(99, 120)], **options)
-    (cut,) = batches(data, 1, fields=["image", "boxes", "box_labels"], geometry=[augment.CenterCrop(30, 40)], **options)
-    for row, sample in enumerate(stored):
-        height, width = sample["mask"].shape
-        top, left = (99 - height) // 2, (120 - width) // 2
-        around = ((top, 99 - height - top), (left, 120 - width - left))
-        np.testing.assert_array_equal(padded["mask"][row], np.pad(sample["mask"], around, constant_values=11))
-        shift = [round((width - 40) / 2), round((height - 30) / 2)]
-        moved = sample["boxes"] - np.tile(shift, 2).astype(np.float32)
-        inside = np.clip(moved, 0, [40, 30, 40, 30])
-        areas = [np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) for boxes in (inside, moved)]
-        seen = (areas[0] >= least * areas[1]) & (inside[:, 2:] > inside[:, :2]).all(1)
-        np.testing.assert_allclose(cut["boxes"][row], inside[seen], rtol=1e-5)
-        np.testing.assert_array_equal(cut["box_labels"][row], sample["box_labels"][seen])
-    others = {"fields": ["image", "box_labels"], "geometry": [augment.CenterCrop(30, 40)]}
-    with pytest.raises(
-        LoaderError, match=r"^geometry: 'box_labels' loses the rows of boxes that are not visible; load"
-    ):
-        data.numpy_loader("train", 6, **others)
-
-
 def test_recipes_that_do_not_say_what_a_loader_needs_are_refused(make_dataset):
     made = make_dataset(samples={"train": 4}, fields=tuple(KINDS), make=scene, kinds=KINDS, codec=CODEC)
     made.seal(lambda document: document.update(recipe={}))
@@ -335,24 +215,21 @@ def test_rules_of_fields_that_are_not_loaded_part_no_mix(make_dataset, ops):
             mix.numpy_loader("train", 4, fields=["image", field], **ops)
 
 
-def test_a_geometry_that_mirrors_points_needs_their_flip_indices(make_dataset):
-    def mirrored(size, generator):
-        return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
-
-    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
-    options = {"batch_size": 4, "geometry": [mirrored], "order": "sequential"}
-    with pytest.raises(
-        LoaderError, match=r"^geometry: .*mirrors 'points', and a left hand becomes a right hand; say in the"
-    ):
-        tfprep.load.open(made.path).numpy_loader("train", **options)
-    made.seal(lambda document: document.update(recipe={"flip_indices": {"points": [0, 2, 1]}}))
-    (batch,) = batches(tfprep.load.open(made.path), 1, **options)
-    for points, stored in zip(batch["points"], made.values["train"][0], strict=True):
-        expected = (stored["points"] * [-1, 1, 1] + [stored["image"].shape[1], 0, 0])[[0, 2, 1]]
-        np.testing.assert_allclose(points, expected, rtol=1e-5)
-
-
 # --- mistakes -----------------------------------------------------------------------------------------------------------
+
+
+def mirrored(size, generator):
+    return augment.Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
+
+
+@pytest.mark.parametrize("op", [mirrored, augment.Flip()])
+def test_points_are_mirrored_by_their_flip_indices_only(make_dataset, op):
+    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
+    with pytest.raises(
+        LoaderError,
+        match=r"^geometry: .*mirrors 'points', and a left hand becomes a right hand; say in the recipe .* flip_ind",
+    ):
+        tfprep.load.open(made.path).numpy_loader("train", 4, geometry=[op])
 
 
 @pytest.mark.parametrize(
@@ -375,14 +252,6 @@ def test_a_geometry_that_mirrors_points_needs_their_flip_indices(make_dataset):
 def test_boxes_that_cannot_follow(data, options, rule):
     with pytest.raises(LoaderError, match=rule):
         data.numpy_loader("train", **options)
-
-
-def test_points_without_flip_indices_are_not_mirrored(make_dataset):
-    made = make_dataset(samples={"train": 4}, fields=("image", "points"), make=scene, kinds=KINDS, codec=CODEC)
-    data = tfprep.load.open(made.path)
-    with pytest.raises(LoaderError, match=r"a left hand becomes a right hand; say in the recipe .* flip_indices"):
-        data.numpy_loader("train", 4, **stages(OPS))
-    assert len(batches(data, 1, batch_size=4, **stages([augment.RandomResizedCrop(9, 9)]))[0]["points"]) == 4
 
 
 def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):

@@ -143,7 +143,7 @@ def test_faults_that_pass_change_nothing(data, url, s3, fault, monkeypatch):
 
 
 def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3, monkeypatch):
-    monkeypatch.setattr("tfprep.load.reader.ahead.JOIN_S", 0.1)
+    monkeypatch.setattr("tfprep.load.threads.JOIN_S", 0.1)
     data = tfprep.open(url)
     loader = data.numpy_loader("train", 8, timeout_s=1.0)
     loader.pipeline.table.read()  # the index is read before the store stalls

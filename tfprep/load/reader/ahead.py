@@ -14,10 +14,9 @@ import heapq
 import itertools
 import math
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,8 @@ from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.files import ByteRange
 from tfprep.load.reader.rows import Rows
+from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import Threads
 
 GAP_BYTES = 64 << 10
 """A gap between two ranges of at most this is fetched along with them: which takes a connection of 100 MB/s less than 1 ms."""
@@ -38,12 +39,10 @@ PLAN_ROWS, PLAN_BYTES = 8192, 64 << 20
 MOST_ROWS_AHEAD = 1 << 18
 """Rows by which the plan may be ahead of the trainer: at 1,000 images/s four minutes."""
 _FILE_SHIFT = 44  # offsets stay below 16 TiB, S3's largest object has 48.8
-JOIN_S = 5.0
-"""Time that `join` waits for requests in flight; those that hang end by their own time-outs."""
 
 
 class ReadAhead:
-    """Fetches what the steps from `start` on need. `stop` takes no lock, as that of `Reader`."""
+    """Fetches what the steps from `start` on need, with threads of its own. `stop` takes no lock: a finalizer may call it."""
 
     def __init__(self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0) -> None:
         self._source, self._schedule, self._budget = source, schedule, budget
@@ -55,32 +54,23 @@ class ReadAhead:
                 yield step
 
         self._plan = plan_ranges(source, schedule, steps(), max(budget // 4, 1))
+        self._threads = Threads()
         self._lock = threading.Lock()
-        self._work: SimpleQueue[None] = SimpleQueue()
-        self._idle = 0
         self._planned: deque[ByteRange] = deque()
         self._kept: list[tuple[int, int, ByteRange]] = []  # a heap by the last step
         self._numbers = itertools.count()
         self._used = 0
-        self._planning = False
+        self._planning = True
         self._stopped = False
-        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to fetch. Threads beyond the first few wait until there is work for them.
+        """Begin to fetch.
 
         The first part is planned before this returns: reading threads that begin before there is a plan would make requests of
         their own, for records that the plan then fetches once more.
         """
-        try:
-            self._extend_plan()
-        except Exception:  # The reading threads meet the same error, in a batch that names it.
-            self.stop()
-            return
-        for number in range(min(REQUESTS, max(2, self._budget // GAP_BYTES))):
-            thread = threading.Thread(target=self._fetch_ranges, name=f"tfprep-fetch-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._threads.grow(min(REQUESTS, max(2, self._budget // GAP_BYTES)))
+        self._extend_plan()
 
     def delivered(self, step: int) -> None:
         """Let go of what no later step needs."""
@@ -90,78 +80,66 @@ class ReadAhead:
             while self._kept and self._kept[0][0] <= step:
                 gone.append(heapq.heappop(self._kept)[2])
             self._used -= sum(part.nbytes for part in gone)
-            self._wake()
+            self._submit()
         self._source.fetched.remove(gone)
 
     def stop(self) -> None:
         """Make no more requests; those in flight end by themselves."""
         self._stopped = True
-        for _ in range(REQUESTS):
-            self._work.put(None)
+        self._threads.stop()
 
     def join(self) -> None:
-        """Wait for the requests in flight, at most `JOIN_S`, and let go of all ranges."""
+        """Wait for the requests in flight, but not for ones that hang, and let go of all ranges."""
         self.stop()
-        end = time.monotonic() + JOIN_S
-        for thread in self._threads:
-            thread.join(timeout=max(0.0, end - time.monotonic()))
+        self._threads.join()
         with self._lock:
             gone = [part for *_, part in self._kept] + list(self._planned)
             self._kept, self._used = [], 0
             self._planned.clear()
         self._source.fetched.remove(gone)
 
-    def _fetch_ranges(self) -> None:
-        try:
-            while (part := self._take()) is not None:
-                if self._source.to_fetch(part.records, np.full(len(part.records), part.file)).any():
-                    self._source.fetched.fetch(part)
-                else:
-                    self._source.fetched.remove([part])
-                with self._lock:
-                    self._used -= part.nbytes  # of the two parts while it was on its way
-                    self._wake()
-        except BaseException:  # the reading threads meet the same error, in a batch that names it
-            self.stop()
-
-    def _take(self) -> ByteRange | None:
-        """Return the next range to fetch; None when there will be none any more."""
+    def _submit(self) -> None:
+        """Submit the ranges that the budget allows, and then the next part of the plan. Runs under the lock."""
+        while self._planned and (not self._used or self._used + 2 * self._planned[0].nbytes <= self._budget):
+            part = self._planned.popleft()
+            self._used += 2 * part.nbytes
+            heapq.heappush(self._kept, (part.last_step, next(self._numbers), part))
+            self._threads.submit(partial(self._fetch, part))
         # The plan is an epoch ahead of the trainer at most, so that no record is fetched for the next one while it may still
         # come into a cache, or the run may end.
-        most_rows = min(MOST_ROWS_AHEAD, self._schedule.size)
-        while not self._stopped:
-            with self._lock:
-                if self._planned and (self._used == 0 or self._used + 2 * self._planned[0].nbytes <= self._budget):
-                    part = self._planned.popleft()
-                    self._used += 2 * part.nbytes
-                    heapq.heappush(self._kept, (part.last_step, next(self._numbers), part))
-                    self._wake()  # one thread wakes the next one, as long as there is work: not all of them for one range
-                    return part
-                rows = (self._planned_step - self._delivered_step) * self._schedule.batch_size
-                plans = not self._planned and not self._planning and rows <= most_rows
-                self._planning = self._planning or plans
-                self._idle += not plans
-            if not plans:
-                self._work.get()
-            elif not self._extend_plan():
-                return None
-        return None
+        rows = (self._planned_step - self._delivered_step) * self._schedule.batch_size
+        if not self._planned and not self._planning and rows <= min(MOST_ROWS_AHEAD, self._schedule.size):
+            self._planning = True
+            self._threads.submit(lambda state: self._extend_plan())
 
-    def _extend_plan(self) -> bool:
-        """Plan some more steps, outside the lock: the consumer must not wait for it. Return whether there are any."""
-        ranges = next(self._plan, None)
-        if ranges is not None:
-            self._source.fetched.add(ranges)
+    def _fetch(self, part: ByteRange, state: ThreadState) -> None:
+        if self._stopped:
+            return
+        try:
+            if self._source.to_fetch(part.records, np.full(len(part.records), part.file)).any():
+                self._source.fetched.fetch(part)
+            else:
+                self._source.fetched.remove([part])
+        except BaseException:  # The reading threads get the same error, in a batch that names it.
+            self.stop()
         with self._lock:
-            self._planned.extend(ranges or ())
-            self._planning = ranges is None  # nobody plans behind the end
-        return ranges is not None
+            self._used -= part.nbytes  # one of the two that it counts for on its way
+            self._submit()
 
-    def _wake(self) -> None:
-        """Wake a thread that waits. Runs under the lock."""
-        if self._idle:
-            self._idle -= 1
-            self._work.put(None)
+    def _extend_plan(self) -> None:
+        """Plan some more steps, outside of the lock: the consumer must not wait for it."""
+        try:
+            ranges = None if self._stopped else next(self._plan, None)
+        except BaseException:  # as in `_fetch`
+            self.stop()
+            return
+        if ranges is None:
+            return  # The plan has ended, and `_planning` stays True.
+        self._source.fetched.add(ranges)
+        with self._lock:
+            self._planned.extend(ranges)
+            self._planning = False
+            self._submit()
 
 
 def plan_ranges(

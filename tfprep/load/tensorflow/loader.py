@@ -185,7 +185,7 @@ def _check_device(name: str) -> None:
         )
     if device.device_type == "CPU":
         _LOG.warning(
-            "prefetch_to_device=%r: batches lie in the processor's memory already, so there is no transfer that could overlap "
+            "prefetch_to_device=%r: batches are in the processor's memory already, so no transfer could overlap "
             "with a step; leave it out, or name a GPU",
             name,
         )
@@ -208,8 +208,6 @@ class _Passes:
         self._passes: dict[int, Pass] = {}
         self._lock = threading.Lock()
         self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
-        outputs = self.pipeline.outputs
-        self.names = tf.nest.flatten(outputs.pack({output.name: output.name for output in outputs.outputs}))
         _loaders[self.number] = self
         self._warned = False
 
@@ -228,7 +226,7 @@ class _Passes:
                 self.progress.length, self.progress.length,
             )  # fmt: skip
         number = next(_numbers)
-        arrays = partial(_arrays, self.pipeline.outputs, self.names)
+        arrays = partial(_arrays, self.pipeline.outputs)
         self._passes[number] = Pass(self.pipeline, self.progress, arrays, self.epochs, for_framework=True)
         return number
 
@@ -248,17 +246,11 @@ class _Passes:
     def eager_element(self, batch: Batch) -> Any:
         """The element of a batch as tensors."""
         outputs = self.pipeline.outputs
-        if outputs.ragged:
-            return outputs.pack(
-                _tensors(outputs.outputs, [tf.constant(array) for array in _arrays(outputs, (), batch)])
-            )
-        return outputs.pack({name: _tensor(array) for name, array in batch.values.items()})
+        return outputs.pack(_values(outputs.outputs, [_tensor(array) for array in _arrays(outputs, batch)]))
 
 
-def _arrays(outputs: Outputs, names: Sequence[str], batch: Batch) -> tuple[Any, ...]:
-    """The arrays of a batch as tf.data takes them: those of these outputs, or of ragged ones their content and row lengths."""
-    if not outputs.ragged:
-        return tuple(batch.values[name] for name in names)
+def _arrays(outputs: Outputs, batch: Batch) -> tuple[Any, ...]:
+    """The arrays of a batch as tf.data takes them."""
     return tuple(array for output in outputs.outputs for array in _flat_arrays(output, batch.values[output.name]))
 
 
@@ -294,16 +286,13 @@ def _arrays_of(loader: Any, number: Any) -> Any:
 
 
 def _dataset(passes: _Passes) -> tf.data.Dataset:
-    """The batches of a pass. Arrays that differ in size are handed over as one long array and row lengths."""
+    """The batches of a pass."""
     pipeline, loader, steps = passes.pipeline, passes.number, passes.steps
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     start, stop = pipeline.schedule.span(0)
     loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"
     rows = None if pipeline.schedule.smaller or loses_rows else stop - start
-    leaves = {output.name: _signature(output, rows) for output in outputs}
-    ragged = pipeline.outputs.ragged
-    order = [output.name for output in outputs] if ragged else passes.names
-    specs = [spec for name in order for spec in leaves[name]]
+    specs = [spec for output in outputs for spec in _signature(output, rows)]
 
     def begin(loader: Any) -> Any:
         return tf.ensure_shape(tf.numpy_function(_begin, [loader], tf.int64), ())
@@ -311,7 +300,7 @@ def _dataset(passes: _Passes) -> tf.data.Dataset:
     def batch_of(number: Any) -> Any:
         arrays = tf.numpy_function(_arrays_of, [np.int64(loader), number], [spec.dtype for spec in specs])
         tensors = [tf.ensure_shape(array, spec.shape) for array, spec in zip(arrays, specs, strict=True)]
-        return pack(_tensors(outputs, tensors) if ragged else dict(zip(order, tensors, strict=True)))
+        return pack(_values(outputs, tensors))
 
     def batches_of(number: Any) -> tf.data.Dataset:
         count = np.iinfo(np.int64).max if steps is None else steps
@@ -349,7 +338,7 @@ def _leave() -> None:
 atexit.register(_leave)
 
 
-# --- ragged tensors of arrays of different sizes ------------------------------------------------------------------------
+# --- arrays that differ in size become ragged tensors ------------------------------------------------------------------
 
 
 def _signature(output: Output, rows: int | None) -> list[tf.TensorSpec]:
@@ -361,12 +350,12 @@ def _signature(output: Output, rows: int | None) -> list[tf.TensorSpec]:
 
 
 def _ragged_rank(output: Output) -> int:
-    """The number of leading axes of a sample of which the last may differ in size between samples."""
+    """The number of leading axes of a sample up to the last one whose size differs between samples."""
     return max(axis + 1 for axis, size in enumerate(output.shape) if size is None)
 
 
 def _flat_arrays(output: Output, value: Any) -> list[Any]:
-    """The array, or arrays of different sizes as one long array and the row lengths of each of the ragged axes, int64."""
+    """The array; of arrays that differ in size, all of them as one long array, and the row lengths of each ragged axis, int64."""
     if None not in output.shape:
         return [value]
     depth, dtype = _ragged_rank(output), np.dtype(object if output.dtype == "string" else output.dtype)
@@ -379,12 +368,12 @@ def _flat_arrays(output: Output, value: Any) -> list[Any]:
     return [np.concatenate([np.empty((0, *inner), dtype), *flat]), *(length.astype(np.int64) for length in lengths)]
 
 
-def _tensors(outputs: Sequence[Output], tensors: list[Any]) -> dict[str, Any]:
-    values = {}
+def _values(outputs: Sequence[Output], tensors: Sequence[Any]) -> dict[str, Any]:
+    """The tensors by output, of those that `_arrays` gives."""
+    values, flat = {}, iter(tensors)
     for output in outputs:
-        flat = tensors.pop(0)
+        values[output.name] = next(flat)
         if None in output.shape:
-            lengths = [tensors.pop(0) for _ in range(_ragged_rank(output))]
-            flat = tf.RaggedTensor.from_nested_row_lengths(flat, lengths, validate=False)
-        values[output.name] = flat
+            lengths = [next(flat) for _ in range(_ragged_rank(output))]
+            values[output.name] = tf.RaggedTensor.from_nested_row_lengths(values[output.name], lengths, validate=False)
     return values
