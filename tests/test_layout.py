@@ -91,6 +91,13 @@ def test_every_package_has_a_level():
     assert packages - {"__init__"} == set().union(*LEVELS)
 
 
+def test_the_diagram_of_contributing_has_these_levels():
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    (diagram,) = [block for block in re.findall(r"^```\n(.*?)^```", text, re.M | re.S) if block.startswith("cli")]
+    levels = [set(line.partition("(")[0].split()) for line in reversed(diagram.splitlines())]
+    assert levels == [names - {"__main__"} for names in LEVELS], "change the diagram in CONTRIBUTING.md with LEVELS"
+
+
 def test_imports_point_down():
     def allowed(importer, name):
         apart = any(importer in group and name in group for group in APART)

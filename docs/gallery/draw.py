@@ -1,14 +1,15 @@
-"""Draws the gallery: every geometry op, color op and derived input on one generated sample, labeled.
+"""Draws the gallery: every geometry op, color op and derived input on one generated sample, with the call that made it.
 
 Run: python docs/gallery/draw.py [--out docs/gallery]
 
 Writes geometry.jpg, color.jpg and derived.jpg. On geometry, the outline of the warped mask is drawn in white, the warped
-boxes in yellow and the warped points in red: they must lie where the picture shows them.
+boxes in yellow and the warped points in red: they must be where the picture shows them.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tfprep import augment, derive
 from tfprep.augment.chain import apply_geometry
 from tfprep.seeding import generator
 
-SIDE, COLUMNS, GAP, LABEL = 192, 6, 10, 18
+SIDE, COLUMNS, GAP, LINE = 192, 4, 12, 18
 KINDS = {"image": "image", "mask": "mask", "instances": "mask", "points": "points", "boxes": "boxes"}
 FILL = {"image": (90, 90, 90), "mask": 0, "instances": 0}
 
@@ -31,89 +32,93 @@ def shift_colors(sample: Mapping[str, Any], draws: np.random.Generator | None) -
     return {**sample, "image": np.roll(sample["image"], 1, axis=2)}
 
 
-GEOMETRY: dict[str, Any] = {
-    "the sample": [],
-    "Flip": [augment.Flip(1)],
-    'Flip, direction="vertical"': [augment.Flip(1, "vertical")],
-    "Rotate90": [augment.Rotate90()],
-    "Rotate(25)": [augment.Rotate(25)],
-    "Scale((0.6, 0.6))": [augment.Scale((0.6, 0.6))],
-    "Shear(20)": [augment.Shear((20, 20))],
-    "Translate": [augment.Translate((0.2, 0.2), (-0.1, -0.1))],
-    "Perspective(0.5)": [augment.Perspective(0.5)],
-    "Elastic(150, 10)": [augment.Elastic(150, 10)],
-    "GridDistortion": [augment.GridDistortion(4, 0.24)],
-    "Resize(96, 192)": [augment.Resize(96, 192)],
-    "Resize(192, 96, pad=True)": [augment.Resize(192, 96, pad=True)],
-    "CenterCrop(128, 128)": [augment.CenterCrop(128, 128)],
-    "Crop(96, 128)": [augment.Crop(96, 128)],
-    "RandomResizedCrop": [augment.RandomResizedCrop(192, 192, scale=(0.2, 0.5))],
-    "Rotate, Elastic, Scale, Flip": [augment.Rotate(30), augment.Elastic(), augment.Scale((1.3, 1.3)), augment.Flip(1)],
-    "OneOf(Rotate, Perspective)": [augment.OneOf([augment.Rotate(40), augment.Perspective(0.5)])],
-    "SomeOf(3 of 4)": [
-        augment.SomeOf([augment.Rotate(40), augment.Shear(20), augment.Scale((0.7, 0.7)), augment.Flip(1)], 3)
-    ],
-    "Maybe(Rotate)": [augment.Maybe(augment.Rotate((30, 30)), 1)],
-    "RandAugment(3, 20)": [augment.RandAugment(3, 20)],
-    "TrivialAugment": [augment.TrivialAugment()],
-    "Custom(shift_colors)": [augment.Custom(shift_colors)],
-}
-SEEDS = {"Rotate90": 3, "RandAugment(3, 20)": 5, "TrivialAugment": 15, "Rotate(25)": 3, "SomeOf(3 of 4)": 2}
-COLOR: dict[str, Any] = {
-    "the sample": None,
-    "Brightness 1.5": augment.Brightness((1.5, 1.5)),
-    "Contrast 1.8": augment.Contrast((1.8, 1.8)),
-    "Saturation 2": augment.Saturation((2, 2)),
-    "Hue + 0.25": augment.Hue((0.25, 0.25)),
-    "Gamma 2": augment.Gamma((2, 2)),
-    "ToneCurve(60)": augment.ToneCurve(60),
-    "Grayscale": augment.Grayscale(1),
-    "ChannelShuffle": augment.ChannelShuffle(1),
-    "ColorJitter": augment.ColorJitter((1.3, 1.3), (0.6, 0.6), (1.8, 1.8), (0.05, 0.05)),
-    "Invert": augment.Invert(1),
-    "Posterize to 2 bits": augment.Posterize((2, 2)),
-    "Solarize from 128": augment.Solarize((128, 128)),
-    "Equalize": augment.Equalize(),
-    "AutoContrast": augment.AutoContrast(),
-    "Clahe": augment.Clahe((4, 4)),
-    "Sharpness 4": augment.Sharpness((4, 4)),
-    "Blur, 3 pixels": augment.Blur((3, 3)),
-    "MotionBlur, 15 pixels": augment.MotionBlur((15, 15), (30, 30)),
-    "Noise, 25 levels": augment.Noise((25, 25)),
-    "JpegArtifacts, quality 10": augment.JpegArtifacts((10, 10)),
-    "Cutout(60)": augment.Cutout(60),
-    "Erasing": augment.Erasing(1),
-    "AugMix": augment.AugMix(severity=6),
-}
-DERIVED: dict[str, Any] = {
-    "Distance to the disc": derive.Distance(target=1),
-    'Distance(to="boundary")': derive.Distance(target=1, to="boundary"),
-    'Distance(to="inside")': derive.Distance(target=1, to="inside"),
-    "SignedDistance": derive.SignedDistance(target=1, truncate_px=60),
-    "Clicks, positive": (derive.Clicks(target=1, strategies=(3,)), 0),
-    "Clicks, negative": (derive.Clicks(target=1, strategies=(3,)), 1),
-    "Clicks, strategy 1": (derive.Clicks(target=1, strategies=(1,), n_neg1=(8, 8)), 1),
-    "Clicks, strategy 2": (derive.Clicks(target=1, strategies=(2,), n_neg2=(2, 2)), 1),
-    "ClickPoints": derive.ClickPoints(target=1, strategies=(3,)),
-    "ClickMaps of those": (derive.ClickMaps(points="clicks"), 0),
-    "GeodesicDistance to them": derive.GeodesicDistance(points="clicks", only=1, edge_weight_px=150, truncate_px=250),
-    "ExtremePoints": derive.ExtremePoints(target=2, jitter_px=3),
-    "Heatmaps of those": (derive.Heatmaps(points="extremes", channels=1, sigma_px=8), 0),
-    "UNetWeights": derive.UNetWeights(mask="instances", sigma_px=15, balance=False),
-    "Boundaries": derive.Boundaries(),
-    "Boundaries, inner, wider": derive.Boundaries(mode="inner", width_px=2),
-    "OneHot, class 2": (derive.OneHot(classes=4), 2),
-    "OneObject of class 3": derive.OneObject(target=3),
-    "OneInstance": derive.OneInstance(mask="instances"),
-    "InstanceCenters": derive.InstanceCenters(mask="instances"),
-    "InstanceOffsets, down": (derive.InstanceOffsets(mask="instances"), 0),
-    "InstanceOffsets, right": (derive.InstanceOffsets(mask="instances"), 1),
-    "InstanceBoxes": derive.InstanceBoxes(mask="instances"),
-    "InstanceClasses": derive.InstanceClasses(mask="instances", classes="mask"),
-    "Canny": derive.Canny(),
-    "Sobel": derive.Sobel(),
-    "ChannelStatistics": derive.ChannelStatistics(),
-}
+GEOMETRY = [
+    "Flip(1)",
+    'Flip(1, "vertical")',
+    "Rotate90()",
+    "Rotate(25)",
+    "Scale((0.6, 0.6))",
+    "Shear((20, 20))",
+    "Translate((0.2, 0.2), (-0.1, -0.1))",
+    "Perspective(0.5)",
+    "Elastic(150, 10)",
+    "GridDistortion(4, 0.24)",
+    "Resize(96, 192)",
+    "Resize(192, 96, pad=True)",
+    "CenterCrop(128, 128)",
+    "Crop(96, 128)",
+    "RandomResizedCrop(192, 192, scale=(0.2, 0.5))",
+    "[Rotate(30), Elastic(), Scale((1.3, 1.3)), Flip(1)]",
+    "OneOf([Rotate(40), Perspective(0.5)])",
+    "SomeOf([Rotate(40), Shear(20), Scale((0.7, 0.7)), Flip(1)], 3)",
+    "Maybe(Rotate((30, 30)), 1)",
+    "RandAugment(3, 20)",
+    "TrivialAugment()",
+    "Custom(shift_colors)",
+]
+SEEDS = {"Rotate90()": 3, "RandAugment(3, 20)": 5, "TrivialAugment()": 15, "Rotate(25)": 3}
+COLOR = [
+    "Brightness((1.5, 1.5))",
+    "Contrast((1.8, 1.8))",
+    "Saturation((2, 2))",
+    "Hue((0.25, 0.25))",
+    "Gamma((2, 2))",
+    "ToneCurve(60)",
+    "Grayscale(1)",
+    "ChannelShuffle(1)",
+    "ColorJitter((1.3, 1.3), (0.6, 0.6), (1.8, 1.8), (0.05, 0.05))",
+    "Invert(1)",
+    "Posterize((2, 2))",
+    "Solarize((128, 128))",
+    "Equalize()",
+    "AutoContrast()",
+    "Clahe((4, 4))",
+    "Sharpness((4, 4))",
+    "Blur((3, 3))",
+    "MotionBlur((15, 15), (30, 30))",
+    "Noise((25, 25))",
+    "JpegArtifacts((10, 10))",
+    "Cutout(60)",
+    "Erasing(1)",
+    "AugMix(severity=6)",
+]
+DERIVED = [
+    "Distance(target=1)",
+    'Distance(target=1, to="boundary")',
+    'Distance(target=1, to="inside")',
+    "SignedDistance(target=1, truncate_px=60)",
+    "Clicks(target=1, strategies=(3,))[..., 0]",
+    "Clicks(target=1, strategies=(3,))[..., 1]",
+    "Clicks(target=1, strategies=(1,), n_neg1=(8, 8))[..., 1]",
+    "Clicks(target=1, strategies=(2,), n_neg2=(2, 2))[..., 1]",
+    "ClickPoints(target=1, strategies=(3,))",
+    'ClickMaps(points="clicks")[..., 0]',
+    'GeodesicDistance(points="clicks", only=1, edge_weight_px=150, truncate_px=250)',
+    "ExtremePoints(target=2, jitter_px=3)",
+    'Heatmaps(points="extremes", channels=1, sigma_px=8)[..., 0]',
+    'UNetWeights(mask="instances", sigma_px=15, balance=False)',
+    "Boundaries()",
+    'Boundaries(mode="inner", width_px=2)',
+    "OneHot(classes=4)[..., 2]",
+    "OneObject(target=3)",
+    'OneInstance(mask="instances")',
+    'InstanceCenters(mask="instances")',
+    'InstanceOffsets(mask="instances")[..., 0]',
+    'InstanceOffsets(mask="instances")[..., 1]',
+    'InstanceBoxes(mask="instances")',
+    'InstanceClasses(mask="instances", classes="mask")',
+    "Canny()",
+    "Sobel()",
+    "ChannelStatistics()",
+]
+"""A caption is the call that made the picture; `[..., 0]` names the channel that is shown."""
+CLICKS, EXTREMES = "ClickPoints(target=1, strategies=(3,))", "ExtremePoints(target=2, jitter_px=3)"
+
+
+def called(caption: str, package: Any) -> Any:
+    """Return what the call in a caption makes, of the names of a package."""
+    names = {name: getattr(package, name) for name in package.__all__}
+    return eval(caption.partition("[...")[0], {**names, "shift_colors": shift_colors})
 
 
 def main() -> None:
@@ -186,14 +191,16 @@ def draws(name: str) -> np.random.Generator:
 
 
 def geometry() -> dict[str, Any]:
-    cells = {}
-    for name, ops in GEOMETRY.items():
-        warped = apply_geometry(scene(), KINDS, [(op, draws(name)) for op in ops], fill=FILL)
+    cells = {"the sample": marked(scene()["image"], scene())}
+    for caption in GEOMETRY:
+        made = called(caption, augment)
+        ops = made if isinstance(made, list) else [made]
+        warped = apply_geometry(scene(), KINDS, [(op, draws(caption)) for op in ops], fill=FILL)
         image = warped["image"]
         for op in ops:
-            for color in op.color_ops(draws(name)) if hasattr(op, "color_ops") else ():
-                image = color(image, draws(name))
-        cells[name] = marked(image, warped)
+            for color in op.color_ops(draws(caption)) if hasattr(op, "color_ops") else ():
+                image = color(image, draws(caption))
+        cells[caption] = marked(image, warped)
     return cells
 
 
@@ -211,17 +218,17 @@ def marked(image: Any, sample: Mapping[str, Any]) -> Any:
 
 def colors() -> dict[str, Any]:
     image = scene()["image"]
-    return {name: image if op is None else op(image, draws(name)) for name, op in COLOR.items()}
+    return {"the sample": image} | {caption: called(caption, augment)(image, draws(caption)) for caption in COLOR}
 
 
 def derived() -> dict[str, Any]:
     sample, cells = scene(), {}
-    sample["clicks"] = DERIVED["ClickPoints"](sample, draws("ClickPoints"))
-    sample["extremes"] = DERIVED["ExtremePoints"](sample, draws("ExtremePoints"))
-    for name, entry in DERIVED.items():
-        op, channel = entry if isinstance(entry, tuple) else (entry, None)
-        value = op(sample, draws(name))
-        cells[name] = SHOWN.get(type(op), heat)(value if channel is None else value[:, :, channel], sample)
+    for name, caption in (("clicks", CLICKS), ("extremes", EXTREMES)):
+        sample[name] = called(caption, derive)(sample, draws(caption))
+    for caption in DERIVED:
+        op, channel = called(caption, derive), caption.partition("[..., ")[2]
+        value = op(sample, draws(caption))
+        cells[caption] = SHOWN.get(type(op), heat)(value[..., int(channel[:-1])] if channel else value, sample)
     return cells
 
 
@@ -268,18 +275,31 @@ SHOWN: dict[type, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 def sheet(cells: Mapping[str, Any]) -> Image.Image:
-    rows = -(-len(cells) // COLUMNS)
-    page = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, rows * (SIDE + LABEL + GAP) + GAP), "white")
-    pen, font = ImageDraw.Draw(page), ImageFont.load_default(12)
-    for number, (name, image) in enumerate(cells.items()):
-        left = GAP + number % COLUMNS * (SIDE + GAP)
-        top = GAP + number // COLUMNS * (SIDE + LABEL + GAP)
-        height, width = image.shape[:2]
-        page.paste(
-            Image.fromarray(np.ascontiguousarray(image)), (left + (SIDE - width) // 2, top + (SIDE - height) // 2)
-        )
-        pen.text((left, top + SIDE + 2), name, "black", font)
+    font = ImageFont.load_default(14)
+    captions = {caption: wrapped(caption, font) for caption in cells}
+    rows = [list(cells)[first : first + COLUMNS] for first in range(0, len(cells), COLUMNS)]
+    heights = [SIDE + LINE * max(len(captions[caption]) for caption in row) + GAP for row in rows]
+    page = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, sum(heights) + GAP), "white")
+    pen, top = ImageDraw.Draw(page), GAP
+    for row, row_height in zip(rows, heights, strict=True):
+        for column, caption in enumerate(row):
+            left, (height, width) = GAP + column * (SIDE + GAP), cells[caption].shape[:2]
+            picture = Image.fromarray(np.ascontiguousarray(cells[caption]))
+            page.paste(picture, (left + (SIDE - width) // 2, top + (SIDE - height) // 2))
+            for number, line in enumerate(captions[caption]):
+                pen.text((left, top + SIDE + 2 + number * LINE), line, "black", font)
+        top += row_height
     return page
+
+
+def wrapped(caption: str, font: Any) -> list[str]:
+    """The lines of a caption, none wider than a cell."""
+    lines = [""]
+    for word in re.split(r"(?<=[^.], )|(?<=\w\()", caption):
+        if font.getlength((lines[-1] + word).rstrip()) > SIDE:
+            lines.append("")
+        lines[-1] += word
+    return [line for line in lines if line]
 
 
 if __name__ == "__main__":

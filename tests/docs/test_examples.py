@@ -9,6 +9,7 @@ from PIL import Image
 
 import tfprep
 from benchmarks import fuzz_geometry
+from tests.docs import pages
 from tfprep.builder import BuildOptions, build
 from tfprep.recipe.file import load_recipe
 
@@ -43,6 +44,12 @@ def folder(tmp_path_factory):
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path)
     return root
+
+
+@pytest.mark.parametrize("block", pages.blocks("sources.md"))
+def test_every_source_of_the_page_is_made_as_printed(block):
+    """Without raw files: what these sources read is in tests/sources."""
+    exec(compile(block, "docs/sources.md", "exec"), {})
 
 
 @pytest.mark.parametrize("block", RECIPES)
