@@ -62,7 +62,7 @@ def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     assert "accuracy" in printed
     assert set(page["losses"]) == {4, 8}
     assert (tmp_path / "logs" / "input.jsonl").stat().st_size > 0
-    images, labels = next(iter(page["train"]))
+    images, _ = next(iter(page["train"]))
     assert images.shape == (8, 12, 10, 3)
 
 
