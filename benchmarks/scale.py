@@ -35,7 +35,7 @@ from waiting import WAIT_S, Waiting
 
 import tfprep
 from tfprep import codecs
-from tfprep.load.workers import THREADS_EACH
+from tfprep.load.budget import THREADS_EACH
 
 BATCH = 64
 STEP_S = 0.4e-3

@@ -12,7 +12,7 @@ from tests.load.batches import batches, check_same
 from tests.waiting import wait_until
 from tfprep import augment
 from tfprep.errors import LoaderError, RecordError
-from tfprep.load.memory import parse_bytes, plan_memory
+from tfprep.load.budget import parse_bytes, plan_memory
 
 MB = 1 << 20
 
@@ -33,10 +33,10 @@ def test_sizes_as_text(text, number):
 @pytest.mark.parametrize(
     ("options", "prefetch"),
     [
-        (("1GB", MB, None), 8),
+        ((1 << 30, MB, None), 8),
         ((20 * MB, MB, None), 6),
         ((5 * MB, MB, None), 1),
-        (("1GB", MB, 3), 3),
+        ((1 << 30, MB, 3), 3),
         ((100 * MB, MB, 96), 96),
         ((100 * MB, MB, None, 16), 16),
         ((20 * MB, MB, None, 16), 6),
@@ -51,7 +51,7 @@ def test_the_budget_limits_prefetch_and_the_cache_gets_the_rest(options, prefetc
         return
     plan = plan_memory(*options)
     assert plan.prefetch == prefetch
-    assert plan.cache_bytes == parse_bytes(options[0]) - (prefetch + 4) * MB
+    assert plan.cache_bytes == options[0] - (prefetch + 4) * MB
 
 
 # --- images of different sizes ------------------------------------------------------------------------------------------

@@ -100,6 +100,25 @@ def test_casts_and_normalization(channels, dtype, normalize):
     check_same({**wanted, "stack": np.concatenate([expected(name) for name in stack], -1)}, batch)
 
 
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_channels_first(data, workers):
+    """Of rasters with channels, in every way that they are filled."""
+    options = {"inputs": {"x": ["image", "mask"], "m": "mask"}, "targets": {"clicks": "clicks", "pose": "pose"}}
+    last = batches(data, 8, workers=workers, threads=2, dtype="float32", **options)
+    first = batches(data, 8, workers=workers, threads=2, dtype="float32", layout="NCHW", **options)
+    for (x, y), (inputs, targets) in zip(last, first, strict=True):
+        expected = ({**x, "x": x["x"].transpose(0, 3, 1, 2)}, {**y, "clicks": y["clicks"].transpose(0, 3, 1, 2)})
+        check_same(expected, (inputs, targets))
+        assert inputs["x"].flags.c_contiguous
+
+
+def test_images_of_different_sizes_channels_first(uneven):
+    options = {"fields": ["image", "mask"], "training": False}
+    last, first = (batches(tfprep.open(uneven.path), 2, **options, layout=layout) for layout in ("NHWC", "NCHW"))
+    for one, other in zip(last, first, strict=True):
+        check_same({**one, "image": [image.transpose(2, 0, 1) for image in one["image"]]}, other)
+
+
 def test_hosts(data):
     class InputContext:
         input_pipeline_id, num_input_pipelines = 1, 2
@@ -268,13 +287,11 @@ CASTS = {
 
 
 @pytest.mark.parametrize("case", CASTS)
-def test_the_cache_keeps_what_is_stored_and_casts_it_on_the_way_out(data, case):
+def test_the_cache_delivers_what_is_read(data, case):
     options = {"batch_size": 10, "seed": 2, "variants": 0, **CASTS[case]}
     loader = data.numpy_loader("train", cache="decoded", workers="threads", **options)
     check_same(batches(data, 15, cache=False, **options), list(loader.repeat(3)))
     assert loader.stats["records_cached"] > 0
-    cache = loader.report()["cache"]
-    assert cache["bytes"] <= cache["records"] * (24 * 32 * 6 + 64)  # of whole numbers of 8 bits
     loader.close()
 
 

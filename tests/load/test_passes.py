@@ -350,7 +350,7 @@ def test_folds_and_mixes(data):
         tfprep.mix({train: 1, validation: 1}).numpy_loader("train", 8)
 
 
-def test_what_an_epoch_leaves_out_is_said(data, photos):
+def test_what_an_epoch_leaves_out_is_said(data, photos, caplog):
     loader = data.numpy_loader("train", 8, fields=["key"])
     assert "6 steps of 8; 2 samples are left out, other ones each time" in repr(loader)
     assert loader.report()["left_out_per_epoch"] == 2
@@ -360,6 +360,7 @@ def test_what_an_epoch_leaves_out_is_said(data, photos):
     few = data.numpy_loader("train", 64, fields=["key"])  # there is no full batch to keep, so nothing is dropped
     assert [len(batch) for batch in keys(few)] == [50]
     assert few.report()["left_out_per_epoch"] == 0
+    assert "batch_size=64 is larger than the 50 samples of an epoch" in caplog.text
 
 
 def test_the_loader_is_quiet(data):

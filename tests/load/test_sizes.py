@@ -1,7 +1,6 @@
 """Batches of several sizes: sizes that grow by epoch, buckets of aspect ratios, and several views of a sample."""
 
 import itertools
-import re
 from functools import partial
 
 import numpy as np
@@ -106,71 +105,21 @@ def nearest(number):
 
 
 def said(loader, split):
-    """What `print` says of each bucket: a picture of aspect a that covers a size of aspect b loses 1 - min(a, b) / max(a, b)."""
-    counts, texts = {}, []
-    for number in range({"train": COUNT, "val": 11}[split]):
-        counts.setdefault(nearest(number), []).append(np.divide(*SHAPES[number % 5]))
-    for at, (height, width) in enumerate(BUCKETS.sizes):
-        aspects = np.array(counts[at]) / (height / width)
-        cut = 1 - np.minimum(aspects, 1 / aspects)
-        left = len(aspects) % 4 if loader.pipeline.schedule.remainder == "drop" else 0
-        lost = f", {left} left out" if left else ""
-        cut_off = f", {cut.mean():.1%} of a picture cut off (at most {cut.max():.1%})"
-        texts.append(f"{height} x {width} of {len(aspects)}{lost}{cut_off}")
+    """What `print` says of each bucket."""
+    counts, texts = np.bincount([nearest(number) for number in range({"train": COUNT, "val": 11}[split])]), []
+    for count, (height, width) in zip(counts, BUCKETS.sizes, strict=True):
+        left = count % 4 if loader.pipeline.schedule.remainder == "drop" else 0
+        texts.append(f"{height} x {width} of {count}{f', {left} left out' if left else ''}")
     return "; buckets: " + "; ".join(texts)
 
 
-@pytest.mark.parametrize(
-    ("options", "cut"),
-    [
-        ({**stages([augment.RandomResizedCrop(9, 9, (0.2, 0.8), (1, 1))]), "where": "width == 40"}, (0.5, 0.1, 0.8)),
-        (
-            {**stages([augment.RandomResizedCrop(9, 9, eval_fraction=0.5)]), "where": "width == 40", "training": False},
-            (0.75, 0, 0.75),
-        ),
-        ({**stages([augment.CenterCrop(20, 20)]), "where": "width == 40"}, (0.75, 0, 0.75)),
-        ({**stages([augment.Crop(20, 40)]), "where": "width == 40"}, (0.5, 0, 0.5)),
-        ({"geometry": [augment.CenterCrop(20, 20)], "where": "width == 40"}, (0.75, 0, 0.75)),
-        ({**stages([augment.Flip(), augment.Resize(9, 9), augment.ColorJitter()])}, None),
-    ],
-)
-def test_print_says_how_much_of_a_picture_is_cut_off(data, options, cut):
-    text = repr(data.numpy_loader("train", 4, fields=["image"], **options))
-    if cut is None:
-        assert "cut off" not in text
-        return
-    mean, tolerance, most = cut
-    said_mean, said_most = map(
-        float, re.search(r"; ([\d.]+)% of a picture cut off \(at most ([\d.]+)%\)>", text).groups()
-    )
-    assert said_mean / 100 == pytest.approx(mean, abs=tolerance + 1e-9)
-    assert said_most / 100 == pytest.approx(most, abs=tolerance + 1e-9)
-
-
-def test_print_of_a_loader_whose_index_is_gone_is_no_error(make_dataset):
-    made = make_dataset(samples={"train": 9}, fields=("image",), make=scene, kinds=KINDS, codec=CODEC)
-    loader = tfprep.load.open(made.path).numpy_loader("train", 4, **stages([augment.RandomResizedCrop(9, 9)]))
-    (made.path / "index.parquet").unlink()
-    assert "cut off" not in repr(loader)
-
-
-def test_print_says_nothing_of_the_pictures_of_an_empty_bucket(make_dataset):
+def test_print_names_an_empty_bucket(make_dataset):
     loader = tfprep.load.open(make_dataset(samples={"train": 4}, fields=("image",)).path).numpy_loader(
         "train", 4, bucket=Buckets([(8, 8), (8, 80)])
     )
     text = repr(loader)
     assert ", 1 step of 4" in text
     assert "; 8 x 80 of 0>" in text
-
-
-def test_print_says_what_each_kind_of_views_cuts_off(data):
-    ops = {
-        "global": view(2, [augment.CenterCrop(20, 40)]),
-        "local": view(3, [augment.Flip(), augment.CenterCrop(20, 20)]),
-    }
-    text = repr(data.numpy_loader("train", 4, views=ops, fields=["image"], where="width == 40"))
-    whole = "of a picture cut off (at most"
-    assert f"; global views: 50.0% {whole} 50.0%); local views: 75.0% {whole} 75.0%)>" in text
 
 
 @pytest.mark.parametrize("remainder", ["drop", "keep"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,15 +13,9 @@ from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
-from tfprep.load.options import (
-    LoaderKeywords,
-    LoaderOptions,
-    OrderKeywords,
-    ShuffleBuffer,
-    loader_options,
-)
-from tfprep.load.order.samplers import VariantChoice, fold_of
-from tfprep.load.outputs import FieldChoice, mean_and_std, names_of
+from tfprep.load.options import ShuffleBuffer, deciding, loader_options
+from tfprep.load.order.samplers import fold_of
+from tfprep.load.outputs import mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.selection import SplitRows, is_training
 from tfprep.optional import require_package
@@ -30,17 +24,21 @@ from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 if TYPE_CHECKING:
     import tensorflow as tf
     from PIL import Image
-    from typing_extensions import Unpack
 
     from tfprep.load.jax_loader import JaxLoader
     from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.loader import NumpyLoader
-    from tfprep.load.random_access import AccessKeywords, BatchSampler, RandomAccess
+    from tfprep.load.random_access import BatchSampler, RandomAccess
     from tfprep.load.tensorflow.loader import TensorFlowLoader
     from tfprep.load.torch_loader import TorchLoader
 
 Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
-"""Rule that keeps samples together in folds: a column of the index, a stored field, a function of the key, a value a sample."""
+"""What keeps samples together in folds: a column of the index, a stored field, a function of the key, or one value per sample."""
+
+_OF_TF_DATASET = (
+    "training", "seed", "fields", "inputs", "targets", "sample_weight", "variants", "remainder", "memory_budget",
+)  # fmt: skip
+"""The options that `tf_dataset` takes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,76 +47,59 @@ class Subset:
 
     sources: tuple[SplitRows, ...]
 
-    def loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TensorFlowLoader:
+    def loader(self, batch_size: int = 32, **options: Any) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
         require_package("tensorflow", "loader()", "numpy_loader() works without it")
         from tfprep.load.tensorflow.loader import make_loader
 
-        return make_loader(self.pipeline(loader_options(batch_size, options)))
+        return make_loader(self._pipeline("loader()", batch_size, options))
 
-    def numpy_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> NumpyLoader:
+    def numpy_loader(self, batch_size: int = 32, **options: Any) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         from tfprep.load.loader import NumpyLoader
 
-        return NumpyLoader(self.pipeline(_on_the_host("numpy_loader()", batch_size, options)))
+        return NumpyLoader(self._pipeline("numpy_loader()", batch_size, options))
 
-    def torch_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TorchLoader:
+    def torch_loader(self, batch_size: int = 32, **options: Any) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
         require_package("torch", "torch_loader()", "numpy_loader() works without it")
         from tfprep.load.torch_loader import TorchLoader
 
-        return TorchLoader(self.pipeline(_on_the_host("torch_loader()", batch_size, options)))
+        return TorchLoader(self._pipeline("torch_loader()", batch_size, options))
 
-    def keras_loader(self, batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> KerasLoader:
+    def keras_loader(self, batch_size: int = 32, **options: Any) -> KerasLoader:
         """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
         require_package("keras", "keras_loader()", "numpy_loader() works without it")
         from tfprep.load.keras_loader import KerasLoader
 
-        return KerasLoader(self.pipeline(loader_options(batch_size, options)))
+        return KerasLoader(self._pipeline("keras_loader()", batch_size, options))
 
-    def jax_loader(
-        self, batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Unpack[LoaderKeywords]
-    ) -> JaxLoader:
+    def jax_loader(self, batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Any) -> JaxLoader:
         """The same batches as JAX arrays on the devices (see `Data.jax_loader`). Imports JAX."""
         require_package("jax", "jax_loader()", "numpy_loader() works without it")
         from tfprep.load.jax_loader import JaxLoader
 
-        return JaxLoader(self.pipeline(_on_the_host("jax_loader()", batch_size, options)), sharding, ahead)
+        return JaxLoader(self._pipeline("jax_loader()", batch_size, options), sharding, ahead)
 
-    def random_access(self, **options: Unpack[AccessKeywords]) -> RandomAccess:
+    def random_access(self, **options: Any) -> RandomAccess:
         """The samples by number (see `Data.random_access`)."""
-        from tfprep.load.random_access import RandomAccess
+        from tfprep.load.random_access import open_random_access
 
-        return RandomAccess.of(self.sources, **options)
+        return open_random_access(self.sources, **options)
 
-    def batch_sampler(self, batch_size: int = 32, **options: Unpack[OrderKeywords]) -> BatchSampler:
+    def batch_sampler(self, batch_size: int = 32, **options: Any) -> BatchSampler:
         """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
         from tfprep.load.random_access import BatchSampler
 
-        if others := set(options) - OrderKeywords.__optional_keys__:
-            raise LoaderError(
-                f"batch_sampler() has no option {min(others)!r}; it takes {', '.join(OrderKeywords.__annotations__)}"
-            )
-        return BatchSampler(self.sources, loader_options(batch_size, options))
+        known = deciding("order", "part")
+        return BatchSampler(self.sources, loader_options("batch_sampler()", batch_size, options, known))
 
-    def pipeline(self, options: LoaderOptions) -> Pipeline:
-        """The pipeline that all these loaders are made of."""
-        return Pipeline(self.sources, options)
+    def _pipeline(self, call: str, batch_size: int, options: Mapping[str, Any]) -> Pipeline:
+        return Pipeline(self.sources, loader_options(call, batch_size, options))
 
     def __len__(self) -> int:
         """The number of samples; the variants of a sample count as one."""
         return sum(source.samples if source.rows is None else len(source.rows) for source in self.sources)
-
-
-def _on_the_host(call: str, batch_size: int, options: LoaderKeywords) -> LoaderOptions:
-    """Check the options of a loader whose batches stay in the processor's memory, or that has a way of its own to the device."""
-    checked = loader_options(batch_size, options)
-    if checked.prefetch_to_device is not None:
-        raise LoaderError(
-            f"{call} takes no prefetch_to_device, which is for TensorFlow: loader() has it; "
-            "jax_loader(ahead=2) transfers by itself"
-        )
-    return checked
 
 
 class SplitLoaders(ABC):
@@ -128,7 +109,7 @@ class SplitLoaders(ABC):
     def subset(self, split: str = "train") -> Subset:
         """The samples of a split."""
 
-    def loader(self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]) -> TensorFlowLoader:
+    def loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches of this split. Imports TensorFlow.
 
             train = data.loader("train", batch_size=32, seed=0, inputs="image", targets="label")
@@ -136,7 +117,7 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            batch_size: Samples a step, of all hosts together.
+            batch_size: Samples per step, of all hosts together.
             **options: The other fields of `tfprep.load.LoaderOptions`.
 
         Returns:
@@ -148,21 +129,15 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).loader(batch_size, **options)
 
-    def numpy_loader(
-        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
-    ) -> NumpyLoader:
+    def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         return self.subset(split).numpy_loader(batch_size, **options)
 
-    def torch_loader(
-        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
-    ) -> TorchLoader:
+    def torch_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
         return self.subset(split).torch_loader(batch_size, **options)
 
-    def keras_loader(
-        self, split: str = "train", batch_size: int = 32, **options: Unpack[LoaderKeywords]
-    ) -> KerasLoader:
+    def keras_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> KerasLoader:
         """Batches for `fit`, `evaluate` and `predict` of Keras on TensorFlow, JAX or PyTorch, without TensorFlow on the latter.
 
             train = data.keras_loader("train", batch_size=32, seed=0, inputs="image", targets="label")
@@ -170,7 +145,7 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            batch_size: Samples a step, of all processes together.
+            batch_size: Samples per step, of all processes together.
             **options: The other fields of `tfprep.load.LoaderOptions`. Without `hosts`, each process of `jax.distributed` or
                 `torch.distributed` reads its own part of every batch.
 
@@ -184,13 +159,7 @@ class SplitLoaders(ABC):
         return self.subset(split).keras_loader(batch_size, **options)
 
     def jax_loader(
-        self,
-        split: str = "train",
-        batch_size: int = 32,
-        *,
-        sharding: Any = None,
-        ahead: int = 2,
-        **options: Unpack[LoaderKeywords],
+        self, split: str = "train", batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Any
     ) -> JaxLoader:
         """Batches as JAX arrays on the devices, for a training loop in JAX. The next ones are transferred during a step.
 
@@ -199,7 +168,7 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            batch_size: Samples a step, of all processes together.
+            batch_size: Samples per step, of all processes together.
             sharding: A `jax.sharding.Sharding` by which each array is divided among the devices of all processes; None puts it on
                 the default device.
             ahead: Batches that are on the devices, or on the way there, beyond the one in use; each takes device memory.
@@ -215,7 +184,7 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).jax_loader(batch_size, sharding=sharding, ahead=ahead, **options)
 
-    def random_access(self, split: str = "train", **options: Unpack[AccessKeywords]) -> RandomAccess:
+    def random_access(self, split: str = "train", **options: Any) -> RandomAccess:
         """The samples of a split by number: a map-style dataset for PyTorch, and a data source for Grain. Imports neither.
 
             photos = data.random_access("train", fields=["image", "label"])
@@ -225,11 +194,9 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            **options: `fields` ("key" and "variant" may be among them) and `geometry` as for `loader`; `variant`, the stored
-                variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples; `on_bad`,
-                "raise" or "skip": another sample of the split takes the place of one that cannot be read, and `bad_records`
-                names it; `verify`: compare checksums "always", the first time that a process reads a record ("first_epoch"), or
-                "never".
+            **options: `fields` ("key" and "variant" may be among them), `geometry`, `on_bad` and `verify` as for `loader`;
+                `variant`, the stored variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N
+                samples. Geometry takes its unaugmented form.
 
         Returns:
             A sequence of dicts of NumPy arrays by field.
@@ -240,9 +207,7 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).random_access(**options)
 
-    def batch_sampler(
-        self, split: str = "train", batch_size: int = 32, **options: Unpack[OrderKeywords]
-    ) -> BatchSampler:
+    def batch_sampler(self, split: str = "train", batch_size: int = 32, **options: Any) -> BatchSampler:
         """The order of `loader` as a batch sampler for PyTorch: numbers in `random_access(split, variant="all")`.
 
             batches = data.batch_sampler("train", 32, seed=0)
@@ -250,7 +215,7 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            batch_size: Samples a step, of all hosts together.
+            batch_size: Samples per step, of all hosts together.
             **options: Those of `loader` that decide the order: training, seed, order, block, window, variants, remainder,
                 start_step, hosts, where, balance, weights. With variants=0 the numbers are also those of `random_access(split)`.
 
@@ -327,8 +292,8 @@ class Data(SplitLoaders, Dataset):
             split: The split that is divided.
             stratify: A column of the index or a stored field, such as "label", whose values are spread evenly.
             group: What keeps samples together: a column of the index or a stored field, a function of the key, or one value
-                a sample.
-            seed: The folds depend on the samples and this seed alone.
+                per sample.
+            seed: The folds depend on the samples and this seed only.
 
         Returns:
             (train, validation) for each fold.
@@ -356,20 +321,7 @@ class Data(SplitLoaders, Dataset):
         return [(part(fold != at, training=True), part(fold == at, training=False)) for at in range(count)]
 
     def tf_dataset(
-        self,
-        split: str = "train",
-        batch_size: int = 32,
-        *,
-        shuffle_buffer: ShuffleBuffer = "auto",
-        training: bool | None = None,
-        seed: int = 0,
-        fields: Sequence[str] | None = None,
-        inputs: FieldChoice | None = None,
-        targets: FieldChoice | None = None,
-        sample_weight: str | None = None,
-        variants: VariantChoice | None = None,
-        remainder: Literal["drop", "keep"] | None = None,
-        memory_budget: int | str | None = None,
+        self, split: str = "train", batch_size: int = 32, *, shuffle_buffer: ShuffleBuffer = "auto", **options: Any
     ) -> tf.data.Dataset:
         """A plain `tf.data` pipeline of public ops, for the tf.data service and for what must be serialized. Imports TensorFlow.
 
@@ -381,18 +333,11 @@ class Data(SplitLoaders, Dataset):
 
         Args:
             split: The split's name.
-            batch_size: Samples of a batch.
+            batch_size: Samples per batch.
             shuffle_buffer: Records that the buffer holds; "auto" for as many as take half of `memory_budget`, None for no buffer.
-            training: As for `loader`: whether samples are shuffled, and the last, smaller batch is left out.
-            seed: The seed of the shuffling and of the variants.
-            fields: As for `loader`, and so `inputs`, `targets` and `sample_weight`.
-            inputs: See `fields`.
-            targets: See `fields`.
-            sample_weight: See `fields`.
-            variants: "random" (the default in training: one for each shard, drawn anew in each iteration), "all", or a number;
-                0 by default in evaluation.
-            remainder: "drop" or "keep" the last, smaller batch; None for "drop" in training and "keep" otherwise.
-            memory_budget: Bytes, or text such as "2GB"; None for a quarter of the free memory.
+            **options: As for `loader`: training, seed, fields, inputs, targets, sample_weight, remainder, memory_budget, and
+                variants: "random" (the default in training: one for each shard, drawn again in each iteration), "all", or a
+                number; 0 by default in evaluation.
 
         Returns:
             A `tf.data.Dataset` with the elements of `loader`, which knows no length.
@@ -404,20 +349,15 @@ class Data(SplitLoaders, Dataset):
         require_package("tensorflow", "tf_dataset()", "numpy_loader() works without it")
         from tfprep.load.tensorflow.plain import plain_dataset
 
-        if training is None:
-            training = is_training(self.subset(split).sources)
-        options = LoaderOptions(
-            batch_size, training, seed, fields, inputs, targets, sample_weight, variants=variants, remainder=remainder,
-            memory_budget=memory_budget,
-        )  # fmt: skip
+        checked = loader_options("tf_dataset()", batch_size, options, _OF_TF_DATASET)
+        if checked.training is None:
+            checked = replace(checked, training=is_training(self.subset(split).sources))
         number = isinstance(shuffle_buffer, int) and not isinstance(shuffle_buffer, bool) and shuffle_buffer > 0
         if not number and shuffle_buffer not in ("auto", None):
             raise LoaderError(f"shuffle_buffer is a number of records from 1, 'auto' or None, not {shuffle_buffer!r}")
-        if variants == "rotate" or remainder not in ("drop", "keep", None):
-            raise LoaderError(
-                "tf_dataset() takes variants='random', 'all' or a number, and remainder='drop' or 'keep'; loader() takes more"
-            )
-        return plain_dataset(self, split, options, shuffle_buffer)
+        if checked.variants == "rotate":
+            raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")
+        return plain_dataset(self, split, checked, shuffle_buffer)
 
     def normalization(self, inputs: str | Sequence[str] = "image") -> Any:
         """A `keras.layers.Normalization` for these fields. Imports Keras.
@@ -456,7 +396,7 @@ class Data(SplitLoaders, Dataset):
         if name in index.column_names:
             return [tuple(value) if isinstance(value, list) else value for value in index.column(name).to_pylist()]
         if name not in self.fields or not isinstance(self.codecs[name], Scalar | Text) or self.fields[name].shape:
-            raise LoaderError(f"{name!r} is neither a column of the index nor a stored number or text, one a sample")
+            raise LoaderError(f"{name!r} is neither a column of the index nor a stored number or text, one per sample")
         loader = self.numpy_loader(split, 256, training=False, fields=[name], variants=0, cache=False)
         return [value for batch in loader for value in np.asarray(batch[name]).tolist()]
 

@@ -19,7 +19,6 @@ from typing import Any, Self
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.cut_off import not_shown
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.prefetch import Prefetcher
@@ -244,11 +243,11 @@ class Loader:
         pipeline, kind = self.pipeline, type(self).__name__
         names = ", ".join(dict.fromkeys(source.name for source in pipeline.sources))
         order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
-        lost, steps = not_shown(pipeline.plan), counted(self.steps_per_epoch, "step")
+        buckets, steps = _by_bucket(pipeline), counted(self.steps_per_epoch, "step")
         if not pipeline.training:
             return (
                 f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
-                f"{steps} of {size}{lost}>"
+                f"{steps} of {size}{buckets}>"
             )
         which = "the same ones" if order == "sequential" else "other ones"
         left = f"; {pipeline.left_out:,} samples are left out, {which} each time" if pipeline.left_out else ""
@@ -257,7 +256,7 @@ class Loader:
         )
         return (
             f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
-            f"{steps} of {size}{left}{lost}>"
+            f"{steps} of {size}{left}{buckets}>"
         )
 
     # --- epochs ---------------------------------------------------------------------------------------------------------
@@ -365,6 +364,17 @@ class Loader:
         """Stop the reading threads and free the memory. Passes that are still open end with an error."""
         self.progress.spare = None
         self.pipeline.close()
+
+
+def _by_bucket(pipeline: Pipeline) -> str:
+    """Return the samples of each bucket, and those that it leaves out; "" without buckets."""
+    buckets, sizes = pipeline.schedule.buckets, pipeline.options.bucket
+    if buckets is None or sizes is None:
+        return ""
+    return "; buckets: " + "; ".join(
+        f"{height} x {width} of {samples:,}{f', {left:,} left out' if left else ''}"
+        for (height, width), samples, left in zip(sizes.sizes, buckets.sizes, buckets.left_out, strict=True)
+    )
 
 
 class Epochs:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError, StorageError
-from tfprep.load.memory import parse_bytes
+from tfprep.load.budget import parse_bytes
 from tfprep.load.order.schedule import Numbers
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.urls import is_remote

@@ -19,9 +19,8 @@ import numpy as np
 
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
-from tfprep.limits import available_memory, usable_cpus
+from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
-from tfprep.load.memory import PREFETCH_FROM_MEMORY
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.outputs import has_array
@@ -91,10 +90,10 @@ class Pipeline:
         if plan.workers.processes:
             try:
                 self._shared = SharedMemory()
-            except LoaderError as error:  # with "auto", threads read where this process may not map it
+            except LoaderError:  # with "auto", threads read where this process may not map it
                 if options.workers == "processes":
                     raise
-                plan = plan_loader(sources, options, obstacle=str(error))
+                plan = plan_loader(sources, replace(options, workers="threads"))
         if options.host.count > 1:
             _warn_of_versions(sources)
         self.plan, self.start_step = plan, first_step(plan)
@@ -113,14 +112,15 @@ class Pipeline:
         if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
         # The page cache cannot hold all files, so that most reads go to the disk.
-        self._cold = sum(info.bytes for info in _infos(plan)) > available_memory()
+        self._cold = sum(info.bytes for info in _infos(plan)) > plan.free_memory
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
             self.pool = _make_pool(plan, self._shared, self.assembler)
-        self.local_threads = options.threads or usable_cpus()
+        self.local_threads = plan.threads
+        self._channels_first = [] if options.layout == "NHWC" else plan.rasters_with_channels
         self.threads = Threads()
-        self.slots = BatchSlots(plan.batch_outputs, plan.batch_rows, plan.memory.in_turn, self._shared)
+        self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, self._shared)
         self.counts: dict[str, Any] = {
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
@@ -171,8 +171,14 @@ class Pipeline:
             raise IndexError(f"the steps of a run are numbered from 0{end}; there is no {step}")
         (indices,) = self.schedule.batch_indices([number])
         batch = self.read(indices, number)
-        self.assembler.finish(batch)
+        self.finish(batch)
         return batch
+
+    def finish(self, batch: Batch) -> None:
+        """Complete a batch all of whose rows are filled: what is done to whole batches."""
+        self.assembler.finish(batch)
+        for name in self._channels_first:
+            batch.values[name] = channels_first(batch.values[name])
 
     def read(self, indices: BatchIndices, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
@@ -183,7 +189,7 @@ class Pipeline:
         located = self.assembler.located(indices, np.arange(rows))
         form = int(located["form"][0]) if rows else self.schedule.form(step)
         if values is None:
-            values = {output.name: empty_array(output.of_form(form), rows) for output in self.plan.batch_outputs}
+            values = {output.name: empty_array(output.of_form(form), rows) for output in self.plan.filled.outputs}
         batch = Batch(step, indices, located, values)
         if not self.is_remote or rows < 2:
             self.assembler.fill(batch, 0, rows, self._state())
@@ -373,6 +379,13 @@ class Pipeline:
         }
 
 
+def channels_first(images: Any) -> Any:
+    """Return an array [B, H, W, C] as [B, C, H, W], or a list of arrays [H, W, C] as [C, H, W]: contiguous copies."""
+    if isinstance(images, list):
+        return [channels_first(image) for image in images]
+    return np.ascontiguousarray(np.moveaxis(images, -1, -3))
+
+
 # --- the parts, from the plan ------------------------------------------------------------------------------------------------
 
 
@@ -388,8 +401,8 @@ def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for. Batches and the cache lie in `memory`."""
-    filled = {part.output.name for part in (*plan.parts, *plan.placed)} | {cast.output.name for cast in plan.casts}
-    ours = [output for output in plan.batch_outputs if output.name in filled]
+    filled = {part.output.name for part in (*plan.parts, *plan.placed)}
+    ours = [output for output in plan.filled.outputs if output.name in filled]
     cache = None
     if (cached := assembler.cached_arrays) is not None:
         cache = {name: (memory.offset(rows), rows.shape, rows.dtype.name) for name, rows in cached.items() if rows.size}
@@ -399,7 +412,6 @@ def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler
         outputs=[output for output in ours if has_array(output)],
         sent=[output.name for output in ours if not has_array(output)],
         cache=cache,
-        casts=plan.casts,
         threads=plan.workers.threads,
     )
     return WorkerPool(setup, memory, plan.workers.processes)

@@ -6,6 +6,7 @@ Nothing is opened or started here but the index, where the options select sample
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,18 +20,27 @@ import numpy as np
 from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
-from tfprep.limits import usable_cpus
+from tfprep.limits import available_memory, usable_cpus
 from tfprep.load.augmentation import Augmentation, StageOptions, derived_specs, plan_augmentation
-from tfprep.load.memory import HELD_ELSEWHERE, PREFETCH, MemoryPlan, Sizes, budget_bytes, plan_memory
+from tfprep.load.budget import (
+    HELD_ELSEWHERE,
+    MemoryPlan,
+    SampleSizes,
+    WorkersPlan,
+    budget_bytes,
+    not_sendable,
+    plan_memory,
+    plan_workers,
+)
 from tfprep.load.mixing import Mixing, plan_mixing
-from tfprep.load.options import LoaderOptions, op_texts
+from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule, Numbers
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes
 from tfprep.load.reader.batch import cached_records
-from tfprep.load.reader.parts import Cast, FieldPart, field_parts, smaller_forms
+from tfprep.load.reader.parts import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
@@ -43,8 +53,10 @@ from tfprep.load.selection import (
     select,
     table_rows,
 )
-from tfprep.load.workers import WorkersPlan, most_prefetch, plan_workers
+from tfprep.load.state import op_texts
 from tfprep.storage.urls import is_remote
+
+_LOG = logging.getLogger("tfprep.load")
 
 PARTLY = 0.5
 """The least share of decoded records for which a cache is made: at one half, keeping them doubles the rate."""
@@ -57,12 +69,10 @@ class LoaderPlan:
     Attributes:
         sources: The samples.
         options: The options, with `training` decided.
-        obstacle: A reason against worker processes, in words, that only an attempt shows.
     """
 
     sources: tuple[SplitRows, ...]
     options: LoaderOptions
-    obstacle: str = ""
 
     # --- what is delivered, in which order -------------------------------------------------------------------------------
 
@@ -100,25 +110,19 @@ class LoaderPlan:
         return {**self.specs, **self._derived[0]}
 
     @cached_property
-    def _named(self) -> Outputs:
-        """The outputs that the options name, before rows are dropped or added."""
-        options = self.options
-        try:
-            return resolve(self.all_specs, options.fields, options.inputs, options.targets, options.sample_weight)
-        except LoaderError as error:
-            if len(self.sources) == 1:
-                if added := self.sources[0].dataset.fields_added_since():
-                    raise LoaderError(f"{error}; {', '.join(added)} came since it was opened: open it again") from None
-                raise
-            raise LoaderError(
-                f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
-            ) from None
-
-    @cached_property
     def read(self) -> Outputs:
         """The outputs as records give them."""
         options = self.options
-        outputs = pad_outputs(self._named, self.all_specs, options.pad)
+        try:
+            named = resolve(self.all_specs, options.fields, options.inputs, options.targets, options.sample_weight)
+        except LoaderError as error:
+            reason = str(error)
+            if len(self.sources) > 1:
+                reason += f". A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
+            elif added := self.sources[0].dataset.fields_added_since():
+                reason += f"; {', '.join(added)} came since it was opened: open it again"
+            raise LoaderError(reason) from None
+        outputs = pad_outputs(named, self.all_specs, options.pad)
         self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
         manifest = self.sources[0].dataset.manifest
@@ -185,6 +189,12 @@ class LoaderPlan:
         """The outputs that are delivered."""
         return self.filled if self.mixing is None else self.mixing.delivered(self.filled)
 
+    @property
+    def rasters_with_channels(self) -> list[str]:
+        """The outputs of images, and of masks and maps [H, W, C]."""
+        rasters = {name for name, spec in self.all_specs.items() if spec.kind in RASTER_KINDS}
+        return [each.name for each in self.outputs.outputs if len(each.shape) == 3 and rasters.issuperset(each.fields)]
+
     @cached_property
     def indexed(self) -> Mapping[str, str]:
         """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label."""
@@ -207,7 +217,7 @@ class LoaderPlan:
         """
         needed = self.augmentation.needed if self.augmentation else ()
         derived = self.options.derive
-        read = (name for output in self._not_indexed(self.read.outputs) for name in output.fields)
+        read = (name for output in self._not_indexed(self.read) for name in output.fields)
         fields = [name for name in (*read, *needed) if name in self.specs and name not in derived]
         tables = {"": self.table}
         for group in dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields):
@@ -261,12 +271,22 @@ class LoaderPlan:
         elif order == "sequential":  # with its file
             first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
             groups = table.file_of(table.record(np.arange(table.samples), first_variant))
-        schedule = BatchSchedule(
+        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
+        drop = self.training if options.remainder is None else options.remainder == "drop"
+        size = selection[0].size * (sources[0].variants if self.variants.choice == "all" else 1)
+        if self.training and options.remainder is None and size < options.batch_size and buckets is None:
+            drop = False
+            _LOG.warning(
+                "batch_size=%d is larger than the %d samples of an epoch: its only batch is smaller",
+                options.batch_size,
+                size,
+            )
+        return BatchSchedule(
             sampler=selection[0],
             order=EpochOrder(order, options.seed, options.block, options.window),
             variants=self.variants,
             batch_size=options.batch_size,
-            remainder=options.remainder or "keep",
+            remainder="drop" if drop else "keep",
             hosts=options.host,
             epochs=None if self.training else 1,
             rows=selection[1],
@@ -276,10 +296,6 @@ class LoaderPlan:
             since=self.augmentation.since if self.augmentation else (),
             buckets=buckets,
         )
-        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
-        full = schedule.size >= options.batch_size or buckets is not None
-        drop = options.remainder is None and self.training and full
-        return replace(schedule, remainder="drop") if drop else schedule
 
     @cached_property
     def batch_rows(self) -> int:
@@ -290,40 +306,11 @@ class LoaderPlan:
     # --- how it is read ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _smaller(self) -> tuple[Cast, ...]:
-        """The outputs that a decoded cache would keep in their stored form, because that is smaller."""
-        choice = self.options.cache
-        if choice is False or self.read.ragged or self.augmentation or not (self.training or choice == "decoded"):
-            return ()
-        return tuple(smaller_forms(self._not_indexed(self.read.outputs), self.specs))
-
-    @cached_property
-    def casts(self) -> tuple[Cast, ...]:
-        """The outputs that the cache keeps in their stored form."""
-        return self._smaller if self.keeps_decoded else ()
-
-    @cached_property
     def parts(self) -> tuple[FieldPart, ...]:
         """The stored fields that fill the outputs."""
-        return self._parts(self.casts)
-
-    @cached_property
-    def batch_outputs(self) -> list[Output]:
-        """All arrays of a batch while it is filled."""
-        return self._batch_outputs(self.casts)
-
-    @cached_property
-    def cached_outputs(self) -> list[Output]:
-        """The arrays that a decoded cache keeps."""
-        return self._not_indexed(_kept(self.read, self._smaller))
-
-    def _not_indexed(self, outputs: Sequence[Output]) -> list[Output]:
-        return [output for output in outputs if output.name not in self.indexed]
-
-    def _parts(self, casts: Sequence[Cast]) -> tuple[FieldPart, ...]:
-        codecs = self.sources[0].dataset.codecs
+        codecs, read = self.sources[0].dataset.codecs, self._not_indexed(self.read)
         if self.augmentation is None:
-            return tuple(field_parts(self._not_indexed(_kept(self.read, casts)), self.specs, codecs, warped=False))
+            return tuple(field_parts(read, self.specs, codecs, warped=False))
         stored = {part.name: part for part in self.placed if part.name not in self.augmentation.derived}
         needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in self.augmentation.needed.items()]
         return (*stored.values(), *field_parts(needed, self.specs, codecs, warped=True))
@@ -333,60 +320,86 @@ class LoaderPlan:
         """With an augmentation, the fields that fill outputs: those that are read, and those that are derived."""
         if self.augmentation is None:
             return ()
-        codecs = {
-            name: one for name, one in self.sources[0].dataset.codecs.items() if name not in self.augmentation.derived
-        }
-        return tuple(field_parts(self._not_indexed(self.filled.outputs), self.all_specs, codecs, warped=True))
-
-    def _batch_outputs(self, casts: Sequence[Cast]) -> list[Output]:
-        return [*self.filled.outputs, *(cast.stored for cast in casts)]
+        codecs = self.sources[0].dataset.codecs
+        codecs = {name: codec for name, codec in codecs.items() if name not in self.augmentation.derived}
+        return tuple(field_parts(self._not_indexed(self.filled), self.all_specs, codecs, warped=True))
 
     @cached_property
-    def _means(self) -> tuple[WorkersPlan, MemoryPlan]:
-        """Divide the memory budget: worker processes get what batches and decoding leave, and prefetching what those leave."""
-        options, casts, table = self.options, self._smaller, self.table
-        budget, threads = budget_bytes(options.memory_budget), options.threads or usable_cpus()
-        sizes = Sizes(self.all_specs, table, self.schedule.rows, self.options.derive.keys())
-        batch = sizes.of_batch([*self.outputs.outputs, *(cast.stored for cast in casts)], self.batch_rows)
-        working = sizes.of_decoding(self.read.outputs, threads)
+    def cached_outputs(self) -> list[Output]:
+        """The arrays that a decoded cache keeps: those that are delivered, but for what the index holds."""
+        return self._not_indexed(self.read)
+
+    def _not_indexed(self, outputs: Outputs) -> list[Output]:
+        return [output for output in outputs.outputs if output.name not in self.indexed]
+
+    @cached_property
+    def cpus(self) -> int:
+        """The CPUs that this process may use."""
+        return usable_cpus()
+
+    @cached_property
+    def free_memory(self) -> int:
+        """The memory that is free now, in bytes."""
+        return available_memory()
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads that read and decode, in all processes together."""
+        return self.options.threads or self.cpus
+
+    @cached_property
+    def _batch_and_decoding(self) -> tuple[int, int]:
+        """Bytes of the largest batch, and of what threads decode at a time."""
+        sizes = SampleSizes(self.all_specs, self.table, self.schedule.rows, self.options.derive.keys())
+        batch = sizes.of_batch(self.outputs.outputs, self.batch_rows)
+        decoding = sizes.of_decoding(self.read.outputs, self.threads)
         if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
-            working += batch
-        needed = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working
-        obstacle = self.obstacle
-        for output in self._batch_outputs(casts):
-            if None in output.shape and {self.all_specs[name].kind for name in output.fields} & RASTER_KINDS:
-                obstacle = (
-                    f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
-                )
-        if options.local is not None:
-            obstacle = "shards arrive in the folder `local` while it runs"
-        row = sum(map(row_bytes, self.cached_outputs))
-        fits = (
-            not (self.read.ragged or self.augmentation) and table.records * row <= budget // 2
-        )  # batches leave at least half
-        all_cached = fits and (options.cache == "decoded" or (options.cache == "auto" and self.training))
-        workers = plan_workers(
-            options.workers, threads, parts=self._parts(casts), ops=(self.augmentation, casts), files=table.files,
-            records=0 if all_cached else self.schedule.size // options.host.count, budget=budget, needed=needed, other=obstacle,
-        )  # fmt: skip
-        working += workers.nbytes
-        most = max(PREFETCH, most_prefetch(workers, self.batch_rows))
-        memory = plan_memory(budget, batch, options.prefetch, most, working)
-        return workers, memory.with_fetching() if self.is_remote else memory
-
-    @property
-    def workers(self) -> WorkersPlan:
-        """Who fills batches, and why."""
-        return self._means[0]
-
-    @property
-    def memory(self) -> MemoryPlan:
-        """The memory that batches, decoding and the cache take."""
-        return self._means[1]
+            decoding += batch
+        return batch, decoding
 
     @cached_property
-    def keeps_decoded(self) -> bool:
-        """Return whether a cache is made: by default none that holds too little to be worth its memory."""
+    def workers(self) -> WorkersPlan:
+        """Who fills batches, and why. They get what batches and decoding leave of the memory budget."""
+        options, (batch, decoding) = self.options, self._batch_and_decoding
+        least = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + decoding
+        rows_bytes = self.table.records * sum(map(row_bytes, self.cached_outputs))
+        all_cached = self._may_cache and rows_bytes <= self.budget // 2  # batches leave at least half
+        records = 0 if all_cached else self.schedule.size // options.host.count
+        obstacle = "" if options.workers == "threads" else self._obstacle
+        return plan_workers(
+            options.workers, self.threads, cpus=self.cpus, records=records, budget=self.budget, needed=least,
+            obstacle=obstacle,
+        )  # fmt: skip
+
+    @property
+    def _obstacle(self) -> str:
+        """Why worker processes cannot read this; empty where they can."""
+        if self.options.local is not None:
+            return "shards arrive in the folder `local` while it runs"
+        for output in self.filled.outputs:
+            if None in output.shape and {self.all_specs[name].kind for name in output.fields} & RASTER_KINDS:
+                return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
+        if not self.parts:
+            return "the index holds all that is read"
+        if self.is_remote:
+            return "records at a URL are fetched by threads"
+        return not_sendable(self.parts, self.augmentation)
+
+    @cached_property
+    def budget(self) -> int:
+        """The memory budget, in bytes."""
+        return budget_bytes(self.options.memory_budget, self.free_memory)
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """The memory that batches, decoding, worker processes and the cache take."""
+        batch, decoding = self._batch_and_decoding
+        most, working = self.workers.most_prefetch(self.batch_rows), decoding + self.workers.nbytes
+        return plan_memory(self.budget, batch, self.options.prefetch, most, working, fetches=self.is_remote)
+
+    @cached_property
+    def _may_cache(self) -> bool:
+        """True if decoded rows can be kept, and are asked for or read again."""
         choice = self.options.cache
         if self.augmentation and choice == "decoded":
             raise LoaderError(
@@ -395,22 +408,25 @@ class LoaderPlan:
             )
         if self.read.ragged and choice == "decoded":
             raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
-        if choice is False or self.read.ragged or self.augmentation:
-            return False
-        if choice == "decoded":
-            return True
-        decodes = not all(part.direct for part in self._parts(self._smaller))  # a hit then saves more than a read
-        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
-        fits = cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least
-        return fits and self.training
+        possible = not self.read.ragged and not self.augmentation
+        return possible and (choice == "decoded" or (choice == "auto" and self.training))
 
-    @property
+    @cached_property
+    def keeps_decoded(self) -> bool:
+        """True if a cache is made: by default none that holds too little to be worth its memory."""
+        if not self._may_cache or self.options.cache == "decoded":
+            return self._may_cache
+        decodes = not all(part.direct for part in self.parts)  # a hit then saves more than a read
+        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
+        return cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least
+
+    @cached_property
     def is_remote(self) -> bool:
-        """Return whether records lie at URLs."""
+        """True if records are at URLs."""
         return any(is_remote(path) for path in self.files)
 
 
-def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions, obstacle: str = "") -> LoaderPlan:
+def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderPlan:
     """Plan the loader of these samples under these options.
 
     Raises:
@@ -419,14 +435,8 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions, obstacle: 
     """
     if options.training is None:
         options = replace(options, training=is_training(sources))
-    plan = LoaderPlan(tuple(sources), options, obstacle)
-    with suppress(LoaderError):  # which is one of states alone
-        _ = plan.op_texts  # before an op runs: what it keeps from then on is no option
+    plan = LoaderPlan(tuple(sources), options)
+    with suppress(LoaderError):  # which is only one of states
+        _ = plan.op_texts  # before an op runs: what it keeps from then on is not an option
     _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
     return plan
-
-
-def _kept(read: Outputs, casts: Sequence[Cast]) -> list[Output]:
-    """Return what is read and kept: the outputs that are delivered, or their stored form."""
-    stored = {cast.output.name: cast.stored for cast in casts}
-    return [stored.get(output.name, output) for output in read.outputs]

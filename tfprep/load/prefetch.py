@@ -23,13 +23,13 @@ from functools import partial
 from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.fields import Array
 from tfprep.load import slots
+from tfprep.load.budget import JOB_ROWS
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.threads import WeakList
-from tfprep.load.workers import JOB_ROWS
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""
@@ -299,7 +299,7 @@ class Prefetcher:
     def _finish(self, filling: Filling) -> None:
         assert filling.batch is not None
         try:
-            self._pipeline.assembler.finish(filling.batch)
+            self._pipeline.finish(filling.batch)
             self._pipeline.slots.finish(filling.batch.values)
             filling.future.set_result(filling.batch)
         except BaseException as error:

@@ -1,8 +1,8 @@
-"""Samples by number, for PyTorch's map-style datasets, Grain and whatever else brings an order of its own; and the order of a
+"""Samples by number, for PyTorch's map-style datasets, Grain and other libraries with an order of their own; and the order of a
 loader as such numbers: a batch sampler for PyTorch.
 
 A sample's number is its place in the index; with `variant="all"` the samples of variant 0 come first, then those of variant 1,
-and so on, as the records lie on disk.
+and so on, as the records are on disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import operator
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
@@ -28,22 +28,9 @@ from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.slots import BatchSlots
 from tfprep.load.state import fingerprint, first_step, start_step, state_at
 
-VariantOrAll: TypeAlias = int | Literal["all"]
-
-
-class AccessKeywords(TypedDict, total=False):
-    """The keywords of `random_access`, for type checkers and editors."""
-
-    fields: Sequence[str] | None
-    variant: VariantOrAll
-    geometry: Sequence[GeometryOp]
-    on_bad: OnBad
-    verify: Verify
-
-
 SINGLE_KEPT = 128
-"""Samples read one by one whose memory is kept for the next ones once it is let go: two batches, of which one is in use while the
-other is read. The system would otherwise find and clear new pages each time."""
+"""Samples read one by one whose memory is kept for the next ones once it is let go: two batches, one in use while the other
+is read. The system would otherwise find and clear new pages each time."""
 
 
 class RandomAccess:
@@ -62,31 +49,7 @@ class RandomAccess:
         self._pipeline = Pipeline(sources, options)
         self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
         self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
-        self._single = BatchSlots(self._pipeline.plan.batch_outputs, 1, SINGLE_KEPT)
-
-    @classmethod
-    def of(
-        cls,
-        sources: Sequence[SplitRows],
-        *,
-        fields: Sequence[str] | None = None,
-        variant: VariantOrAll = 0,
-        geometry: Sequence[GeometryOp] = (),
-        on_bad: OnBad = "raise",
-        verify: Verify = "first_epoch",
-    ) -> RandomAccess:
-        """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
-        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
-            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
-        check_stages(geometry)
-        if any(isinstance(op, Custom) for op in geometry):
-            raise LoaderError("geometry: Custom is a function of a whole sample that draws; a loader takes it")
-        still = [Unaugmented(op) for op in geometry]
-        options = LoaderOptions(
-            1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant, geometry=still,
-            on_bad=on_bad, verify=verify, cache=False, workers="threads",
-        )  # fmt: skip
-        return cls([replace(source, share=None) for source in sources], options)
+        self._single = BatchSlots(self._pipeline.plan.filled.outputs, 1, SINGLE_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RandomAccess, (self._pipeline.sources, self._pipeline.options)
@@ -158,9 +121,10 @@ class RandomAccess:
         integers, total = [operator.index(number) for number in numbers], len(self)
         for number in integers:
             if not -total <= number < total:
-                way_out = "; batch_sampler gives the numbers of random_access(variant='all')"
-                way_out = "" if self._pipeline.options.variants == "all" else way_out
-                raise IndexError(f"there are {total:,} samples, numbered from 0; there is no {number}{way_out}")
+                raise IndexError(
+                    f"there are {total:,} samples, numbered from 0; there is no {number} (batch_sampler gives the numbers of "
+                    "random_access(variant='all'))"
+                )
         place = np.array(integers, np.int64) % total
         choice = self._pipeline.options.variants
         if isinstance(choice, int):
@@ -168,6 +132,28 @@ class RandomAccess:
         else:
             variant, position = np.divmod(place, self._samples)
         return BatchIndices(position if self._rows is None else self._rows[position], variant, place)
+
+
+def open_random_access(
+    sources: Sequence[SplitRows],
+    *,
+    fields: Sequence[str] | None = None,
+    variant: int | Literal["all"] = 0,
+    geometry: Sequence[GeometryOp] = (),
+    on_bad: OnBad = "raise",
+    verify: Verify = "first_epoch",
+) -> RandomAccess:
+    """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
+    if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
+        raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+    check_stages(geometry)
+    if any(isinstance(op, Custom) for op in geometry):
+        raise LoaderError("geometry: Custom is a function of a whole sample that draws; a loader takes it")
+    options = LoaderOptions(
+        batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
+        geometry=[Unaugmented(op) for op in geometry], on_bad=on_bad, verify=verify, cache=False, workers="threads",
+    )  # fmt: skip
+    return RandomAccess([replace(source, share=None) for source in sources], options)
 
 
 # --- the order of a loader ------------------------------------------------------------------------------------------------

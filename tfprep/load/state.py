@@ -1,8 +1,8 @@
 """The state of a run: its next step, and what identifies the run, as a small JSON object.
 
 A run that resumes from a state delivers the same samples in the same steps, with the same values. So the state holds, and
-`start_step` compares, the content of the dataset's shards, the rules of its manifest, and all options of the loader but those of
-`NOT_DELIVERED`. A new option is part of it without being named.
+`start_step` compares, the content of the dataset's shards, the rules of its manifest, and all options of the loader but those
+that are declared not to decide what is delivered. A run that met a bad record may continue with on_bad="skip".
 """
 
 from __future__ import annotations
@@ -10,28 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tfprep.errors import LoaderError
-from tfprep.load.options import MOST_STEPS, op_texts
+from tfprep.errors import LoaderError, RecipeError
+from tfprep.load.options import MOST_STEPS, deciding
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
     from tfprep.load.selection import SplitRows
 
-NOT_DELIVERED = frozenset(
-    {
-        "start_step", "hosts", "threads", "workers", "prefetch", "prefetch_to_device", "cache", "memory_budget", "local",
-        "local_limit", "timeout_s", "verify", "on_bad",
-    }
-)  # fmt: skip
-"""The options that do not change what is delivered; every other one is part of a run's identity. A run that met a bad record may
-continue with on_bad="skip"."""
 _WHY = {
     "fingerprint": "; the dataset was built again, or its files differ",
     "added": "; these fields were computed again meanwhile, by another model or from other samples",
@@ -50,16 +42,11 @@ def state_at(plan: LoaderPlan, step: int) -> dict[str, Any]:
 def identity(plan: LoaderPlan) -> dict[str, Any]:
     """What decides which samples a step holds, and their values, in the types that JSON returns."""
     schedule, manifest = plan.schedule, plan.sources[0].dataset.manifest
-    chosen = {option.name: getattr(plan.options, option.name) for option in fields(plan.options)}
-    decided: dict[str, Any] = {
-        "order": schedule.order.name,
-        "variants": plan.variants.choice,
-        "remainder": schedule.remainder,
-    }
+    chosen: dict[str, Any] = {name: getattr(plan.options, name) for name in deciding("element", "order")}
+    chosen |= {"order": schedule.order.name, "variants": plan.variants.choice, "remainder": schedule.remainder}
     if schedule.order.name != "block":
-        decided |= {"block": None, "window": None}
-    decided |= plan.op_texts
-    options = {name: _plain(value) for name, value in (chosen | decided).items() if name not in NOT_DELIVERED}
+        chosen |= {"block": None, "window": None}
+    options = {name: _plain(value) for name, value in {**chosen, **plan.op_texts}.items()}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])
     options = {
@@ -125,6 +112,41 @@ def first_step(plan: LoaderPlan) -> int:
     if option // plan.schedule.steps_per_epoch >= MOST_EPOCHS:
         raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
     return option
+
+
+def op_texts(value: Any) -> Any:
+    """Return ops as text for a state: the name of each and the options that are not defaults, so that later ones change nothing.
+
+    Lists and dicts stay such. A user's function or object, which may hold anything, is described like one of a recipe, by its
+    options and its code.
+
+    Raises:
+        LoaderError: A function or an object cannot be described.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): op_texts(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [op_texts(part) for part in value]
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
+        given = {option.name: getattr(value, option.name) for option in fields(value)}
+        changed = [
+            f"{option.name}={op_texts(given[option.name])!r}"
+            for option in fields(value)
+            if given[option.name] != option.default
+        ]
+        return f"{kind.__qualname__}({', '.join(changed)})"
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
+    try:
+        content = json.dumps([description.describe(value), description.code()])
+        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    except RecipeError as error:
+        fix = "leave it out of what pickle takes (__getstate__)"
+        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error
 
 
 def _plain(value: Any) -> Any:

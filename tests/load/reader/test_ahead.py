@@ -11,6 +11,7 @@ import tfprep
 from tests.load.batches import batches, check_same, copy_in_memory
 from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
+from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader import ahead as module
 from tfprep.load.reader.ahead import plan_ranges
 from tfprep.storage import store as objects
@@ -62,7 +63,7 @@ def records_of(pipeline, steps):
 def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
     monkeypatch.setattr(module, "GAP_BYTES", 0)
     options = LoaderOptions(batch_size=7, seed=3, cache=False, **ORDERS[order])
-    pipeline = tfprep.open(copy_in_memory(photos)).subset("train").pipeline(options)
+    pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
     steps = range(min(20, pipeline.schedule.steps or 20))
     needed = records_of(pipeline, steps)
     largest = max(stop - start for (_, start), stop in needed.items())
@@ -89,7 +90,7 @@ def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
 def test_a_block_is_one_request(photos):
     """An epoch of 7 blocks in windows of 3. Two blocks that follow each other are one request, a block in two shards is two."""
     options = LoaderOptions(batch_size=7, seed=3, cache=False, order="block", block=8, window=3, variants=0)
-    pipeline = tfprep.open(copy_in_memory(photos)).subset("train").pipeline(options)
+    pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
     windows = list(plan_ranges(pipeline.assembler, pipeline.schedule, iter(range(7)), 1 << 30))
     assert len(windows) == 3
     assert sum(map(len, windows)) <= 7 + pipeline.sources[0].dataset.splits["train"].shards - 1

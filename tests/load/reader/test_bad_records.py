@@ -209,7 +209,7 @@ def test_a_cache_that_contains_only_some_rows(made, fields, weights):
 def test_files_larger_than_memory_are_announced_in_every_epoch(made, monkeypatch, cold):
     asked = []
     monkeypatch.setattr(os, "posix_fadvise", lambda *values: asked.append(values))
-    monkeypatch.setattr("tfprep.load.pipeline.available_memory", lambda: 1000 if cold else 1 << 40)
+    monkeypatch.setattr("tfprep.load.plan.available_memory", lambda: 1000 if cold else 1 << 40)
     list(islice(stream(made, memory_budget="1GB", remainder="keep"), 8))
     index = tfprep.open(made.path).index("train").to_pylist()
     assert {(offset, size) for _, offset, size, _ in asked} == {(entry["offset"], entry["size"]) for entry in index}

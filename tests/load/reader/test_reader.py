@@ -14,7 +14,7 @@ import pytest
 from tests.load.batches import check_same
 from tests.waiting import wait_until
 from tfprep.errors import LoaderError, StalledPipelineError
-from tfprep.load.memory import PREFETCH_FROM_MEMORY
+from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.reader.files import Files
 from tfprep.load.slots import ArraySlots
 

@@ -24,9 +24,9 @@ from tests.load.batches import batches, check_same, overwrite, stages, view
 from tests.waiting import wait_until
 from tfprep import augment, codecs, derive
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
+from tfprep.load.budget import PROCESS_BYTES
 from tfprep.load.reader.worker_pool import ENTRY
 from tfprep.load.slots import MappedMemory, SharedMemory
-from tfprep.load.workers import PROCESS_BYTES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
 
@@ -162,7 +162,7 @@ UNEVEN = {
 @pytest.mark.parametrize(("name", "case"), [("made", case) for case in CASES] + [("uneven", case) for case in UNEVEN])
 def test_the_batches_of_threads(request, name, case, monkeypatch):
     """Of threads without a cache."""
-    monkeypatch.setattr("tfprep.load.workers.PROCESS_BYTES", 1)  # so that little memory holds a part of the rows
+    monkeypatch.setattr("tfprep.load.budget.PROCESS_BYTES", 1)  # so that little memory holds a part of the rows
     options = {"cache": False, **UNEVEN[case]} if name == "uneven" else CASES[case]
     compare_with_threads(tfprep.open(request.getfixturevalue(name).path), 20, **options)
 
@@ -484,8 +484,8 @@ MANY = {"threads": 64}
 )
 def test_processes_where_they_repay_and_fit(data, monkeypatch, cpus, options, processes, reason):
     options = {"fields": ["image"], **options}
-    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: cpus)
-    monkeypatch.setattr("tfprep.load.workers.MANY_RECORDS", options.pop("least", 10_000))
+    monkeypatch.setattr("tfprep.load.plan.usable_cpus", lambda: cpus)
+    monkeypatch.setattr("tfprep.load.budget.MANY_RECORDS", options.pop("least", 10_000))
     report = data.numpy_loader("train", 8, **options).report()
     workers, memory = report["workers"], report["memory"]
     assert workers["kind"] == ("processes" if processes else "threads")
@@ -498,10 +498,10 @@ def test_processes_where_they_repay_and_fit(data, monkeypatch, cpus, options, pr
 
 def test_processes_take_no_memory_that_the_batches_need(data, monkeypatch):
     """Five batches of 90 rows of 'field' leave no room for two processes: threads read, as they did before."""
-    monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+    monkeypatch.setattr("tfprep.load.plan.usable_cpus", lambda: 64)
     options = {"fields": ["field"], "cache": False, "threads": 4}
     batch = data.numpy_loader("train", 90, **options).report()["memory"]["batch_bytes"]
-    monkeypatch.setattr("tfprep.load.workers.PROCESS_BYTES", batch)
+    monkeypatch.setattr("tfprep.load.budget.PROCESS_BYTES", batch)
     report = data.numpy_loader("train", 90, memory_budget=6 * batch, **options).report()["workers"]
     assert report["kind"] == "threads"
     assert "has no room for 2 processes" in report["because"]
@@ -531,7 +531,7 @@ def test_processes_that_are_not_possible(data, monkeypatch, options, reason):
     with pytest.raises(LoaderError, match=reason):
         data.numpy_loader("train", 8, **options, **PROCESSES)
     if "geometry" in options:
-        monkeypatch.setattr("tfprep.load.workers.usable_cpus", lambda: 64)
+        monkeypatch.setattr("tfprep.load.plan.usable_cpus", lambda: 64)
         report = data.numpy_loader("train", 8, **options).report()["workers"]
         assert report["kind"] == "threads"
         assert "cannot be sent to another process (Flip is defined in the script that runs" in report["because"]

@@ -90,7 +90,7 @@ class BatchAssembler:
         own, *added = plan.parts_in.values()
         self.reading = Reading(paths, identities, own, plan.placed, plan.augmentation, cold, added)
         self.reader = RowReader(self.reading, damaged)
-        self._stages = with_stages(self.reader, self.cached_arrays, plan.casts)
+        self._stages = with_stages(self.reader, self.cached_arrays)
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
@@ -125,7 +125,7 @@ class BatchAssembler:
         """Close the files and let go of the cache."""
         self.reader.files.close()
         self._cache = None
-        self._stages = with_stages(self.reader, None, self._plan.casts)
+        self._stages = with_stages(self.reader, None)
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill the rows [start, stop) in this thread."""
@@ -246,8 +246,6 @@ class BatchAssembler:
 
     def finish(self, batch: Batch) -> None:
         """Complete a batch all of whose rows are filled: close the gaps of those that were lost, and mix samples."""
-        for cast in self._plan.casts:
-            batch.values.pop(cast.stored.name, None)
         if batch.lost:
             batch.drop_lost()
         if self._plan.mixing is not None:

@@ -1,31 +1,26 @@
-"""Stages around reading, row by row: the decoded cache, and casts. Threads and worker processes put the same together."""
+"""The decoded cache around reading, row by row, for threads and for worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Rows, Stage, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 
 
-def with_stages(reading: Stage, cache: Mapping[str, Array] | None, casts: Sequence[Cast]) -> Stage:
-    """Wrap the reader with the stages in use.
+def with_stages(reading: Stage, cache: Mapping[str, Array] | None) -> Stage:
+    """Wrap the reader with the cache, if there is one.
 
     Args:
         reading: What reads and decodes.
         cache: The arrays of the decoded cache by output, none if it holds text only; None without a cache.
-        casts: The outputs that are made of their stored form.
     """
-    stages = reading
-    if cache is not None:
-        stages = CachedRows(stages, cache)
-    return CastRows(stages, casts) if casts else stages
+    return reading if cache is None else CachedRows(reading, cache)
 
 
 class CachedRows:
@@ -61,17 +56,3 @@ class CachedRows:
                 continue
             for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
                 target[name][row_to] = source[name][row_from]
-
-
-class CastRows:
-    """Makes rows of their stored form."""
-
-    def __init__(self, inner: Stage, casts: Sequence[Cast]) -> None:
-        self._inner, self._casts = inner, casts
-
-    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
-        """See `Stage`."""
-        unread = self._inner.fill(values, rows, state)
-        for cast in self._casts:
-            cast.rows(values, rows["row"].tolist())
-        return unread

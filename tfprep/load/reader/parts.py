@@ -1,13 +1,11 @@
-"""One field on its way from stored bytes into its output. Outputs of which the smaller form that is stored is kept
-are cast or normalized on their way out of the cache.
-"""
+"""One field on its way from stored bytes into its output."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
@@ -32,7 +30,7 @@ from tfprep.codecs import (
 )
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
-from tfprep.load.outputs import PADDING, Output, channels_of, row_bytes
+from tfprep.load.outputs import PADDING, Output, channels_of
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import decode as decode_example
@@ -41,22 +39,6 @@ from tfprep.records import unpack
 FEW_CHANNELS = 4
 """Up to this many channels are copied one at a time: NumPy copies an array of pixels of 3 bytes into every fifth, say, pixel by
 pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 16 channels the opposite holds."""
-
-
-@dataclass(frozen=True)
-class Cast:
-    """Makes the rows of an output from those of its stored form: same shape, stored dtype, not normalized."""
-
-    stored: Output
-    output: Output
-
-    def rows(self, values: Mapping[str, Any], rows: Iterable[int]) -> None:
-        """Fill these rows of the output."""
-        stored, target = values[self.stored.name], values[self.output.name]
-        ends = _ends(self.output, self.stored.dtype)
-        for row in rows:
-            with _finite(self.output) if ends else nullcontext():
-                write(self.output, stored[row : row + 1][0, ...], target[row : row + 1][0, ...])
 
 
 def _ends(output: Output, stored: str) -> bool:
@@ -76,21 +58,6 @@ def _finite(output: Output) -> Iterator[None]:
         raise SampleError(
             f"'{names}' holds numbers beyond {most:,.0f}, where {output.dtype} ends; choose another dtype, or leave it out"
         ) from None
-
-
-def smaller_forms(outputs: Sequence[Output], specs: Mapping[str, FieldSpec]) -> list[Cast]:
-    """The outputs whose stored form takes fewer bytes than what is delivered."""
-    casts = []
-    for output in outputs:
-        dtypes = [specs[name].dtype for name in output.fields if name in specs]
-        if not dtypes or "string" in dtypes:
-            continue
-        stored = replace(
-            output, name=f"{output.name} as stored", dtype=np.result_type(*dtypes).name, mean=None, std=None
-        )
-        if row_bytes(stored) < row_bytes(output):
-            casts.append(Cast(stored, output))
-    return casts
 
 
 def write(

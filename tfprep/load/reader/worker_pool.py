@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tfprep.errors import BuildError, LoaderError
+from tfprep.load.budget import SPARE_TASKS, check_sendable
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_process import COUNTS, Outcome, Setup, job_message
 from tfprep.load.slots import SharedMemory
-from tfprep.load.workers import SPARE_TASKS, check_sendable
 from tfprep.pool import ENDED, Pool, Task
 
 ENTRY = "tfprep.load.reader.worker_process:open_worker"

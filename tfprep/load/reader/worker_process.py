@@ -16,7 +16,6 @@ import numpy as np
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
 from tfprep.load.reader.cached import with_stages
-from tfprep.load.reader.parts import Cast
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.slots import MappedMemory
@@ -37,7 +36,6 @@ class Setup:
     outputs: Sequence[Output]
     sent: Sequence[str]
     cache: Mapping[str, tuple[int, tuple[int, ...], str]] | None
-    casts: Sequence[Cast]
     threads: int
 
 
@@ -75,7 +73,7 @@ def open_worker(setup: Setup) -> Work:
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
     reader = RowReader(setup.reading)
-    stages = with_stages(reader, cache, setup.casts)
+    stages = with_stages(reader, cache)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     first, columns = 1 + len(setup.outputs), len(reader.columns)

@@ -18,7 +18,7 @@ from tfprep.codecs import Raw
 from tfprep.dataset import Dataset, SplitInfo
 from tfprep.errors import LoaderError
 from tfprep.fields import stored_name
-from tfprep.load.memory import budget_bytes
+from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
 from tfprep.load.order.samplers import Variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
