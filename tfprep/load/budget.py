@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from tfprep.load.order.schedule import Numbers
 from tfprep.load.outputs import Output, row_bytes
 
 if TYPE_CHECKING:
-    from tfprep.load.options import WorkersChoice
     from tfprep.load.reader.table import RecordTable
 
 DEFAULT_SHARE = 0.25
@@ -228,6 +227,9 @@ JOB_ROWS = 64
 """The most rows that are sent to a worker process at a time, which costs both sides some 100 µs of Python."""
 PROCESSES_SHARE = 0.5
 """The most that all processes may take of `memory_budget`."""
+
+
+WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
 
 @dataclass(frozen=True)

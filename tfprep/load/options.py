@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -14,9 +16,9 @@ import numpy as np
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
-from tfprep.errors import LoaderError
+from tfprep.errors import LoaderError, RecipeError
 from tfprep.load.augmentation import Buckets, check_stages
-from tfprep.load.budget import parse_bytes
+from tfprep.load.budget import WorkersChoice, parse_bytes
 from tfprep.load.mixing import check_mix
 from tfprep.load.order.permutation import OrderName
 from tfprep.load.order.samplers import VariantChoice
@@ -29,7 +31,6 @@ Verify: TypeAlias = Literal["always", "first_epoch", "never"]
 CacheChoice: TypeAlias = Literal["auto", "decoded", False]
 Layout: TypeAlias = Literal["NHWC", "NCHW"]
 ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
-WorkersChoice: TypeAlias = Literal["auto", "threads", "processes"]
 
 MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36
 """The largest batch, and the last step with which a run may begin: positions in the run stay far below 2^63."""
@@ -303,3 +304,38 @@ def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], know
             hint = f"instead: {instead}" if instead else f"there are {', '.join(names)}"
             raise LoaderError(f"{call} has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
+
+
+def op_texts(value: Any) -> Any:
+    """Return ops as text for a state: the name of each and the options that are not defaults, so that later ones change nothing.
+
+    Lists and dicts stay such. A user's function or object, which may hold anything, is described like one of a recipe, by its
+    options and its code.
+
+    Raises:
+        LoaderError: A function or an object cannot be described.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): op_texts(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [op_texts(part) for part in value]
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
+        given = {option.name: getattr(value, option.name) for option in fields(value)}
+        changed = [
+            f"{option.name}={op_texts(given[option.name])!r}"
+            for option in fields(value)
+            if given[option.name] != option.default
+        ]
+        return f"{kind.__qualname__}({', '.join(changed)})"
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
+    try:
+        content = json.dumps([description.describe(value), description.code()])
+        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    except RecipeError as error:
+        fix = "leave it out of what pickle takes (__getstate__)"
+        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error

@@ -33,7 +33,7 @@ from tfprep.load.budget import (
     plan_workers,
 )
 from tfprep.load.mixing import Mixing, plan_mixing
-from tfprep.load.options import LoaderOptions
+from tfprep.load.options import LoaderOptions, op_texts
 from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
@@ -53,7 +53,6 @@ from tfprep.load.selection import (
     select,
     table_rows,
 )
-from tfprep.load.state import op_texts
 from tfprep.storage.urls import is_remote
 
 _LOG = logging.getLogger("tfprep.load")

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tfprep.errors import LoaderError, RecipeError
-from tfprep.load.options import MOST_STEPS, deciding
+from tfprep.errors import LoaderError
+from tfprep.load.options import MOST_STEPS, deciding, op_texts
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
@@ -112,41 +111,6 @@ def first_step(plan: LoaderPlan) -> int:
     if option // plan.schedule.steps_per_epoch >= MOST_EPOCHS:
         raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
     return option
-
-
-def op_texts(value: Any) -> Any:
-    """Return ops as text for a state: the name of each and the options that are not defaults, so that later ones change nothing.
-
-    Lists and dicts stay such. A user's function or object, which may hold anything, is described like one of a recipe, by its
-    options and its code.
-
-    Raises:
-        LoaderError: A function or an object cannot be described.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): op_texts(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [op_texts(part) for part in value]
-    kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
-        given = {option.name: getattr(value, option.name) for option in fields(value)}
-        changed = [
-            f"{option.name}={op_texts(given[option.name])!r}"
-            for option in fields(value)
-            if given[option.name] != option.default
-        ]
-        return f"{kind.__qualname__}({', '.join(changed)})"
-    from tfprep.recipe.describe import Description  # with the sources
-
-    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
-    try:
-        content = json.dumps([description.describe(value), description.code()])
-        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    except RecipeError as error:
-        fix = "leave it out of what pickle takes (__getstate__)"
-        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error
 
 
 def _plain(value: Any) -> Any:
