@@ -120,9 +120,7 @@ def uninterrupted(data: Any, case: dict[str, Any]) -> list[str]:
 def interrupted(data: Any, framework: str, expected: dict[str, list[str]], count: int, seed: int) -> Any:
     """Interrupt `count` runs; return what was counted."""
     chance, counts = random.Random(f"{framework} {seed}"), collections.Counter[str]()
-    cases = [
-        name for name in CASES if framework != "stateful" or CASES[name].keys() <= {*deciding("order", "part")}
-    ]
+    cases = [name for name in CASES if framework != "stateful" or CASES[name].keys() <= {*deciding("order", "part")}]
     counts["different"] = 0
     for number in range(count):
         name = cases[number % len(cases)]
