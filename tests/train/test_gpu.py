@@ -2,8 +2,6 @@
 that TensorFlow would pass to its runtime.
 """
 
-import ctypes
-
 import pytest
 
 from tfprep import train
@@ -50,42 +48,8 @@ def test_options_take_effect(machine, capsys, case):
     assert printed in capsys.readouterr().out
 
 
-class Driver:
-    """CUDA's driver with GPUs of 8 and 16 GB."""
-
-    def cuInit(self, flags):
-        return 0
-
-    def cuDeviceGet(self, device, number):
-        ctypes.cast(device, ctypes.POINTER(ctypes.c_int))[0] = 40 + number
-        return 0 if number < 2 else 101
-
-    def cuDeviceTotalMem_v2(self, size, device):
-        ctypes.cast(size, ctypes.POINTER(ctypes.c_size_t))[0] = {40: 8 << 30, 41: 16 << 30}[device.value]
-        return 0
-
-
-def test_a_fraction_is_of_the_memory_that_the_driver_reports(machine, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f2a,MIG-77c0")
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
-    assert train.configure_gpu(fraction=0.25).limits_mb == (2048, 4096)
-    assert _told(machine) == ("0,1", False, [[2048], [4096]])
-
-
-def test_a_fraction_without_a_driver_names_the_alternative(machine, monkeypatch):
-    def missing(name):
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(TrainError, match=r"GPU:0, and CUDA's driver did not report it \(libcuda.*give memory_limit_mb"):
-        train.configure_gpu(fraction=0.5)
-
-
 REFUSED = {
     "growth_and_limit": ({"growth": True, "memory_limit_mb": 100}, "growth and a memory limit exclude each other"),
-    "growth_and_fraction": ({"growth": True, "fraction": 0.5}, "growth and a memory limit exclude each other"),
-    "two_limits": ({"memory_limit_mb": 100, "fraction": 0.5}, "both set the limit"),
-    "fraction": ({"fraction": 1.5}, "above 0 and up to 1, got 1.5"),
     "limit": ({"memory_limit_mb": 0}, "at least 1, got 0"),
     "number": ({"visible": [2]}, r"from 0 to 1, got \[2\]"),
     "twice": ({"visible": [1, 1]}, r"names each GPU once, got \[1, 1\]"),

@@ -29,9 +29,9 @@ USES = {
         lambda tf, folder: train.InputMonitor(folder, every_s="5"),
         r"every_s is a number of seconds above 0, got '5'; for example 5",
     ),
-    "reader without counters": (
-        lambda tf, folder: train.InputMonitor(folder, reader=object()),
-        r"reader is an object with `stats` or a function that returns a dict of numbers, got <object",
+    "a share in percent": (
+        lambda tf, folder: train.InputMonitor(folder, wait_share=10),
+        r"wait_share is a share of the time, from 0 to 1, got 10; for example 0.1",
     ),
     "timeout of 0": (lambda tf, folder: train.Watchdog(0), "timeout_s is a number of seconds above 0, got 0"),
     "no timeout": (
@@ -87,7 +87,7 @@ USES = {
         r"memory_limit_mb is a number of MB, at least 1, got '8000'",
     ),
     "one GPU": (
-        lambda tf, folder: train.configure_gpu(0), r"visible is a list of GPU numbers, got 0; \[0\] for this one alone",
+        lambda tf, folder: train.configure_gpu(0), r"visible is a list of GPU numbers, got 0; \[0\] for only this one",
     ),
     "GPUs in words": (
         lambda tf, folder: train.configure_gpu("0,1"),

@@ -66,10 +66,10 @@ class Training:
 
 @contextmanager
 def _monitor(tolerated: float) -> Iterator[Any]:
-    from tfprep.train import InputMonitor, Thresholds
+    from tfprep.train import InputMonitor
 
     with tempfile.TemporaryDirectory(prefix="tfprep-bench-") as logs:
-        yield InputMonitor(logs, thresholds=Thresholds(wait_share=tolerated))
+        yield InputMonitor(logs, wait_share=tolerated)
 
 
 def _training(monitor: Any, step_s: float | None) -> Training:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tfprep.train.memory import MemoryReport as MemoryReport
     from tfprep.train.memory import find_batch_size as find_batch_size
     from tfprep.train.memory import memory_report as memory_report
-    from tfprep.train.monitor.causes import Thresholds as Thresholds
     from tfprep.train.monitor.input_monitor import InputMonitor as InputMonitor
     from tfprep.train.monitor.watchdog import Watchdog as Watchdog
     from tfprep.train.precision import Precision as Precision
@@ -37,7 +36,6 @@ __all__ = [
     "Precision",
     "RetraceGuard",
     "Scores",
-    "Thresholds",
     "Watchdog",
     "check_batches",
     "configure_gpu",
@@ -57,7 +55,6 @@ __getattr__, __dir__ = lazy_names(
         "gpu": ["configure_gpu"],
         "isolation": ["Scores", "cross_validate", "fresh_session", "isolated"],
         "memory": ["BatchSize", "MemoryReport", "find_batch_size", "memory_report"],
-        "monitor.causes": ["Thresholds"],
         "monitor.input_monitor": ["InputMonitor"],
         "monitor.watchdog": ["Watchdog"],
         "precision": ["Precision", "mixed_precision"],

@@ -6,11 +6,9 @@ What TensorFlow does with each setting: `tensorflow/python/eager/context.py` (`_
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -30,19 +28,19 @@ class GpuSettings:
     Attributes:
         gpus: Names of the visible GPUs, such as `GPU:0`.
         growth: Whether memory is taken as it is needed.
-        limits_mb: The limit of each GPU in MB (2²⁰ bytes); None for no limit.
+        limit_mb: The limit of each GPU in MB (2²⁰ bytes); None for no limit.
     """
 
     gpus: tuple[str, ...]
     growth: bool
-    limits_mb: tuple[int | None, ...]
+    limit_mb: int | None
 
     def __str__(self) -> str:
         if not self.gpus:
             return "no GPU: nothing to configure, training runs on the CPU"
         growing = "grows as needed" if self.growth else "all of it"
-        limits = [growing if limit is None else f"up to {limit:,} MB" for limit in self.limits_mb]
-        return ", ".join(f"{name} ({limit})" for name, limit in zip(self.gpus, limits, strict=True))
+        limit = growing if self.limit_mb is None else f"up to {self.limit_mb:,} MB"
+        return ", ".join(f"{name} ({limit})" for name in self.gpus)
 
 
 def configure_gpu(
@@ -50,7 +48,6 @@ def configure_gpu(
     *,
     growth: bool = False,
     memory_limit_mb: int | None = None,
-    fraction: float | None = None,
 ) -> GpuSettings:
     """Choose GPUs, and how their memory is taken; prints what took effect.
 
@@ -62,7 +59,6 @@ def configure_gpu(
             CUDA's order: `GPU:0` is the first of them as CUDA counts, not as `visible` lists them. None means all.
         growth: Take memory as it is needed; it is never given back.
         memory_limit_mb: Take this many MB (2²⁰ bytes) of each GPU and no more.
-        fraction: The same as a share of the GPU's memory, above 0 and up to 1 (of a MIG slice: of the slice).
 
     Returns:
         What took effect.
@@ -73,9 +69,9 @@ def configure_gpu(
     """
     require_backend("configure_gpu", "tensorflow")
     if isinstance(visible, int):
-        raise TrainError(f"visible is a list of GPU numbers, got {visible!r}; [{visible}] for this one alone")
+        raise TrainError(f"visible is a list of GPU numbers, got {visible!r}; [{visible}] for only this one")
     numbers = None if visible is None else list(visible)
-    _check(numbers, growth, memory_limit_mb, fraction)
+    _check(numbers, growth, memory_limit_mb)
     gpus = list(tf.config.list_physical_devices("GPU"))
     if gpus and numbers is not None:
         if not all(0 <= number < len(gpus) for number in numbers):
@@ -84,13 +80,12 @@ def configure_gpu(
                 f"CUDA_VISIBLE_DEVICES leaves ({os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})"
             )
         gpus = [gpus[number] for number in sorted(numbers)]
-    limits = [memory_limit_mb if fraction is None else max(1, int(fraction * _total_mb(gpu))) for gpu in gpus]
     try:
         if numbers is not None and tf.config.list_physical_devices("GPU"):
             tf.config.set_visible_devices(gpus, "GPU")
-        for gpu, limit in zip(gpus, limits, strict=True):
-            if limit is not None:
-                limited = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
+        for gpu in gpus:
+            if memory_limit_mb is not None:
+                limited = [tf.config.LogicalDeviceConfiguration(memory_limit=memory_limit_mb)]
                 tf.config.set_logical_device_configuration(gpu, limited)
             elif growth:
                 tf.config.experimental.set_memory_growth(gpu, True)
@@ -102,32 +97,27 @@ def configure_gpu(
     names = tuple(gpu.name.removeprefix("/physical_device:") for gpu in gpus)
     always = os.environ.get(_GROWTH) == "true" or os.environ.get(_ALLOCATOR) == _POOL
     grows = bool(gpus) and (growth or always)
-    settings = GpuSettings(names, grows, tuple(limits))
+    settings = GpuSettings(names, grows, memory_limit_mb)
     print(f"configure_gpu: {settings}")
     return settings
 
 
-def _check(numbers: list[int] | None, growth: bool, limit_mb: int | None, fraction: float | None) -> None:
+def _check(numbers: list[int] | None, growth: bool, limit_mb: int | None) -> None:
     """Raise a `TrainError` for arguments that are wrong, exclude each other or are overruled by the environment."""
-    has_limit = limit_mb is not None or fraction is not None
     if numbers is not None and any(type(number) is not int for number in numbers):
         raise TrainError(f"visible is a list of GPU numbers, such as [0, 2], got {numbers}")
     if numbers is not None and len(set(numbers)) != len(numbers):
         raise TrainError(f"visible names each GPU once, got {numbers}")
-    if growth and has_limit:
+    if growth and limit_mb is not None:
         raise TrainError(
             "growth and a memory limit exclude each other: a device with a limit takes all of it at the start; drop "
             "growth=True to keep the limit, or the limit to keep growth"
         )
-    if limit_mb is not None and fraction is not None:
-        raise TrainError("memory_limit_mb and fraction both set the limit; give one of them")
     if limit_mb is not None and (not isinstance(limit_mb, (int, float)) or limit_mb < 1):
         raise TrainError(f"memory_limit_mb is a number of MB, at least 1, got {limit_mb!r}")
-    if fraction is not None and not 0 < fraction <= 1:
-        raise TrainError(f"fraction is a share of the GPU's memory, above 0 and up to 1, got {fraction!r}")
     if growth and os.environ.get(_GROWTH) == "false":
         raise TrainError(f"{_GROWTH}=false in the environment overrules growth=True; unset it")
-    if has_limit and os.environ.get(_ALLOCATOR) == _POOL:
+    if limit_mb is not None and os.environ.get(_ALLOCATOR) == _POOL:
         raise TrainError(f"{_ALLOCATOR}={_POOL} in the environment keeps no memory limit; unset it, or drop the limit")
     split = [
         cpu.name for cpu in tf.config.list_physical_devices("CPU") if tf.config.get_logical_device_configuration(cpu)
@@ -137,24 +127,3 @@ def _check(numbers: list[int] | None, growth: bool, limit_mb: int | None, fracti
             f"growth has no effect while {split[0]} is split into logical devices: TensorFlow ignores it; give a "
             f"memory_limit_mb, or start with {_GROWTH}=true in the environment"
         )
-
-
-def _total_mb(gpu: Any) -> int:
-    """Return the memory of a GPU in MB (2²⁰ bytes), from CUDA's driver: TensorFlow would have to initialize the device.
-
-    The number in TensorFlow's name is the driver's, which counts what `CUDA_VISIBLE_DEVICES` leaves, UUIDs and MIG slices
-    included, in the order of `CUDA_DEVICE_ORDER`. (nvidia-smi numbers otherwise, and reports the whole GPU of a slice.)
-    """
-    device, size = ctypes.c_int(), ctypes.c_size_t()
-    number = int(gpu.name.rsplit(":", 1)[1])
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-        failed = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), number)
-        failed = failed or cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-    except (OSError, AttributeError) as error:
-        failed = error
-    if failed:
-        raise TrainError(
-            f"fraction needs the memory of {gpu.name}, and CUDA's driver did not report it ({failed}); give memory_limit_mb"
-        )
-    return size.value >> 20

@@ -17,7 +17,6 @@ import keras
 from tfprep.load.waits import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.iterators import TimedIterator, image_count
-from tfprep.train.monitor.pipeline import loader_wait_s
 from tfprep.train.monitor.waits import WaitClock
 
 
@@ -151,7 +150,7 @@ class TrainSteps:
         self._loader, before = loader_of_this_thread(), self._loader
         wait_s = None
         if self._loader is not None:
-            total_s = loader_wait_s(self._loader)
+            total_s = float(self._loader.stats["wait_s"])
             wait_s = total_s - self._loader_wait_s if self._loader is before else None
             self._loader_wait_s = total_s
         self.clock.answered(image_count(batch), wait_s)

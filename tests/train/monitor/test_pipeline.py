@@ -6,8 +6,6 @@ import time
 import numpy as np
 import pytest
 
-import tfprep
-
 
 class Stuck:
     """Element 23 stays in the stage that makes it until `look` has read the stages."""
@@ -123,37 +121,3 @@ def test_the_slowest_stage_is_the_one_that_spent_the_most_time(pairs):
     assert now is not None
     assert now.kind == "Map"
     assert 8 < now.ms_per_element < 40
-
-
-def test_counters_of_a_reader():
-    from tfprep.train.monitor.pipeline import counters
-
-    class Method:
-        def stats(self):
-            return {"batches_ready": 3, "path": "direct"}
-
-    class Property:
-        stats = {"bytes": 7}  # noqa: RUF012
-
-    assert counters(Method()) == {"batches_ready": 3.0}
-    assert counters(Property()) == {"bytes": 7.0}
-    assert counters(lambda: {"a": 1}) == {"a": 1.0}
-    assert counters(None) == {}
-
-
-@pytest.mark.parametrize(
-    ("options", "mapped", "count"),
-    [
-        ({"fields": ["image", "field", "pose"]}, False, 0),  # `field` is stored as floats
-        ({"fields": ["image", "field"], "dtype": "float32"}, False, 1),
-        ({"inputs": ["clicks", "field"], "targets": "mask"}, False, 1),  # stacked: the clicks become floats
-        ({"fields": ["image", "field"]}, True, 1),
-    ],
-)
-def test_arrays_that_are_cast_to_floats(tf, photos, options, mapped, count):
-    from tfprep.train.monitor.pipeline import float_arrays
-
-    loader = tfprep.open(photos.path).loader("train", batch_size=4, **options)
-    dataset = loader.map(lambda batch: {**batch, "image": tf.cast(batch["image"], tf.float32)}) if mapped else loader
-    assert float_arrays(dataset, loader) == count
-    assert float_arrays(dataset, None) == count + (0 if "inputs" in options else 1)

@@ -7,7 +7,7 @@ loader limits. What was not measured is not said, and advice depends on what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import keras
@@ -16,7 +16,6 @@ from tfprep.limits import OTHERS_COUNT, OTHERS_FIRST, lost_to_others
 from tfprep.train.monitor.pipeline import Stage, slowest
 from tfprep.train.monitor.samples import MB, Sample
 from tfprep.train.monitor.waits import Waits
-from tfprep.units import number
 
 _READY = 0.5
 """Share of the step's wait below which the reader kept its consumer waiting because its batches were ready."""
@@ -40,8 +39,8 @@ class Cause:
     """A limit of a training.
 
     Attributes:
-        kind: "filling", "python map", "map", "stage", "hand-over", "processors", "memory", "fetch", "read", "decode", "copy" or
-            "unknown" (input); "python", "retracing", "validation" or "step".
+        kind: "filling", "shuffle", "python map", "map", "stage", "hand-over", "processors", "memory", "fetch", "read", "decode",
+            "copy" or "unknown" (input); "python", "retracing", "validation" or "step".
         text: What limits and the evidence, as a clause.
         advice: What to do about it, as a sentence; empty where nothing is to be done.
         share: Of the time that a limit of the step takes, from 0 to 1; 0 where that is not known.
@@ -65,12 +64,11 @@ def input_causes(spent: Sample, waited_s: float) -> list[Cause]:
     causes = [others, staged] if others and others.share > OTHERS_FIRST else [staged, others]
     if staged is None and spent.pipeline.kinds:
         text = "the input limits, in a stage that is not known, for autotune is off in this pipeline"
-        causes.append(
-            Cause("unknown", text, "Leave options.autotune.enabled on, or pass reader= with counters of your own")
-        )
+        causes.append(Cause("unknown", text, "Leave options.autotune.enabled on"))
     elif staged is None:
-        text = "the input limits; it is an iterator of Python, of which nothing is known"
-        causes.append(Cause("unknown", text, "Pass reader= with counters of your own"))
+        causes.append(
+            Cause("unknown", "the input limits; it is an iterator of Python, and nothing is known about it", "")
+        )
     return [cause for cause in causes if cause is not None]
 
 
@@ -157,14 +155,8 @@ def _reader(spent: Sample, waited_s: float) -> Cause | None:
     if counted["wait_s"] < _READY * waited_s:
         return _after_the_loader(spent)
     if from_cache > _CACHED * (from_cache + read):
-        advice, floats = (
-            "drop fields that are not used (inputs=, targets=), or store smaller images",
-            spent.pipeline.floats,
-        )
-        if floats:
-            advice = f"deliver uint8 and cast in the model (dtype=) in place of {number(floats, 'array')} of floats; {advice}"
         text = f"the loader limits while it copies rows from its cache on {threads:.0f} threads"
-        return Cause("copy", text, advice.capitalize())
+        return Cause("copy", text, "Drop fields that are not used (inputs=, targets=), or store smaller images")
     if 0 < counted.get("cache_of", 0.0) <= capacity and read > _FILLING * (from_cache + read):
         text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
         text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
@@ -216,12 +208,17 @@ def _after_the_loader(spent: Sample) -> Cause:
 
 
 def _stage(spent: Sample) -> Cause | None:
-    """Name the slowest stage of a pipeline of tf.data."""
+    """Name the slowest stage of a pipeline of tf.data, and a shuffle buffer that it fills."""
     worst = slowest(spent.stages)
     if worst is None:
         return None
-    cache = next((_depth(stage) for stage in spent.stages if "Cache" in stage.kind), None)
-    if cache is not None and _depth(worst) > cache and worst.produced:
+    if (shuffle := next((stage for stage in spent.stages if stage.fills), None)) is not None:
+        text = f"the shuffle buffer (stage {shuffle.name}) fills, {shuffle.elements:,} elements ({shuffle.bytes / MB:,.0f} MB) "
+        text += "so far; no step runs before it is full, at the start of every iterator"
+        advice = "Shuffle file names or keys before decoding, shuffle less than the whole set, or read the records in a random "
+        return Cause("shuffle", text, f"{advice}order (tfprep's loader has no shuffle buffer)")
+    cache = next((stage.depth for stage in spent.stages if "Cache" in stage.kind), None)
+    if cache is not None and worst.depth > cache and worst.produced:
         text = f"the first epoch fills `.cache()`, and its stage {worst.in_words()} limits. Later epochs read from the cache"
         return Cause("filling", text, "")
     python = "Map" in worst.kind and bool(spent.pipeline.python)
@@ -229,10 +226,6 @@ def _stage(spent: Sample) -> Cause | None:
     kind = "python map" if python else "map" if "Map" in worst.kind else "stage"
     text = f"the input limits, most of all its stage {worst.in_words()}{why}"
     return Cause(kind, text, _map_advice(_PLAIN, worst, spent))
-
-
-def _depth(stage: Stage) -> int:
-    return int(stage.name.split("/")[0])
 
 
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
@@ -256,78 +249,31 @@ def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
     return ", or ".join(advice)
 
 
-# --- warnings
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Limits from which on a sample is worth a warning.
-
-    Attributes:
-        wait_share: Share of the step spent waiting for input, from 0 to 1.
-        fill_s: Seconds without a batch while a shuffle buffer fills.
-        swap_mb_per_s: MB (10⁶ bytes) a second that the machine swaps in and out together.
-    """
-
-    wait_share: float = 0.1
-    fill_s: float = 10.0
-    swap_mb_per_s: float = 1.0
+# --- the warnings of a run, and its summary
 
 
 @dataclass(frozen=True)
 class InputWarning:
-    """A warning.
+    """A warning: the kind of its cause, and what was seen, why, and what to do about it."""
 
-    Attributes:
-        kind: "input" (the step waits), "shuffle" (a buffer fills) or "swap".
-        text: What was seen, its cause, and what to do.
-        cause: Of "input" the kind of the cause (see `tfprep.train.monitor.causes`); empty otherwise.
-    """
-
-    kind: str
+    cause: str
     text: str
-    cause: str = ""
 
 
-def warnings_of(sample: Sample, before: Sample | None, limits: Thresholds) -> Iterator[InputWarning]:
-    """Yield the warnings of a sample; `before` is the sample before it, None at the start, where buffers fill."""
-    if before is None:
-        return
-    waits, machine = sample.waits, sample.machine
-    elements_before = {stage.name: stage.elements for stage in before.stages}
-    filling = [s for s in sample.stages if "Shuffle" in s.kind and s.elements > elements_before.get(s.name, 0)]
-    if waits and waits.pending_s >= limits.fill_s and filling:
-        stage, seconds = filling[0], sample.time - before.time
-        grown = stage.elements - elements_before.get(stage.name, 0)
-        yield InputWarning(
-            "shuffle",
-            f"no batch for {waits.pending_s:.0f} s: the shuffle buffer (stage {stage.name}) fills, {stage.elements:,} elements "
-            f"({stage.bytes / MB:,.0f} MB) so far, {grown / seconds:,.0f} a second; no step runs before it is full, at the "
-            "start of every iterator. Shuffle file names or keys before decoding, shuffle less than the whole set, or read the "
-            "records in a random order (tfprep's loader has no shuffle buffer)",
-        )
-    elif waits and waits.batches and (waits.share or 0.0) > limits.wait_share:
-        cause, *others = input_causes(sample.since(before), waits.waited_s)
-        yield InputWarning(
-            "input",
-            f"the train step waits for input {waits.share or 0:.0%} of its time (p50 {waits.quantile_ms(50):.1f} ms, p99 "
-            f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {in_words([cause, *others])}",
-            cause.kind,
-        )
-    spent = sample.since(before)
-    swapped_mb = (spent.machine.swapped_in + spent.machine.swapped_out) / MB / spent.time
-    if swapped_mb > limits.swap_mb_per_s:
-        largest = max(sample.stages, key=lambda stage: stage.bytes, default=None)
-        buffer = f"; the largest buffer is {largest.name} with {largest.bytes / MB:,.0f} MB" if largest else ""
-        yield InputWarning(
-            "swap",
-            f"the machine swaps, {swapped_mb:,.1f} MB/s; this process uses {machine.rss / MB:,.0f} MB and "
-            f"{machine.available / MB:,.0f} MB are free{buffer}. Shrink shuffle and prefetch buffers, shuffle before decoding, "
-            "drop `cache()`, or run fewer workers: every step is slow once memory comes from disk",
-        )
+def warning_of(sample: Sample, before: Sample, wait_share: float) -> InputWarning | None:
+    """Return what is worth a warning about the time since the sample before, or None.
 
-
-# --- the summary of a run
+    The step waits for more than `wait_share` of its time; where no batch came at all, for the whole of it.
+    """
+    waits = sample.waits
+    if waits is None or (waits.share or 0.0) <= wait_share or not (waits.batches or waits.pending_s >= waits.window_s):
+        return None
+    causes = input_causes(sample.since(before), waits.waited_s)
+    text = (
+        f"the train step waits for input {waits.share or 0:.0%} of its time (p50 {waits.quantile_ms(50):.1f} ms, p99 "
+        f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {in_words(causes)}"
+    )
+    return InputWarning(causes[0].kind, text)
 
 
 def in_words(causes: Sequence[Cause]) -> str:

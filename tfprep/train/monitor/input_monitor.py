@@ -14,21 +14,9 @@ from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
-from tfprep.train.monitor.causes import InputWarning, Thresholds, TrainingSummary, summary, warnings_of
+from tfprep.train.monitor.causes import InputWarning, TrainingSummary, summary, warning_of
 from tfprep.train.monitor.iterators import timed
-from tfprep.train.monitor.pipeline import (
-    Counters,
-    HasStats,
-    Stage,
-    added_work,
-    checked,
-    counters,
-    loader_of,
-    pipeline_of,
-    reader_stage,
-    stages,
-    work_since,
-)
+from tfprep.train.monitor.pipeline import Stage, added_work, counters, loader_of, pipeline_of, stages, work_since
 from tfprep.train.monitor.samples import InputLog, Sample, look
 from tfprep.train.monitor.waits import Reading, WaitClock, Waits
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
@@ -49,16 +37,14 @@ class InputMonitor(Listener):
 
     Every `every_s` seconds a sample goes to TensorBoard and to `<log_dir>/input.jsonl`. A warning is written once for each
     cause: to the log `tfprep.train`, to `warnings` and to the JSON lines. The waits are right within compiled steps and with
-    `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not measured; memory and swap are. Works
+    `steps_per_execution` above 1. Under a distribution strategy waits and buffers are not measured; memory is. Works
     with Keras on TensorFlow, JAX and PyTorch. On PyTorch, with an input other than tfprep's, the time of callbacks that are
     called after this one counts as waiting too: list it last there.
 
     Args:
         log_dir: Folder for `input.jsonl` and TensorBoard's files; made if it does not exist.
         every_s: Seconds between two samples.
-        reader: An object with `stats`, or a callable, that returns counters of a reader outside tf.data. tfprep's loader is
-            found without it, on TensorFlow also before a `.map`.
-        thresholds: When to warn.
+        wait_share: Share of the time spent waiting for input, from 0 to 1, above which the input limits and a warning is written.
         on_sample: Called with each sample as a dict, as it is written to `input.jsonl`, from a thread of the monitor.
 
     Attributes:
@@ -76,14 +62,15 @@ class InputMonitor(Listener):
         log_dir: str | Path,
         *,
         every_s: float = 5.0,
-        reader: HasStats | Callable[[], Counters] | None = None,
-        thresholds: Thresholds | None = None,
+        wait_share: float = 0.1,
         on_sample: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         super().__init__()
         require_backend("InputMonitor", "tensorflow", "jax", "torch")
         if not isinstance(every_s, (int, float)) or not every_s > 0:
             raise TrainError(f"every_s is a number of seconds above 0, got {every_s!r}; for example 5")
+        if not isinstance(wait_share, (int, float)) or not 0 <= wait_share <= 1:
+            raise TrainError(f"wait_share is a share of the time, from 0 to 1, got {wait_share!r}; for example 0.1")
         if on_sample is not None and not callable(on_sample):
             raise TrainError(f"on_sample is a function that is called with a dict, got {on_sample!r}")
         self.log_dir = Path(log_dir)
@@ -91,8 +78,7 @@ class InputMonitor(Listener):
         self.samples: list[Sample] = []
         self.summary = ""
         self._every_s = every_s
-        self._reader = checked(reader)
-        self._thresholds = thresholds or Thresholds()
+        self._wait_share = wait_share
         self._on_sample = on_sample
         self._lock = threading.RLock()
         self._steps: TrainSteps | None = None
@@ -219,14 +205,14 @@ class InputMonitor(Listener):
                 since = before if before is not None and before.time > self._baseline[1].time else self._baseline[1]
                 self._work = added_work(self._work, work_since(sample.stages, since.stages))
             self.samples = [*self.samples[1 - _KEPT :], sample]
-            self._log.sample(sample, before)
+            self._log.sample(sample)
             if self._on_sample is not None:
                 self._on_sample(sample.as_json())
-            for warning in warnings_of(sample, before, self._thresholds):
-                if (warning.kind, warning.cause) not in {(other.kind, other.cause) for other in self.warnings}:
-                    self.warnings.append(warning)
-                    self._log.warning(warning)
-                    _LOG.warning("InputMonitor: %s", warning.text)
+            warning = None if before is None else warning_of(sample, before, self._wait_share)
+            if warning is not None and warning.cause not in {other.cause for other in self.warnings}:
+                self.warnings.append(warning)
+                self._log.warning(warning)
+                _LOG.warning("InputMonitor: %s", warning.text)
             return sample
 
     def total(self) -> TrainingSummary | None:
@@ -239,7 +225,7 @@ class InputMonitor(Listener):
             if waits.window_s <= 0 or waits.each_s.size < 2:
                 return None
             spent = replace(self.samples[-1].since(baseline), stages=self._work)
-            return summary(waits, spent, self._thresholds.wait_share)
+            return summary(waits, spent, self._wait_share)
 
     def _set_baseline(self) -> None:
         """Begin the run that is summed up: after the first step, which traces for longer than the others."""
@@ -285,8 +271,8 @@ class InputMonitor(Listener):
     def _look(self, waits: Waits | None) -> Sample:
         source = self._steps.source if self._steps else self._source
         loader = self._steps.loader if self._steps else self._loader
-        readers = counters(self._reader, loader, loader_of(source))
-        of_tf_data = stages(source) if source is not None else ()
+        if loader is None:  # a loader without an end has no truth value
+            loader = loader_of(source)
         traces, compile_s = compilations()
         traces += self._watched_step.experimental_get_tracing_count() if self._watched_step is not None else 0
         counted = self._step_before + self._clock.read().batches
@@ -295,8 +281,8 @@ class InputMonitor(Listener):
             step=self._steps.count if self._steps and not self._steps.measured else counted,
             waits=waits,
             machine=look(),
-            stages=(*of_tf_data, *reader_stage(readers, len(of_tf_data) + 1)),
-            readers=readers,
+            stages=stages(source),
+            readers=counters(loader),
             between_s=self._steps.between_s if self._steps else None,
             validation_s=self._validation_s,
             traces=self._steps.traces if self._steps else traces,

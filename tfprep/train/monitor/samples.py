@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,6 @@ class MachineState:
     Attributes:
         rss: Resident memory of this process.
         available: Memory that may still be taken.
-        swap_used: Swap in use.
-        swapped_in: Read from swap since the machine started.
-        swapped_out: Written to swap since the machine started.
         gpus: Device to (bytes in use, peak), of what the backend allocated.
         cpus: Processors that this process may use.
         cpu_s: Processor time of this process and its children so far.
@@ -39,9 +37,6 @@ class MachineState:
 
     rss: int
     available: int
-    swap_used: int
-    swapped_in: int
-    swapped_out: int
     gpus: dict[str, tuple[int, int]] = field(default_factory=dict)
     cpus: int = 1
     cpu_s: float = 0.0
@@ -51,13 +46,10 @@ class MachineState:
 
 def look() -> MachineState:
     """Return the state of the machine now; takes some milliseconds."""
-    swap, times = psutil.swap_memory(), CpuTimes.now()
+    times = CpuTimes.now()
     return MachineState(
         rss=psutil.Process().memory_info().rss,
         available=available_memory(),
-        swap_used=swap.used,
-        swapped_in=swap.sin,
-        swapped_out=swap.sout,
         gpus=accelerator_memory(),
         cpus=usable_cpus(),
         cpu_s=times.own,
@@ -75,8 +67,8 @@ class Sample:
         step: Batches trained on so far.
         waits: The waits for input; None where they were not measured (before the first step, under a distribution strategy).
         machine: Memory and processors.
-        stages: Buffers of the pipeline, the consumer's side first; the reader of tfprep's loader last.
-        readers: Counters of a reader outside tf.data, by name.
+        stages: Buffers of a pipeline of tf.data, the consumer's side first.
+        readers: Counters of tfprep's loader, by name.
         between_s: Seconds that the trainer has spent between steps since `fit` began, in callbacks and in Keras's loop; None
             outside of `fit`.
         validation_s: Seconds of validation since `fit` began.
@@ -90,7 +82,7 @@ class Sample:
     waits: Waits | None
     machine: MachineState
     stages: tuple[Stage, ...] = ()
-    readers: dict[str, float] = field(default_factory=dict)
+    readers: Mapping[str, float] = field(default_factory=dict)
     between_s: float | None = None
     validation_s: float = 0.0
     traces: int = 0
@@ -102,18 +94,12 @@ class Sample:
         """The share of the training time that was spent waiting for input, from 0 to 1."""
         return self.waits.share if self.waits else None
 
-    def since(self, before: Sample | None) -> Sample:
-        """Return what has passed since an earlier sample in place of every total; `time` is then the seconds between the two.
-
-        Without an earlier one, totals count from the start of the process; `time` and the counts of `machine` are 0.
-        """
-        of_machine = ("cpu_s", "cpu_wait_s", "cpu_others_s", "swapped_in", "swapped_out")
-        if before is None:
-            nothing: dict[str, Any] = dict.fromkeys(of_machine, 0)
-            return replace(self, time=0.0, machine=replace(self.machine, **nothing))
+    def since(self, before: Sample) -> Sample:
+        """Return what has passed since an earlier sample in place of every total; `time` is then the seconds between the two."""
+        of_machine = ("cpu_s", "cpu_wait_s", "cpu_others_s")
         passed = {name: getattr(self.machine, name) - getattr(before.machine, name) for name in of_machine}
         counted = {
-            name: value - (0.0 if name in GAUGES else before.readers.get(name, 0.0))
+            name: value if name in GAUGES else value - before.readers.get(name, 0.0)
             for name, value in self.readers.items()
         }
         return replace(
@@ -130,12 +116,12 @@ class Sample:
 
     def as_json(self) -> dict[str, Any]:
         """Return what is written to `input.jsonl`."""
-        return {**asdict(replace(self, waits=None)), "waits": self._waits()}
+        return {**asdict(replace(self, waits=None)), "waits": self.waits.as_json() if self.waits else {}}
 
     def as_scalars(self) -> dict[str, float]:
         """Return tag to value, for TensorBoard. Memory is in MB (10⁶ bytes)."""
         tags = {"share": "wait_share", "p50_ms": "wait_ms/p50", "p99_ms": "wait_ms/p99", "images_per_s": "images_per_s"}
-        waits = self._waits()
+        waits = self.waits.as_json() if self.waits else {}
         timed = {f"input/{tag}": waits[name] for name, tag in tags.items() if waits.get(name) is not None}
         memory = {"machine/rss_mb": self.machine.rss / MB, "machine/available_mb": self.machine.available / MB}
         elements = {f"buffers/elements/{stage.name}": float(stage.elements) for stage in self.stages}
@@ -144,31 +130,21 @@ class Sample:
         gpus = {f"gpu/{name}_mb": used / MB for name, (used, _) in self.machine.gpus.items()}
         return {**timed, **memory, **elements, **sizes, **readers, **gpus}
 
-    def _waits(self) -> dict[str, Any]:
-        waits = self.waits
-        if waits is None:
-            return {}
-        names = ("window_s", "batches", "share", "pending_s", "images_per_s")
-        quantiles = {"p50_ms": waits.quantile_ms(50), "p99_ms": waits.quantile_ms(99)}
-        return {**{name: getattr(waits, name) for name in names}, **quantiles}
-
 
 # --- the log
 
-LINES = "input.jsonl"
 _LAYOUT = {
     "share of the step spent waiting for input": "input/wait_share",
     "wait for a batch (ms)": "input/wait_ms/.*",
     "images a second": "input/images_per_s",
     "elements in each buffer": "buffers/elements/.*",
     "MB in each buffer": "buffers/mb/.*",
+    "batches in the loader": "reader/batches_.*",
     "resident memory of this process (MB)": "machine/rss_mb",
     "available memory of the machine (MB)": "machine/available_mb",
-    "swap in and out (MB/s)": "machine/swap_.*",
+    "GPU memory (MB)": "gpu/.*",
 }
 """Titles of charts, with the tags that they show."""
-_READER = {"batches in the reader": "reader/batches_.*"}
-_GPU = {"GPU memory (MB)": "gpu/.*"}
 
 
 class InputLog:
@@ -178,19 +154,19 @@ class InputLog:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = SummaryWriter(str(folder / "input"))
         self._has_layout = False
-        self._lines = (folder / LINES).open("a", encoding="utf-8")
+        self._lines = (folder / "input.jsonl").open("a", encoding="utf-8")
 
-    def sample(self, sample: Sample, before: Sample | None) -> None:
-        """Write a sample; `before` is the sample before it, for rates."""
+    def sample(self, sample: Sample) -> None:
+        """Write a sample, before the first one also the layout of the charts that have data."""
         self._write_line(sample.as_json())
-        spent = sample.since(before)
-        swapped = {"in": spent.machine.swapped_in, "out": spent.machine.swapped_out}
-        swap = {f"machine/swap_{way}_mb_per_s": size / MB / max(spent.time, 1e-9) for way, size in swapped.items()}
+        scalars = sample.as_scalars()
         if not self._has_layout:
             self._has_layout = True
-            more = (_READER if sample.readers else {}) | (_GPU if sample.machine.gpus else {})
-            self._writer.layout("Input pipeline", _LAYOUT | more)
-        self._writer.scalars({**sample.as_scalars(), **swap}, sample.step)
+            absent = {"gpu/"} if not sample.machine.gpus else set()
+            absent |= {"reader/"} if not sample.readers else set()
+            charts = {title: tags for title, tags in _LAYOUT.items() if not tags.startswith(tuple(absent))}
+            self._writer.layout("Input pipeline", charts)
+        self._writer.scalars(scalars, sample.step)
 
     def warning(self, warned: Any) -> None:
         """Write an `InputWarning`."""

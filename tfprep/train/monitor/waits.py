@@ -6,6 +6,7 @@ import threading
 import time
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +45,12 @@ class Waits:
     def quantile_ms(self, percent: float) -> float:
         """Return a percentile of the waits that ended, in milliseconds; the pending wait if none has ended."""
         return 1e3 * float(np.percentile(self.each_s, percent) if self.each_s.size else self.pending_s)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the numbers that are written to `input.jsonl`."""
+        names = ("window_s", "batches", "share", "pending_s", "images_per_s")
+        quantiles = {"p50_ms": self.quantile_ms(50), "p99_ms": self.quantile_ms(99)}
+        return {**{name: getattr(self, name) for name in names}, **quantiles}
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class Watchdog(Listener):
         source = self._steps.source if self._steps else self._source
         try:
             loader = self._steps.loader if self._steps else source if hasattr(source, "report") else None
-            return _where_it_stopped(source, loader or loader_of(source))
+            return _where_it_stopped(source, loader_of(source) if loader is None else loader)
         except Exception:
             _LOG.exception("Watchdog: the counters cannot be read")
             return "the stacks above show where"
@@ -136,13 +136,13 @@ def _print_stacks(*first: threading.Thread) -> None:
 
 def _where_it_stopped(source: Any, loader: Any) -> str:
     """Describe a stall of an iterator over `source`, from the model of tf.data, or from the counters of tfprep's loader."""
-    of_tf_data, counted = () if source is None else stages(source), counters(loader)
+    of_tf_data, counted = stages(source), counters(loader)
     if of_tf_data:
         stopped_at = [f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)]
         lines = [f"stopped in stage {' or '.join(stopped_at)}"]
         for stage in of_tf_data:
             note = ""
-            if "Shuffle" in stage.kind and stage.elements and not stage.produced:
+            if stage.fills:
                 note = "; it fills for the first time: where that is only slow, make it smaller, or timeout_s longer"
             buffered = f"{stage.elements:,} in its buffer ({stage.bytes:,} bytes)"
             lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {buffered}{note}")
