@@ -49,11 +49,12 @@ from tfprep.builder.planning.state import (
     shard_states,
 )
 from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
-from tfprep.builder.schedule import Engine, ShardScheduler, SpaceCheck
+from tfprep.builder.schedule import ShardScheduler, SpaceCheck
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError, StorageError
+from tfprep.pool import Pool
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe, locate
 from tfprep.sources.raw import raw_root
@@ -126,7 +127,7 @@ class Build:
     layout: Layout
     root: Path
     options: BuildOptions
-    engine: Engine
+    engine: Pool
     on_progress: OnProgress | None
     log_event: LogEvent
     new: NewVersion | None

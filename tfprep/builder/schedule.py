@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from tfprep import units
 from tfprep.builder.layout import Layout
@@ -14,7 +14,7 @@ from tfprep.builder.options import BuildProgress, LogEvent, OnProgress, WorkerPr
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
 from tfprep.builder.receipts import ShardTask
-from tfprep.pool import Died, Done, InlinePool, Lost, Output, Pool, Progress, Task
+from tfprep.pool import Died, Done, Lost, Output, Pool, Progress, Task
 from tfprep.storage.local import free_bytes
 
 TASKS_PER_WORKER = 4
@@ -27,10 +27,6 @@ OnBuilt = Callable[[ShardTask, int], None]
 """A function that gets the task of each shard that was written, and the size of its files in bytes."""
 
 
-Engine: TypeAlias = Pool | InlinePool
-"""Runs submitted tasks in other processes, or in this one."""
-
-
 class ShardScheduler:
     """Runs shard tasks.
 
@@ -39,7 +35,7 @@ class ShardScheduler:
     """
 
     def __init__(
-        self, plan: Plan, engine: Engine, log_event: LogEvent, on_progress: OnProgress | None, on_built: OnBuilt,
+        self, plan: Plan, engine: Pool, log_event: LogEvent, on_progress: OnProgress | None, on_built: OnBuilt,
         started: float,
     ) -> None:  # fmt: skip
         self._plan, self._engine, self._log_event, self._started = plan, engine, log_event, started

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary, logged_events, worker_count
 from tfprep.dataset.names import POINTER
 from tfprep.errors import BuildError
-from tfprep.pool import LATER, InlinePool, Pool
+from tfprep.pool import LATER, Pool
 from tfprep.storage.urls import is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.cluster import Ray
     from tfprep.builder.options import OnEvent, OnProgress
     from tfprep.builder.run import Build
-    from tfprep.builder.schedule import Engine
     from tfprep.recipe import Recipe
 
 ENTRY = "tfprep.builder.shards.shard:open_work"
@@ -228,8 +227,6 @@ def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: Buil
             )
 
 
-def _engine(options: BuildOptions) -> Engine:
-    if not (workers := worker_count(options)):
-        return InlinePool(ENTRY, LATER)
+def _engine(options: BuildOptions) -> Pool:
     # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
-    return Pool(ENTRY, LATER, workers, item_timeout_s=options.item_timeout_s)
+    return Pool(ENTRY, LATER, worker_count(options), item_timeout_s=options.item_timeout_s)

@@ -1,6 +1,6 @@
 """A shard task: a pure function of the recipe and a list of samples. It decodes each sample once, and writes a file per variant.
 
-Memory is bounded by one sample and its encoded variants (two when a sample is tried first): records go to disk as they are made.
+Memory is bounded by one sample and its encoded variants: records go to disk as they are made.
 The results of a task appear in this order: the files and their `.idx`, the contents, the receipt. A task that dies leaves nothing
 but temporary files.
 """
@@ -307,19 +307,16 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
 
 
 def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
-    """Build the shard. A sample whose last try ended the process is made first."""
+    """Build the shard."""
     context.maker.seconds.clear()
     variants = range(context.recipe.variants_of(task.split))
     names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
     with shard_files([context.layout.staged / name for name in names], context.run) as files:
-        shard, made = _Shard(context, task, files), dict[int, SampleResult]()
-        if mark.first is not None:
-            mark(mark.first)
-            made[mark.first] = shard.make(mark.first)
+        shard = _Shard(context, task, files)
         with _files_ahead(context, task.samples) as shard.read:
             for position in range(len(task.samples)):
                 mark(position)
-                shard.add(made.pop(position) if position in made else shard.make(position))
+                shard.add(shard.make(position))
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
         for file in files:

@@ -90,7 +90,7 @@ def open_worker(setup: Setup) -> Work:
         unread = [
             UnreadRow(number, f"each process that read it ended: {reason}") for number, reason in mark.lost.items()
         ]
-        for number in sorted(set(range(len(rows))) - mark.lost.keys(), key=lambda number: number != mark.first):
+        for number in sorted(set(range(len(rows))) - mark.lost.keys()):
             mark(number)
             row = rows.take([number])
             row["verify"][:] = 1
