@@ -189,7 +189,7 @@ def test_errors_name_the_field_and_the_stage():
     assert (caught.value.field, caught.value.stage) == ("mask", "geometry")
     with pytest.raises(SampleError, match=r"boxes are \[N, 4\]"):
         warp_sample({"boxes": np.zeros((2, 3))}, KINDS, identity((37, 53)))
-    with pytest.raises(SampleError, match="one a channel"):
+    with pytest.raises(SampleError, match="one per channel"):
         warped(IMAGE, compose((37, 53), Rotate((5, 5))), fill={"x": (1, 2)})
     for fill in (0.5, 256, -1, (0.485, 0.456, 0.406), float("nan")):
         with pytest.raises(SampleError, match=r"fill is .*, which uint8 does not hold; give a whole number"):

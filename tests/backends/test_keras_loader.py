@@ -121,10 +121,10 @@ def test_inputs_by_name_and_sample_weights(data):
 )
 def test_what_the_backend_has_no_arrays_for_is_refused(data, make_dataset):
     with pytest.raises(
-        LoaderError, match=r"'inputs' is text, and Keras on \w+ takes numbers alone; name what the model takes"
+        LoaderError, match=r"'inputs' is text, and Keras on \w+ takes numbers only; name what the model takes"
     ):
         data.keras_loader("train", 8, inputs="caption", targets="label")
-    with pytest.raises(LoaderError, match=r"takes prefetch_to_device with TensorFlow alone, and Keras runs on \w+"):
+    with pytest.raises(LoaderError, match=r"takes prefetch_to_device with TensorFlow only, and Keras runs on \w+"):
         data.keras_loader("train", 8, prefetch_to_device="/GPU:0", **OPTIONS)
 
     def other_sizes(rng, number):

@@ -459,7 +459,7 @@ def test_left_and_right_are_exchanged_in_mirror_images_alone():
     for name, (ops, expected) in cases.items():
         out = variants(sample, kinds, geometry=ops, **options)[0]["points"]
         np.testing.assert_allclose(out, expected, atol=1e-5, err_msg=name)
-    with pytest.raises(SampleError, match="3 rows for each object; 5 points are no multiple of it") as caught:
+    with pytest.raises(SampleError, match="3 rows for each object; 5 points are not a multiple of it") as caught:
         variants({**sample, "points": faces[:5]}, kinds, geometry=[Flip(1)], **options)
     assert (caught.value.stage, caught.value.field) == ("geometry", "points")
     without = variants(sample, kinds, geometry=[Flip(1)])[0]["points"]

@@ -1,9 +1,9 @@
 """Augmentation: geometry ops, which return transforms, and color ops, which change images.
 
 Each is a frozen dataclass of options. Geometry ops are called with (size, generator), color ops with (image, generator);
-policies stand in either list. A user's own function can stand wherever an op can.
+policies go into either list. A user's own function can take the place of any op.
 
-Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
+Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports only those.
 """
 
 from __future__ import annotations

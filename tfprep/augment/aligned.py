@@ -81,7 +81,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Aligned:
-    """The plan of a whole warp: the output's rows and columns, and whether they come from the source's columns and rows."""
+    """The plan of a whole warp: the output's rows and columns, and if they come from the source's columns and rows."""
 
     rows: Axis
     columns: Axis
@@ -99,7 +99,7 @@ class Aligned:
         return unmoved and (self.rows.length, self.columns.length) == size
 
     def mirrors_right(self, border: Border) -> bool:
-        """Tells if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
+        """Return True if padding what is seen equals padding the image: a mirror deeper than the window would show too little."""
         if border != "reflect":
             return True
         return all(max(axis.padding) <= axis.out_to - axis.out_from for axis in (self.rows, self.columns))

@@ -19,7 +19,7 @@ class ToneOp:
     """A color op that is one table for any image."""
 
     def curve(self, generator: np.random.Generator) -> Array:
-        """The table: uint8 [256], or one a channel [256, 3]."""
+        """The table: uint8 [256], or one per channel [256, 3]."""
         raise NotImplementedError
 
     def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
@@ -27,7 +27,7 @@ class ToneOp:
 
 
 def is_tone(op: object) -> TypeGuard[ToneOp]:
-    """Tells if an op has a table, of tfprep's own or a user's: any class with a method `curve`."""
+    """Return True if an op has a table, of tfprep's own or a user's: any class with a method `curve`."""
     return callable(getattr(type(op), "curve", None))
 
 
@@ -61,7 +61,7 @@ def apply_colors(image: ImageArray, steps: Iterable[tuple[ColorOp, np.random.Gen
 
 
 def apply_curve(image: ImageArray, curve: Array) -> ImageArray:
-    """A tone curve uint8 [256], or one a channel [256, 3], applied to uint8 [H, W, 3]."""
+    """A tone curve uint8 [256], or one per channel [256, 3], applied to uint8 [H, W, 3]."""
     return np.asarray(cv2.LUT(image, curve if curve.ndim == 1 else curve[None]), np.uint8)
 
 

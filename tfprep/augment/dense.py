@@ -32,7 +32,7 @@ class Elastic:
     Smoothing leaves offsets of about alpha_px / (6 · sigma_px) in standard deviation: 1.5 pixels with the defaults. Offsets
     are drawn on a grid of one node every `sigma_px` / 4 pixels (at least one pixel) and interpolated linearly in between, which
     is as smooth and far faster. From about alpha_px = 1.5 · sigma_px² on (Simard et al. took 34 and 4) the image may fold over
-    itself in places: what lies there is seen several times, and a point goes to one of these places. alpha_px is at most
+    itself in places: what is there is seen several times, and a point goes to one of these places. alpha_px is at most
     3 · sigma_px².
     """
 
@@ -58,7 +58,7 @@ class Elastic:
         noise = generator.uniform(-1, 1, (*nodes, 2)).astype(np.float32)
         sigma = self.sigma_px / step
         smooth = np.asarray(cv2.GaussianBlur(noise, (0, 0), sigma, borderType=cv2.BORDER_REFLECT))
-        # One number a node stands for step² numbers a pixel: their mean is smaller by the factor step.
+        # A number per node is the mean of step² pixels' numbers: their mean is smaller by the factor step.
         offsets = smooth[margin:-margin, margin:-margin] * np.float32(self.alpha_px / step)
         return bent(offsets, step, size)
 
@@ -191,6 +191,6 @@ class OffsetGrid:
 
 
 def bent(offsets: Array, step: float | tuple[float, float], size: Size) -> Transform:
-    """The transform of an offset grid alone."""
+    """The transform of an offset grid."""
     steps = step if isinstance(step, tuple) else (step, step)
     return Transform(np.eye(3), size, ((np.eye(3), OffsetGrid(offsets, steps)),))

@@ -202,10 +202,10 @@ def _sizes_by_epoch(op: RandomResizedCrop) -> tuple[tuple[int, Size], ...]:
     """The option `sizes`, in order. Raises RecipeError."""
     rule = "RandomResizedCrop.sizes gives pixels by the epoch from which they hold, the first one 0, in place of height and width"
     numbers = isinstance(op.sizes, Mapping) and all(type(epoch) is int and epoch >= 0 for epoch in op.sizes)
-    way_out = "for example sizes={0: 128, 6: (160, 192)}"
-    require(numbers and 0 in op.sizes and not op.height and not op.width, rule, op.sizes, way_out)
+    example = "for example sizes={0: 128, 6: (160, 192)}"
+    require(numbers and 0 in op.sizes and not op.height and not op.width, rule, op.sizes, example)
     sizes = {epoch: size if isinstance(size, tuple) else (size, size) for epoch, size in sorted(op.sizes.items())}
-    require(all(len(size) == 2 for size in sizes.values()), rule, op.sizes, way_out)
+    require(all(len(size) == 2 for size in sizes.values()), rule, op.sizes, example)
     return tuple(sizes.items())
 
 
@@ -331,7 +331,7 @@ class Scale:
 class Shear:
     """Slants the sample: a point at (x, y) from the center moves to (x + tan(a) · y, y + tan(b) · x).
 
-    Angles lie between -80 and 80 degrees, and tan(a) · tan(b) stays below 1, beyond which the image would turn over.
+    Angles are between -80 and 80 degrees, and tan(a) · tan(b) stays below 1, beyond which the image would turn over.
 
     Attributes:
         x_degrees: a is drawn uniformly from ± this number, or from a range (from, to).

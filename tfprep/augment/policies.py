@@ -17,7 +17,7 @@ Both take 14 ops. `Magnitudes` is the table of how strong each is at the highest
 | Solarize         | threshold 0                            | threshold 0               | 255             |
 | AutoContrast, Equalize, Identity | no magnitude           | no magnitude              |                 |
 
-Turns and shears are about the center, shifts by whole pixels. In a recipe both stand among the *geometry* ops: masks, boxes
+Turns and shears are about the center, shifts by whole pixels. In a recipe both are *geometry* ops: masks, boxes
 and points follow. The geometric ops drawn join the chain's one resampling, the color ops drawn come after it, in their
 order, before the recipe's own (`color_ops`).
 """
@@ -182,7 +182,7 @@ OPS = ("Identity", *GEOMETRIC, *TONAL)
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The strength of each op at magnitude 30; `translate_px` stands for `translate` (a share) where it is given."""
+    """The strength of each op at magnitude 30; `translate_px`, where given, replaces `translate` (a share)."""
 
     shear: float = 0.3
     translate: float = 150 / 331

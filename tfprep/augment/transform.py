@@ -36,7 +36,7 @@ class Bend(Protocol):
 class Transform:
     """A 3 × 3 float64 `matrix` from input to output coordinates and the (height, width) `size` of the output.
 
-    `bends` come before it, in order: each a matrix and then the bend that follows it. Chains of matrices alone, the common
+    `bends` come before it, in order: each a matrix and then the bend that follows it. Chains of matrices only, the common
     case, have none and are one matrix.
     """
 
@@ -53,13 +53,13 @@ class Transform:
 
     @property
     def mirrors(self) -> bool:
-        """Tells if the output is a mirror image: what turns to the left in the input turns to the right."""
+        """Return True if the output is a mirror image: what turns to the left in the input turns to the right."""
         matrices = (self.matrix, *(matrix for matrix, _ in self.bends))
         # The Jacobian's determinant is det(M) / depth³, and nothing with a depth of 0 or less is seen.
         return sum(bool(np.linalg.det(matrix) < 0) for matrix in matrices) % 2 == 1
 
     def push(self, xy: Array) -> Array:
-        """Input points float64 [..., 2] to output points. A point that a perspective throws behind the eye becomes NaN."""
+        """Input points float64 [..., 2] to output points; NaN for a point that a perspective moves to the back of the viewer."""
         x, y = xy[..., 0], xy[..., 1]
         for matrix, bend in self.bends:
             x, y = bend.push(*project(matrix, x, y))
@@ -144,7 +144,7 @@ def about_center(linear: Array, size: Size) -> Transform:
 def warp_points(points: Array, transform: Transform) -> Array:
     """float32 [..., 2] or [..., 3] to the same: x, y mapped; with a third column, visibility becomes 0 outside the output.
 
-    Coordinates outside the output are kept as they are mapped; a point that a perspective throws behind the eye is NaN.
+    Coordinates outside the output are kept as they are mapped; a point that a perspective moves to the back of the viewer is NaN.
     """
     shape = np.shape(points)
     table = np.reshape(points, (-1, shape[-1])) if len(shape) == 3 else points
@@ -165,12 +165,12 @@ def exchange_rows(points: Array, flip_indices: Sequence[int]) -> Array:
         return points
     if len(points) % len(flip_indices):
         rule = f"flip_indices has {len(flip_indices)} rows for each object"
-        raise SampleError(f"{rule}; {len(points)} points are no multiple of it", stage="geometry")
+        raise SampleError(f"{rule}; {len(points)} points are not a multiple of it", stage="geometry")
     return points.reshape(-1, len(flip_indices), *points.shape[1:])[:, list(flip_indices)].reshape(points.shape)
 
 
 def inside(xy: Array, transform: Transform) -> Array:
-    """Tells which output points [N, 2] lie on the output's pixels: bool [N]."""
+    """Return True for output points [N, 2] on the output's pixels: bool [N]."""
     height, width = transform.size
     return np.asarray((xy[:, 0] >= 0) & (xy[:, 0] < width) & (xy[:, 1] >= 0) & (xy[:, 1] < height))
 
@@ -179,7 +179,7 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     """float32 [N, 4] to the smallest upright boxes around the mapped ones, cut at the output's edges, and how much of each
     is visible: the cut box's area as a share of the whole one's, float64 [N]; 0 if it has no area in float32.
 
-    A box that lies outside altogether shrinks to no area at the edge, visible 0. A bend curves the sides of a box: it is
+    A box that is wholly outside shrinks to no area at the edge, visible 0. A bend curves the sides of a box: it is
     refitted to points along them, too.
     """
     table = _table(boxes, (4,), "boxes are [N, 4]: x0, y0, x1, y1")
@@ -187,8 +187,8 @@ def warp_boxes(boxes: Array, transform: Transform) -> tuple[Array, Array]:
     corners, share = table[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 1, 2), (np.arange(count) / count)[:, None]
     sides = corners * (1 - share) + np.roll(corners, -1, axis=1) * share
     outline = transform.push(sides.reshape(len(table), 4 * count, 2))
-    behind = np.isnan(outline)
-    low, high = np.where(behind, np.inf, outline).min(1), np.where(behind, -np.inf, outline).max(1)
+    unseen = np.isnan(outline)
+    low, high = np.where(unseen, np.inf, outline).min(1), np.where(unseen, -np.inf, outline).max(1)
     height, width = transform.size
     cut = np.clip(np.concatenate([low, high], 1), 0, [width, height, width, height])
     area, stored = np.prod(cut[:, 2:] - cut[:, :2], axis=1), cut.astype(np.float32)

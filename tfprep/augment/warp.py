@@ -51,9 +51,9 @@ _CV_CHANNELS = 4
 """The most channels that OpenCV fills and averages at once."""
 _MOST_OVERSAMPLING = 16
 _PLAIN_SCALE = 0.95
-"""From this scale on, linear interpolation alone is taken: it loses 5 % of the frequencies, and its aliasing is not visible."""
+"""From this scale on, images are only interpolated linearly: that loses 5 % of the frequencies, and no aliasing is visible."""
 _REDUCTIONS = (8, 4, 2)
-"""libjpeg-turbo scales to any eighth, but has fast code for these alone: 3/8 is slower than 1/2, 7/8 slower than the whole."""
+"""libjpeg-turbo scales to any eighth, but has fast code for these only: 3/8 is slower than 1/2, 7/8 slower than the whole."""
 _ROUNDING_PX = 1e-6
 _MOST_SIDE = 32_000
 """OpenCV warps only into images of less than 32,767 pixels a side."""
@@ -94,7 +94,7 @@ def warp_sample(
     if size is None:
         warp = _Warp(transform, transform.size, border, reduced, None)
     else:
-        # The raster with the fewest pixels: what is snapped to its grid lies on that of the finer ones, or near.
+        # The raster with the fewest pixels: what is snapped to its grid is on that of the finer ones, or near.
         shapes = [np.shape(sample[name])[:2] for name, kind in kinds.items() if kind in RASTER_KINDS and name in sample]
         own = (shape for shape in shapes if shape != _reduced_size(size, reduced))
         height, width = min(own, key=lambda shape: shape[0] * shape[1], default=size)
@@ -130,7 +130,7 @@ def scale_of(transform: Transform) -> float:
 def reduction_for(transform: Transform) -> int:
     """8, 4, 2 or 1: the most that an image may be reduced when it is decoded, so that `transform` enlarges it nowhere.
 
-    It is the argument `reduced` of `tfprep.images.decode_image` and of `warp_sample`, and depends on the transform alone.
+    It is the argument `reduced` of `tfprep.images.decode_image` and of `warp_sample`, and depends on the transform only.
     """
     return (_kept_reduction_for if _is_fixed(transform) else _reduction_for)(transform)
 
@@ -142,7 +142,7 @@ def _reduction_for(transform: Transform) -> int:
 
 
 def _is_fixed(transform: Transform) -> bool:
-    """Tells if a transform never changes, so that what follows from it is kept: variant 0 has one for all images of one size.
+    """Return True if a transform never changes, so that results for it are kept: variant 0 has one for all images of one size.
 
     One with bends is not fixed: how it is drawn takes numbers for every pixel.
     """
@@ -298,10 +298,10 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
         raise SampleError(
             f'{rule}; write fill={{"mask": 255}} into the recipe, by the name of the mask, or border="reflect"'
         )
-    values = _filling(fill, array.dtype) if fill else np.zeros((), array.dtype)  # one value, or one a channel
+    values = _filling(fill, array.dtype) if fill else np.zeros((), array.dtype)  # one value, or one per channel
     if values.ndim and values.shape != array.shape[2:]:
         rule = f"fill has {values.size} values, the array has the shape {array.shape}"
-        raise SampleError(f"{rule}; give one value, or one a channel")
+        raise SampleError(f"{rule}; give one value, or one per channel")
     if not mask:
         return _smooth(array, view, warp.border, values)
     if view.plan is not None:
@@ -378,7 +378,7 @@ def draw(
     if maps is None and not is_affine(transform.matrix):
         corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]])
         if ((corners @ np.linalg.inv(transform.matrix).T)[:, 2] <= 0).any():
-            # Part of the output lies behind the eye of the perspective, where OpenCV would draw the image upside down.
+            # Part of the output is at the back of the viewer, where OpenCV would draw the image upside down.
             maps = source_maps(transform)
     if maps is not None:
         return same_depth(cv2.remap(array, *maps, interpolation, **options), array)

@@ -126,7 +126,7 @@ class Augmentation:
     Attributes:
         views: The views of a sample, usually one.
         seed: The loader's seed.
-        training: Whether ops draw, or take their unaugmented form.
+        training: True if ops draw; otherwise they take their unaugmented form.
         derived: The fields that are derived at load.
         needed: The stored fields that these read and that are not delivered.
         moved: The outputs that each of several views has by itself.

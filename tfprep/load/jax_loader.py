@@ -28,7 +28,7 @@ AHEAD = 2
 
 
 class JaxLoader(Loader):
-    """An iterable of elements whose arrays lie on JAX's devices. Made by `Data.jax_loader`.
+    """An iterable of elements whose arrays are on JAX's devices. Made by `Data.jax_loader`.
 
     The order, the passes, the length and the state are those of `numpy_loader`. With several processes of `jax.distributed`,
     each reads its part of every batch, and with `sharding` an element is the whole batch, of which this process holds its part.
@@ -112,7 +112,7 @@ def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
     """Return an array in the type that JAX stores: without `jax_enable_x64`, numbers of 64 bits have 32.
 
     Raises:
-        LoaderError: An integer has no place in 32 bits. JAX alone would cut it off without a word.
+        LoaderError: An integer does not fit into 32 bits; JAX would cut it off silently.
     """
     import jax
 
@@ -138,10 +138,10 @@ def jax_hosts() -> tuple[int, int] | None:
 
 
 def check_distribution(feature: str, options: LoaderOptions) -> None:
-    """Refuse a `keras.distribution` that does not fit a loader of which each process reads its part.
+    """Refuse a `keras.distribution` that does not fit a loader whose batches the processes divide.
 
     With `auto_shard_dataset=True`, Keras's default, it divides the batches among the processes once more: of two processes,
-    each then trains on half of its half, and nobody sees the other samples. A mesh with fewer parts of a batch than processes
+    each then trains on half of its half, and the other samples are lost. A mesh with fewer parts of a batch than processes
     needs the same part in several processes.
 
     Args:
@@ -152,7 +152,7 @@ def check_distribution(feature: str, options: LoaderOptions) -> None:
         LoaderError: Keras would divide the batches again, or processes share a part of the batch.
     """
     keras = sys.modules.get("keras")
-    if keras is None or keras.backend.backend() != "jax":  # Keras on JAX alone has a distribution
+    if keras is None or keras.backend.backend() != "jax":  # only Keras on JAX has a distribution
         return
     distribution = keras.distribution.distribution()
     processes = int(getattr(distribution, "num_processes", 1))
@@ -173,7 +173,7 @@ def check_distribution(feature: str, options: LoaderOptions) -> None:
 
 
 def check_equal_parts(schedule: BatchSchedule) -> None:
-    """Refuse batches of which processes read parts of different sizes: JAX puts equal parts together to an array.
+    """Refuse batches that processes divide into unequal parts: JAX makes an array of equal parts.
 
     Raises:
         LoaderError: The processes do not divide the batch size, or the last batch of an epoch.

@@ -1,14 +1,16 @@
 """Batches for `fit`, `evaluate` and `predict` of Keras 3 on each of its backends, without TensorFlow on JAX and PyTorch.
 
-Keras reads its input through adapters, and takes one as it is (`keras.src.trainers.data_adapters.get_data_adapter`: "Allow
-passing a custom data adapter"; from Keras 3.8 on, tried on 3.15). A `keras.utils.PyDataset` would be the public way, but `fit`
-shuffles the indices of one, which loses the order and the resume, and its batches are copied twice on the way to TensorFlow.
+Keras reads its input through adapters, and takes a `DataAdapter` of another package as it is. It has no public name for that
+class (`keras.src.trainers.data_adapters`; from Keras 3.8 on, tried on 3.15). The public way, `keras.utils.PyDataset`, is asked
+for batches by number, in an order that `fit` shuffles, and is not told where a pass begins: the loader's order, its resume and
+the batch with which Keras builds a model would be lost. Keras drops `y`, `sample_weight` and `class_weight` beside such an
+adapter and does not tell it, so that they are looked up in the frame of the caller.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.batch import Batch
 from tfprep.load.waits import note_loader
 
 try:
@@ -47,7 +50,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
         options, backend = pipeline.options, keras.backend.backend()
         if options.prefetch_to_device is not None and backend != "tensorflow":
             raise LoaderError(
-                f"keras_loader() takes prefetch_to_device with TensorFlow alone, and Keras runs on {backend}"
+                f"keras_loader() takes prefetch_to_device with TensorFlow only, and Keras runs on {backend}"
             )
         if backend == "jax":
             check_distribution("keras_loader()", options)
@@ -67,17 +70,16 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of one pass; None where it has no end.
+        """Batches of one pass; None for a pass without an end.
 
         Raises:
-            LoaderError: Keras asks in a `fit` or `evaluate` with arguments that it applies to data of its own alone.
+            LoaderError: `fit` or `evaluate` has an argument that Keras drops.
         """
-        # An adapter is not told of them; the only one that knows is the `EpochIterator` that has been given it.
         caller = sys._getframe(1)
-        for name, way_out in _DROPPED.items():
+        for name, instead in _DROPPED.items():
             if caller.f_code.co_name == "__init__" and caller.f_locals.get(name) is not None:
                 raise LoaderError(
-                    f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {way_out}"
+                    f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {instead}"
                 )
         return None if self._epochs is None else len(self)
 
@@ -86,23 +88,18 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
 
     def get_numpy_iterator(self) -> Iterator[Any]:
         """One pass as NumPy arrays."""
-        return _Pass(self)
+        return self._pass(lambda element: element)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         """One pass as NumPy arrays of types that JAX takes over as they are."""
         check_distribution("keras_loader()", self.pipeline.options)
-        return map(
-            partial(keras.tree.map_structure, in_types_of_jax), _Pass(self)
-        )  # not a generator, which would end with Ctrl-C
+        return self._pass(partial(keras.tree.map_structure, in_types_of_jax))
 
     def get_torch_dataloader(self) -> Iterator[Any]:
         """One pass as tensors on Keras's device."""
         from tfprep.load.torch_loader import tensors_of
 
-        def on_device(element: Any) -> Any:
-            return keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(element))
-
-        return map(on_device, _Pass(self))  # not a generator, which would end with Ctrl-C
+        return self._pass(lambda each: keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(each)))
 
     def get_tf_dataset(self) -> Any:
         """The `tf.data.Dataset` of `Data.loader`."""
@@ -110,20 +107,12 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
 
         return make_loader(self.pipeline, self.progress, self._epochs)
 
+    def _pass(self, convert: Callable[[Any], Any]) -> Pass:
+        def element(batch: Batch) -> Any:
+            note_loader(self)
+            return convert(self._element(batch))
 
-class _Pass(Iterator[Any]):
-    """One pass over a loader, which begins when its first batch is requested: Keras drops some passes unread."""
-
-    def __init__(self, loader: KerasLoader) -> None:
-        self._loader = loader
-        self._batches: Iterator[Any] | None = None
-
-    def __next__(self) -> Any:
-        note_loader(self._loader)
-        if self._batches is None:
-            loader = self._loader
-            self._batches = Pass(loader.pipeline, loader.progress, loader._element, loader._epochs, for_framework=True)
-        return next(self._batches)
+        return Pass(self.pipeline, self.progress, element, self._epochs, for_framework=True)
 
 
 _DROPPED = {
@@ -132,7 +121,7 @@ _DROPPED = {
     "class_weight": "draw classes more or less often with weights= or balance= of keras_loader(), or store a weight for each "
     "sample and name it with sample_weight=",
 }
-"""Arguments of `fit` and `evaluate` that Keras passes on to adapters of its own alone, and what to use instead."""
+"""Arguments of `fit` and `evaluate` that Keras drops, and what to use instead."""
 
 
 def _check_elements(pipeline: Pipeline, backend: str) -> None:
@@ -140,7 +129,7 @@ def _check_elements(pipeline: Pipeline, backend: str) -> None:
     for output in pipeline.outputs.outputs:
         if output.dtype == "string":
             raise LoaderError(
-                f"{output.name!r} is text, and Keras on {backend} takes numbers alone; name what the model takes with inputs= "
+                f"{output.name!r} is text, and Keras on {backend} takes numbers only; name what the model takes with inputs= "
                 "and targets="
             )
         if None in output.shape:

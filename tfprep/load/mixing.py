@@ -115,7 +115,7 @@ def plan_mixing(
         classes: The names of classes by field.
         follows: What each stored field follows, of `tfprep.fields.EFFECTS`.
         seed: The loader's seed.
-        training: Whether samples are mixed, or labels one-hot only.
+        training: True if samples are mixed; otherwise labels are one-hot only.
 
     Raises:
         LoaderError: A field cannot be mixed, the images are not of one size, or the number of classes is not known.
@@ -183,7 +183,7 @@ def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: boo
 
 
 def mix_batch(batch: Batch, mixing: Mixing, schedule: BatchSchedule) -> None:
-    """Complete a batch all of whose rows are filled: mixed with their partners.
+    """Encode the labels of a batch whose rows are filled, and mix its samples with their partners.
 
     `schedule` says which batches have the partner of their last row after it (see `BatchSchedule.partners`).
     """

@@ -1,7 +1,7 @@
 """Records at URLs are fetched ahead of their use, in few large requests, as far ahead as the memory allows.
 
 The plan follows the order of the run. It takes the rows of some steps together, in the order "block" those of a whole window,
-and fetches byte ranges that lie close together in one file with one request. A range is kept until the last step that needs it
+and fetches byte ranges that are close together in one file with one request. A range is kept until the last step that needs it
 has been delivered. What is not planned, such as a substitute of a bad record, is a request of its own.
 
 Memory: the ranges that are kept, and twice those on their way, take at most `budget` bytes; beyond it each reading thread may
@@ -29,11 +29,11 @@ from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.threads import Threads
 
 GAP_BYTES = 64 << 10
-"""A gap between two ranges of at most this is fetched along with them: which takes a connection of 100 MB/s less than 1 ms."""
+"""A gap of at most this between two ranges is fetched along with them, which takes a connection of 100 MB/s less than 1 ms."""
 REQUEST_BYTES = 8 << 20
 """The largest request: AWS recommends 8 to 16 MB for ranges of large objects (S3's performance guidelines)."""
 REQUESTS = 64
-"""Requests in flight: at 30 ms they are 2,000 a second."""
+"""Requests in flight: at 30 ms, 2,000 per second."""
 PLAN_ROWS, PLAN_BYTES = 8192, 64 << 20
 """The most rows, and bytes, that are planned together where the order has no windows."""
 MOST_ROWS_AHEAD = 1 << 18
@@ -148,7 +148,7 @@ def plan_ranges(
     """Yield the ranges of consecutive parts of the run, each in the order of first use; none where nothing is to be fetched.
 
     Args:
-        source: Where the records lie.
+        source: Where the records are.
         schedule: The order of the run.
         steps: The steps, without an end.
         most_bytes: The most bytes of records that are planned together.
@@ -187,7 +187,7 @@ def requests_per_sample(
 
 
 def _extend(waiting: list[Any], source: BatchAssembler, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
-    """Add the rows of some more steps; return whether there were any."""
+    """Add the rows of some more steps; return True if there were any."""
     some = min(PLAN_ROWS if waiting else PLAN_ROWS // 4, schedule.size)  # The first ones soon.
     many = math.ceil(some / schedule.batch_size)
     numbers = list(itertools.islice(steps, many))
@@ -215,7 +215,7 @@ def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -
 
 
 def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange]:
-    """Join what lies close together in one file, to ranges of about `REQUEST_BYTES` at most."""
+    """Join bytes that are close together in one file, to ranges of about `REQUEST_BYTES` at most."""
     row, file, frame, start, stop = source.reader.byte_ranges(rows)
     if not len(row):
         return []

@@ -25,7 +25,7 @@ from tfprep.load.reader.worker_pool import WorkerPool
 from tfprep.storage.local import FileIdentity
 
 LISTED = 1_000
-"""Bad records are counted without end, and named up to this number."""
+"""All bad records are counted, and up to this number are named."""
 ATTEMPTS = 100
 
 
@@ -83,7 +83,7 @@ class BatchAssembler:
         damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`identities`: those of the files. `cold`: the page cache cannot hold all files, so the system is told in every epoch
-        what comes next. `paths`: where the table's files lie now, if some are copies on a local disk; `damaged`: see
+        what comes next. `paths`: where the table's files are now, if some are copies on a local disk; `damaged`: see
         `Files`."""
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         paths = plan.files if paths is None else paths
@@ -98,7 +98,7 @@ class BatchAssembler:
 
     @property
     def all_cached(self) -> bool:
-        """Return whether rows are copies of the cache's: nothing will be read any more, or done to them."""
+        """Return True if all rows are copied from the cache as they are."""
         cache = self._cache  # `close` may take it away at any time
         return cache is not None and cache.full and self._plan.mixing is None
 
@@ -108,7 +108,7 @@ class BatchAssembler:
         return self.reader.files.fetched
 
     def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
-        """Return which of these records, in these files, lie at a URL and in no cache."""
+        """Return which of these records, in these files, are at a URL and not in the cache."""
         if not self.reader.fields:  # the index has it all
             return np.zeros(len(records), bool)
         remote: npt.NDArray[np.bool_] = self.reader.files.remote[files]
@@ -177,7 +177,7 @@ class BatchAssembler:
         return error
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
-        """Return where all records of these batches lie. Many batches at once cost hardly more than one."""
+        """Return where all records of these batches are. Many batches at once cost hardly more than one."""
         sizes = [len(indices.row) for indices in batches]
         whole = BatchIndices(*(np.concatenate(column) for column in zip(*batches, strict=True)))
         located = self.located(whole, np.concatenate([np.arange(size) for size in sizes]))
@@ -185,7 +185,7 @@ class BatchAssembler:
         return [located.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def located(self, indices: BatchIndices, numbers: Numbers) -> Rows:
-        """Return where the records of these rows of a batch lie; `numbers` are those of the rows."""
+        """Return where the records of these rows of a batch are; `numbers` are those of the rows."""
         records = self._table.record(indices.row, indices.variant)
         verify = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
         columns = {
@@ -224,7 +224,7 @@ class BatchAssembler:
                 self._cache.give_back(int(rows["record"][number]), int(rows["slot"][number]))
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> list[Rows]:
-        """Take over rows that were filled, but for the `unread` ones; what is to be read instead of those."""
+        """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
         state.records += len(rows) - len(unread)
         failed = [failure.number for failure in unread]
         cache = self._cache
@@ -245,7 +245,7 @@ class BatchAssembler:
         return replacements
 
     def finish(self, batch: Batch) -> None:
-        """Complete a batch all of whose rows are filled: close the gaps of those that were lost, and mix samples."""
+        """Complete a batch whose rows are filled: drop lost rows, and mix samples."""
         if batch.lost:
             batch.drop_lost()
         if self._plan.mixing is not None:
@@ -270,11 +270,11 @@ class BatchAssembler:
     # --- rows that cannot be read ---------------------------------------------------------------------------------------
 
     def _replacement(self, batch: Batch, row: int, record: int, reason: str) -> Rows | None:
-        """Another sample for a row whose record cannot be read; None where by the policy the row is lost.
+        """Return another sample for a row whose record cannot be read; None if the policy drops the row.
 
         Raises:
             RecordError: By the policy, bad records are errors.
-            LoaderError: `ATTEMPTS` others in a row cannot be read either.
+            LoaderError: `ATTEMPTS` other samples, one after another, cannot be read either.
         """
         bad, sample = self._bad, int(batch.indices.row[row])
         table, key = self._table, self._table.key(sample)
@@ -304,5 +304,5 @@ class BatchAssembler:
 
 
 def _spans(parts: Sequence[FieldPart]) -> list[str]:
-    """Return the names of the columns that say where the bytes of fields lie."""
+    """Return the names of the columns that say where the bytes of fields are."""
     return [f"{name}_{what}" for name in field_names(parts) for what in ("offset", "size")]

@@ -26,7 +26,7 @@ class Augmenter:
     """Fills rows from the bytes of their fields. Called by many threads at once, each with a state of its own."""
 
     def __init__(self, parts: Sequence[FieldPart], placed: Sequence[FieldPart], augmentation: Augmentation) -> None:
-        """`parts` are the fields that are read, `placed` those that fill outputs: of them, and of what is derived."""
+        """`parts` are the fields that are read, `placed` the read and the derived ones that fill outputs."""
         self._augmentation = augmentation
         self._fields = {part.name: part for part in parts}
         self._placed = [part for part in placed if part.name in self._fields or part.name in augmentation.derived]
@@ -117,7 +117,7 @@ class Augmenter:
 
 
 def _cast(value: Array, part: FieldPart) -> Array:
-    """The value in another dtype; SampleError where it does not hold it."""
+    """Return the value in the dtype of its output; SampleError if that does not hold it."""
     stored = Raw(part.spec.dtype)
     try:
         return stored.decode(stored.encode(value)[""], stored.spec(part.spec.kind, value))

@@ -46,7 +46,7 @@ class Batch:
         self.indices = BatchIndices(*(column[:rows] for column in self.indices))
 
     def drop_lost(self) -> None:
-        """Move the rows behind lost ones up; arrays become as much shorter."""
+        """Drop lost rows and shrink the arrays."""
         kept = np.setdiff1d(np.arange(self.rows), self.lost)
         for name, value in self.values.items():
             if isinstance(value, list):
@@ -76,7 +76,7 @@ class DecodedCache:
     def __init__(
         self, outputs: Sequence[Output], records: int, budget: int, shared: SharedMemory | None = None
     ) -> None:
-        """`shared`: where the rows lie if worker processes are to read and write them."""
+        """`shared`: the memory of the rows, if worker processes read and write them."""
         self.record_bytes = _record_bytes(outputs)
         self.capacity = cached_records(outputs, records, budget)
         self._slots = np.full(records, FREE, np.int64)  # by record
@@ -90,7 +90,7 @@ class DecodedCache:
         """The number of records that it holds by now."""
 
     def free(self, shared: SharedMemory) -> None:
-        """Give the memory that is shared with worker processes back; nobody uses the cache any more."""
+        """Give back the memory that is shared with worker processes. The cache is not used after this."""
         for rows in self.rows.values():
             if rows.dtype != object and rows.size:
                 shared.free(shared.offset(rows), rows.nbytes)
@@ -106,11 +106,11 @@ class DecodedCache:
 
     @property
     def full(self) -> bool:
-        """Return whether every record is held: nothing will be read or decoded any more."""
+        """Return True if every record is held, so that nothing is read or decoded any more."""
         return self.records == len(self._slots) and not self._returned
 
     def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The slot of each record, -1 for none, and whether its row is there; a row that is not is to be written there."""
+        """Return the slot of each record, -1 for none, and True where the row is in it; others are to be written there."""
         slots = self._slots[records]
         cached = slots >= 0
         if not cached.all() and (self.records < self.capacity or self._returned):
@@ -144,5 +144,5 @@ def _record_bytes(outputs: Sequence[Output]) -> int:
 
 
 def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:
-    """Of so many records, how many a `DecodedCache` of these outputs holds within the budget, in bytes."""
+    """Return how many of `records` a `DecodedCache` of these outputs holds within the budget in bytes."""
     return min(records, budget // max(_record_bytes(outputs), 1))

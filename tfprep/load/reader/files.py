@@ -88,7 +88,7 @@ class Fetched:
         return self.request(file, start, stop)
 
     def fetch(self, part: ByteRange) -> bool:
-        """Fetch a range, unless another thread has begun to; return whether this thread did."""
+        """Fetch a range, unless another thread has begun to; return True if this thread did."""
         if not part.claim.acquire(blocking=False):
             return False
         try:
@@ -193,7 +193,7 @@ class Files:
         return file
 
     def read(self, number: int, frame: int, start: int, target: Array) -> Array:
-        """The bytes of a record from `start` on, as many as `target` has: read into it, or fetched from their store.
+        """Return the bytes of a record from `start` that fill `target`: read into it, or fetched from their store.
 
         Args:
             number: The number of the file.
@@ -231,11 +231,11 @@ class Files:
             os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
 
     def arrived(self, number: int) -> None:
-        """Read this file from where it lies now: on a local disk."""
+        """Read this file from where it is now: on a local disk."""
         self.remote[number] = is_remote(self.paths[number])
 
     def recover(self, number: int) -> bool:
-        """Give up the local copy of a file with a damaged record; return whether the record is worth another reading."""
+        """Give up the local copy of a file with a damaged record; return True if the record is worth reading again."""
         if self._damaged is None:
             return False
         with self._lock:
@@ -246,7 +246,7 @@ class Files:
         return True
 
     def close(self) -> None:
-        """Close all files as soon as nobody reads from them."""
+        """Close all files as soon as no thread reads from them."""
         with self._lock:
             self._open.clear()
 

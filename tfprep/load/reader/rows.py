@@ -87,7 +87,7 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The files, what is read of them, and what happens to each sample on the way in.
+    """The files, the fields that are read, and the stages of each sample.
 
     `identities`: see `Files`. `placed`: with an `augmentation`, the parts that fill outputs. `announce`: the page cache cannot
     hold all files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
@@ -219,7 +219,7 @@ class RowReader:
     def _read(
         self, values: Mapping[str, Any], place: Place, cells: Sequence[int], state: ThreadState, verify: bool
     ) -> Mapping[str, Array]:
-        """The bytes of each field of a record, valid until the next call, but for raw fields, which are read into their rows."""
+        """Return the bytes of each field, valid until the next call; raw fields are read into their rows instead."""
         number, offset, size, crc = cells[place.file : place.file + 4]
         is_changed = number in self.files.changed
         if verify or place.whole or is_changed:

@@ -45,7 +45,7 @@ class TableSplit:
 
 
 Columns = dict[str, Array]
-"""By name one value a record: `offset`, `size` and `payload_crc` of its frame, `FIELD_offset` and `FIELD_size`, `label`."""
+"""By name one value per record: `offset`, `size` and `payload_crc` of its frame, `FIELD_offset` and `FIELD_size`, `label`."""
 
 
 class RecordTable:
@@ -86,7 +86,7 @@ class RecordTable:
             return self._locations
 
     def locate(self, records: Numbers, names: Sequence[str]) -> Columns:
-        """Return where records lie.
+        """Return where records are.
 
         Args:
             records: Numbers of records: int64 [N].
@@ -129,7 +129,7 @@ class RecordTable:
         return records
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """A column of the index, one value a row (variant 0's)."""
+        """A column of the index, one value per row (variant 0's)."""
         if name not in self._columns:
             self._columns[name] = pa.chunked_array(
                 [chunk for part in self.parts for chunk in _column(part, name).chunks] or [[]]

@@ -24,7 +24,7 @@ from tfprep.pool import Mark, Work, sendable_error
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a worker process needs beside the jobs.
+    """What a worker process needs besides the jobs.
 
     `memory` is a file descriptor; `outputs` are the arrays that it fills, `sent` the outputs whose values it sends back: text,
     and fields of N rows; `cache` has the offset, shape and dtype of each array of the decoded cache by output; `threads` of its
@@ -40,7 +40,7 @@ class Setup:
 
 
 def job_message(batch_rows: int, offsets: Sequence[int], rows: Rows) -> bytes:
-    """A job: the rows to be filled, of a batch of so many, whose arrays lie at these offsets in the shared memory.
+    """Return a job: rows to fill, of a batch of `batch_rows`, whose arrays are at these offsets in the shared memory.
 
     The bytes of its numbers take a tenth of the time of a pickle.
     """

@@ -1,4 +1,4 @@
-"""A plain `tf.data` pipeline over the shards of a split, of public TensorFlow ops alone.
+"""A plain `tf.data` pipeline over the shards of a split, of public TensorFlow ops only.
 
 shards -> interleaved records -> shuffle buffer -> parse and decode -> batch -> prefetch
 
@@ -83,7 +83,7 @@ def _records(
     places: Sequence[Dataset], split: str, used: tuple[int, ...], options: LoaderOptions, *, each_once: bool
 ) -> tf.data.Dataset:
     """The records of the shards, a tuple with that of each place: of `used` variants all, or with `each_once` in each iteration
-    one of each shard, drawn anew."""
+    one of each shard, drawn in each iteration."""
     info = places[0].split(split)
     paths = tf.constant(
         [
