@@ -16,7 +16,6 @@ from tfprep.load.options import OnBad
 from tfprep.load.order.schedule import BatchIndices, Numbers
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
-from tfprep.load.reader.cached import with_stages
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, field_names
@@ -89,8 +88,7 @@ class BatchAssembler:
         paths = plan.files if paths is None else paths
         own, *added = plan.parts_in.values()
         self.reading = Reading(paths, identities, own, plan.placed, plan.augmentation, cold, added)
-        self.reader = RowReader(self.reading, damaged)
-        self._stages = with_stages(self.reader, self.cached_arrays)
+        self.reader = RowReader(self.reading, self.cached_arrays, damaged)
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]
@@ -124,8 +122,7 @@ class BatchAssembler:
     def close(self) -> None:
         """Close the files and let go of the cache."""
         self.reader.files.close()
-        self._cache = None
-        self._stages = with_stages(self.reader, None)
+        self._cache = self.reader.cache = None
 
     def fill(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill the rows [start, stop) in this thread."""
@@ -137,7 +134,7 @@ class BatchAssembler:
         while waiting:
             rows = waiting.pop()
             try:
-                unread = self._stages.fill(batch.values, rows, state)
+                unread = self.reader.fill(batch.values, rows, state)
             except BaseException as error:
                 raise self._failure(rows, error) from error
             waiting += self._completed(batch, rows, unread, state)

@@ -7,9 +7,9 @@ fills rows, in a reading thread or a worker process, and returns those that cann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,13 +73,6 @@ class UnreadRow(NamedTuple):
     reason: str
 
 
-class Stage(Protocol):
-    """Reading, and each stage around it (see `tfprep.load.reader.cached`)."""
-
-    def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
-        """Fill the rows of the arrays in `values`; return those that cannot be read."""
-
-
 def field_names(parts: Sequence[FieldPart]) -> list[str]:
     """The fields of the parts, once each, in the order of an Example's bytes."""
     return sorted({part.field for part in parts}, key=lambda name: name.encode())
@@ -135,8 +128,14 @@ class Place:
 class RowReader:
     """Fills rows. Called by many threads at once, each with a state of its own."""
 
-    def __init__(self, reading: Reading, damaged: Callable[[int], None] | None = None) -> None:
-        """`damaged`: see `Files`."""
+    def __init__(
+        self,
+        reading: Reading,
+        cache: Mapping[str, Array] | None = None,
+        damaged: Callable[[int], None] | None = None,
+    ) -> None:
+        """`cache`: the rows of the decoded cache by output, but for text; None without one. `damaged`: see `Files`."""
+        self.cache = cache
         self.files, self._announce = Files(reading.paths, reading.identities, damaged=damaged), reading.announce
         self._places: list[Place] = []
         first = len(COLUMNS)
@@ -168,7 +167,27 @@ class RowReader:
         return ByteSpans(*(column[remote] for column in joined))
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
-        """Fill the rows of the arrays in `values`; return those that cannot be read."""
+        """Fill the rows of the arrays in `values`; return those that cannot be read.
+
+        Rows that the cache holds are copied; others that have a slot are copied into it.
+        """
+        cache = self.cache
+        if cache is None:
+            return self._read_rows(values, rows, state)
+        state.enter("read")
+        cached = rows["cached"] != 0
+        _copy_rows(cache, cache, values, rows["slot"][cached], rows["row"][cached])
+        others = np.flatnonzero(~cached)
+        if not len(others):
+            return []
+        part = rows.take(others)
+        unread = self._read_rows(values, part, state)
+        kept = part["slot"] >= 0
+        kept[[failure.number for failure in unread]] = False
+        _copy_rows(cache, values, cache, part["row"][kept], part["slot"][kept])
+        return [UnreadRow(int(others[failure.number]), failure.reason) for failure in unread]
+
+    def _read_rows(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         table, unread = rows.table.T.tolist(), []
         if self._announce or (len(table) > 1 and any(cells[VERIFY] for cells in table)):
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
@@ -249,3 +268,17 @@ class RowReader:
             name: self.files.read(number, offset, start, state.array((length,), "uint8", f"bytes of {name}"))
             for name, start, length in spans
         }
+
+
+def _copy_rows(names: Iterable[str], source: Any, target: Any, rows_from: Numbers, rows_to: Numbers) -> None:
+    """Copy rows of these arrays to rows of others."""
+    if not len(rows_to):
+        return
+    first, stop = int(rows_to[0]), int(rows_to[0]) + len(rows_to)
+    together = bool((rows_to == np.arange(first, stop)).all())
+    for name in names:
+        if together:
+            np.take(source[name], rows_from, axis=0, out=target[name][first:stop], mode="clip")
+            continue
+        for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
+            target[name][row_to] = source[name][row_from]

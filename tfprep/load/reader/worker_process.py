@@ -15,7 +15,6 @@ import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output, fixed_shape
-from tfprep.load.reader.cached import with_stages
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.slots import MappedMemory
@@ -72,8 +71,7 @@ def open_worker(setup: Setup) -> Work:
         require_bfloat16()
     memory = MappedMemory(setup.memory)
     cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
-    reader = RowReader(setup.reading)
-    stages = with_stages(reader, cache)
+    reader = RowReader(setup.reading, cache)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     first, columns = 1 + len(setup.outputs), len(reader.columns)
@@ -86,7 +84,7 @@ def open_worker(setup: Setup) -> Work:
         was cut short is an error.
         """
         if not mark.careful:
-            return stages.fill(values, rows, state)
+            return reader.fill(values, rows, state)
         unread = [
             UnreadRow(number, f"each process that read it ended: {reason}") for number, reason in mark.lost.items()
         ]
@@ -94,7 +92,7 @@ def open_worker(setup: Setup) -> Work:
             mark(number)
             row = rows.take([number])
             row["verify"][:] = 1
-            unread += [UnreadRow(number, bad.reason) for bad in stages.fill(values, row, state)]
+            unread += [UnreadRow(number, bad.reason) for bad in reader.fill(values, row, state)]
         return sorted(unread)
 
     def work(job: bytes, mark: Mark) -> bytes | Outcome:
