@@ -110,19 +110,17 @@ def test_the_state_of_an_iterator_of_a_batch_sampler(data):
     unread, iterator = iter(batches), iter(batches)
     expected = [next(iterator) for _ in range(3)][2]
     assert batches.state_dict() == iterator.state_dict() == data.numpy_loader("train", 8, seed=4).state_dict(step=3)
-    assert unread.state_dict()["step"] == 6
+    assert unread.state_dict()["step"] == 0  # of the same epoch, which has been looked at
     assert next(iter(data.batch_sampler("train", 8, seed=4, start_step=2))) == expected
     with pytest.raises(LoaderError, match="steps end at"):
         batches.load_state_dict({**batches.state_dict(), "step": 1 << 60})
 
 
-def test_a_pickled_batch_sampler_continues_where_it_stood(data):
-    batches = data.batch_sampler("train", 8, seed=4)
-    iterator = iter(batches)
-    next(iterator)
-    again = pickle.loads(pickle.dumps(batches))
-    assert list(again) == list(iterator)
-    assert list(again) == list(batches)
+def test_a_pickled_batch_sampler_begins_with_its_first_step(data):
+    batches = data.batch_sampler("train", 8, seed=4, start_step=2)
+    expected = list(batches)
+    assert list(pickle.loads(pickle.dumps(batches))) == expected
+    assert len(expected) == 4
 
 
 def test_a_restored_iterator_that_is_dropped_gives_its_epoch_back(data):

@@ -21,6 +21,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
@@ -38,53 +39,92 @@ class Progress:
         length: The steps of an epoch.
         next_step: The first step of the next pass.
         position: The step of the batch that comes next in the pass that began last.
-        requested_ahead: Whether tf.data reads that pass, which takes batches in advance.
+        requested_ahead: True if tf.data reads that pass, which takes batches in advance.
+        spare: What fills the batches of the next pass already.
     """
 
     def __init__(self, schedule: BatchSchedule, start: int) -> None:
         self.length, self._repeats = schedule.steps_per_epoch, schedule.epochs is not None
         self.next_step = self.position = start
         self.requested_ahead = False
-        self.lock = threading.Lock()
         self.spare: Prefetcher | None = None
-        """What fills the batches of the next pass already."""
+        self._lock = threading.Lock()
         self._latest = 0  # the number of the pass that began last; no pass: nobody refers in a circle
         self._begun = self._moves = 0
 
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
-        with self.lock:
+        with self._lock:
             self.next_step = self.position = step % self.length if self._repeats else step
             self.requested_ahead = False
             self._latest, self._moves = 0, self._moves + 1
 
-    def begin(self, passing: Pass) -> int:
+    def begin(self, steps: PassSteps) -> int:
         """The first step of a pass that begins now."""
-        with self.lock:
+        with self._lock:
             first = self.position = self.next_step
-            self.requested_ahead = passing.for_framework
-            self._begun = self._latest = passing.number = self._begun + 1
-            passing.moves = self._moves
+            self.requested_ahead = steps.for_framework
+            self._begun = self._latest = steps.number = self._begun + 1
+            steps.moves = self._moves
             if self._repeats:  # training=False: all passes but the first one are whole
                 self.next_step = 0
             return first
 
-    def delivered(self, passing: Pass, step: int) -> None:
+    def delivered(self, steps: PassSteps, step: int) -> None:
         """Note that a pass delivered the batch of this step."""
-        with self.lock:
-            if self._latest == passing.number:
+        with self._lock:
+            if self._latest == steps.number:
                 self.position = step + 1
-            if passing.moves == self._moves and not self._repeats:
-                end = passing.end_of_epoch(step)
-                if step - passing.first >= LOOK or step + 1 == end:
+            if steps.moves == self._moves and not self._repeats:
+                end = steps.end_of_epoch(step)
+                if step - steps.first >= steps.look or step + 1 == end:
                     self.next_step = max(self.next_step, end)
 
 
-class Pass(Iterator[Any]):
-    """The batches of one pass. It begins with its first batch. Threads may share it.
+class PassSteps:
+    """The steps of one pass. It begins with its first step."""
+
+    def __init__(self, progress: Progress, epochs: int | None = 1, *, for_framework: bool = False) -> None:
+        """A pass over `epochs` epochs, None for no end.
+
+        `for_framework`: a framework reads it, which takes batches in advance and was promised a number of batches, so that the
+        first epoch is as long as any other, wherever it begins.
+        """
+        self._progress, self._epochs, self.for_framework = progress, epochs, for_framework
+        self.look: float = LOOK
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again with the step that comes next in the run."""
+        self.first = self.moves = self.number = -1
+        self._step = self._first_end = 0
+        self._stop: int | None = None
+
+    @property
+    def step(self) -> int:
+        """The step that comes next."""
+        return self._progress.next_step if self.first < 0 else self._step
+
+    def _has_step(self) -> bool:
+        """Return True if there is a next step."""
+        if self.first < 0:
+            first, length = self._progress.begin(self), self._progress.length
+            self._first_end = first + length if self.for_framework else first - first % length + length
+            self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length
+            self._step, self.first = first, first
+        return self._stop is None or self._step < self._stop
+
+    def end_of_epoch(self, step: int) -> int:
+        """The first step after the epoch of this pass in which a step is."""
+        length = self._progress.length
+        return self._first_end + max(0, (step - self._first_end) // length + 1) * length
+
+
+class Pass(PassSteps, Iterator[Any]):
+    """The batches of one pass. Threads may share it.
 
     After an error every further call raises the same error: an end of the data would hide that batches are missing. After Ctrl-C
-    the next call returns the batch that was waited for. It is no generator, which would end with Ctrl-C.
+    the next call returns the batch that was waited for. It is not a generator, which would end with Ctrl-C.
     """
 
     def __init__(
@@ -96,16 +136,9 @@ class Pass(Iterator[Any]):
         *,
         for_framework: bool = False,
     ) -> None:
-        """A pass over `epochs` epochs, None for no end.
-
-        `for_framework`: a framework reads it, which takes batches in advance and was promised a number of batches, so that the
-        first epoch is as long as any other, wherever it begins.
-        """
-        self._pipeline, self._progress, self._convert = pipeline, progress, convert
-        self._epochs, self.for_framework = epochs, for_framework
-        self.first = self.moves = self.number = -1
-        self._step, self._first_end = 0, 0
-        self._stop: int | None = None
+        """See `PassSteps`."""
+        super().__init__(progress, epochs, for_framework=for_framework)
+        self._pipeline, self._convert = pipeline, convert
         self._prefetcher: Prefetcher | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
@@ -120,14 +153,11 @@ class Pass(Iterator[Any]):
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self.first < 0:
-                self._begin(self._progress.begin(self))
-            step = self._step
-            if self._stop is not None and step >= self._stop:
+            if not self._has_step():
                 self._keep_for_next_pass()
                 raise StopIteration
+            step, prefetcher = self._step, self._prefetcher
             try:
-                prefetcher = self._prefetcher
                 if prefetcher is None or prefetcher.step != step or prefetcher.interrupted:
                     self.close()  # Ctrl-C came while it was started, or after it delivered the batch
                     prefetcher = self._prefetcher = self._opened(step)
@@ -139,11 +169,6 @@ class Pass(Iterator[Any]):
             self._step = step + 1
             return step, element
 
-    def end_of_epoch(self, step: int) -> int:
-        """The first step after the epoch of this pass in which a step is."""
-        length = self._progress.length
-        return self._first_end + max(0, (step - self._first_end) // length + 1) * length
-
     def close(self) -> None:
         """Fill no more batches in advance; those that were delivered stay as they are."""
         prefetcher, self._prefetcher = self._prefetcher, None
@@ -153,12 +178,6 @@ class Pass(Iterator[Any]):
     def __del__(self) -> None:
         if getattr(self, "_prefetcher", None) is not None:
             self._prefetcher.cancel()  # type: ignore[union-attr] # the line above
-
-    def _begin(self, first: int) -> None:
-        length = self._progress.length
-        self._first_end = first + length if self.for_framework else first - first % length + length
-        self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length
-        self._step, self.first = first, first
 
     def _opened(self, step: int) -> Prefetcher:
         spare, self._progress.spare = self._progress.spare, None
@@ -175,16 +194,72 @@ class Pass(Iterator[Any]):
             self._progress.spare = prefetcher
 
 
-class Loader:
+class Run:
+    """A run over the steps of a plan: where its next pass begins, and its state.
+
+    Attributes:
+        progress: Where the next pass begins; `repeat()` shares it.
+    """
+
+    progress: Progress
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """What is delivered, in which order."""
+        raise NotImplementedError
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold one epoch."""
+        return self.progress.length
+
+    @property
+    def next_step(self) -> int:
+        """The step with which the next pass begins."""
+        return self.progress.next_step
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch of the run, from 0, and later passes the epochs that follow.
+
+        Raises:
+            LoaderError: It is not a whole number from 0, or this is for evaluation, which has no epochs.
+        """
+        self.progress.move_to(self.plan.schedule.first_step(epoch))
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state of the run before a step, to be saved with the weights of that moment.
+
+        Args:
+            step: The number of steps since the beginning of the run; None for the batches that were delivered.
+
+        Returns:
+            {"step": ..., "identity": ...}, a JSON object of some kilobytes. The identity says what decides the batches.
+
+        Raises:
+            LoaderError: `step` is not a whole number from 0.
+        """
+        return state_at(self.plan, self.progress.position if step is None else step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass continue where this state was taken. Its first epoch ends where the interrupted one would have ended.
+
+        Args:
+            state: What `state_dict` returned under the same options.
+
+        Raises:
+            LoaderError: The state belongs to another run: other files, options or rules.
+        """
+        self.progress.move_to(start_step(self.plan, state))
+
+
+class Loader(Run):
     """The methods that every loader has.
 
     Attributes:
         pipeline: The samples, the options and what reads them.
-        progress: Where the next pass begins; `repeat()` shares it.
     """
 
     pipeline: Pipeline
-    progress: Progress
     _epochs: int | None = 1
     """The epochs of one pass in training; None for a pass without an end."""
 
@@ -199,6 +274,11 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.progress = Progress(self.pipeline.schedule, self.pipeline.start_step)
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """What is delivered, in which order."""
+        return self.pipeline.plan
 
     def _element(self, batch: Batch) -> Any:
         """The element that iteration delivers for a batch."""
@@ -262,19 +342,9 @@ class Loader:
     # --- epochs ---------------------------------------------------------------------------------------------------------
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches that hold one epoch."""
-        return self.progress.length
-
-    @property
     def passes_are_epochs(self) -> bool:
         """True if each pass is one epoch."""
         return self._epochs == 1
-
-    @property
-    def next_step(self) -> int:
-        """The step with which the next pass begins."""
-        return self.progress.next_step
 
     def repeat(self, count: int | None = None) -> Self:
         """The epochs one after another in one pass: `count` of them, or without an end.
@@ -297,14 +367,6 @@ class Loader:
             )
         return None if count in (None, -1) else int(count)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be this epoch of the run, from 0, and later passes the epochs that follow.
-
-        Raises:
-            LoaderError: It is not a whole number from 0, or this loader is for evaluation, which has no epochs.
-        """
-        self.progress.move_to(self.pipeline.schedule.first_step(epoch))
-
     def epochs(self, count: int) -> Epochs:
         """The elements of the first `count` epochs as a sequence, for libraries that take batches by number, such as Grain.
 
@@ -317,33 +379,6 @@ class Loader:
         if epochs is None:
             raise LoaderError(f"epochs() takes a number of epochs from 1, not {count!r}")
         return Epochs(self, epochs)
-
-    # --- the state ------------------------------------------------------------------------------------------------------
-
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state of the run before a step, to be saved with the weights of that moment.
-
-        Args:
-            step: The number of steps since the beginning of the run; None for the batches that this loader has delivered.
-
-        Returns:
-            {"step": ..., "identity": ...}, a JSON object of some kilobytes. The identity says what decides the batches.
-
-        Raises:
-            LoaderError: `step` is not a whole number from 0.
-        """
-        return state_at(self.pipeline.plan, self.progress.position if step is None else step)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next pass continue where this state was taken. Its first epoch ends where the interrupted one would have ended.
-
-        Args:
-            state: What `state_dict` of a loader with the same options returned.
-
-        Raises:
-            LoaderError: The state belongs to another run: other files, options or rules.
-        """
-        self.progress.move_to(start_step(self.pipeline.plan, state))
 
     # --- counters -------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ and so on, as the records are on disk.
 
 from __future__ import annotations
 
+import math
 import operator
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +20,14 @@ from tfprep.augment.chain import Custom
 from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
 from tfprep.load.augmentation import Unaugmented, check_stages
-from tfprep.load.loader import with_text
+from tfprep.load.loader import LOOK, PassSteps, Progress, Run, with_text
 from tfprep.load.options import LoaderOptions, OnBad, Verify
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.plan import plan_loader
+from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.slots import BatchSlots
-from tfprep.load.state import fingerprint, first_step, start_step, state_at
+from tfprep.load.state import fingerprint, first_step
 
 SINGLE_KEPT = 128
 """Samples read one by one whose memory is kept for the next ones once it is let go: two batches, one in use while the other
@@ -162,132 +163,89 @@ AHEAD = 4096
 """Numbers that are drawn at a time: a few thousand cost hardly more than a few."""
 
 
-class BatchSampler:
-    """Lists of numbers of samples, one a batch, in the exact order of a loader. Made by `Data.batch_sampler`.
+class BatchSampler(Run):
+    """Lists of numbers of samples, one per batch, in the exact order of a loader. Made by `Data.batch_sampler`.
 
         photos, batches = data.random_access("train", variant="all"), data.batch_sampler("train", 32, seed=0)
         for batch in DataLoader(photos, batch_sampler=batches, num_workers=8):
             ...
 
-    In training each iterator that is read is the next epoch. The process that trains draws the order, so that it is the same for
-    any number of workers. The numbers count within the same split, fold or mix: take `random_access` from that, too.
+    Passes use epochs as those of the loaders do. The process that trains draws the order, so that it is the same for any number
+    of workers. The numbers count within the same split, fold or mix: take `random_access` from that, too.
 
     A `DataLoader` with workers takes numbers ahead of training: there, `state_dict` is ahead of the batches that have arrived.
-    Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_dict(step)`. Where a
-    state lies between two epochs, it reads ahead from an iterator that it then drops for another: an iterator that was restored
-    to the beginning of an epoch, and is left before its last batch, gives this epoch back. (An epoch of fewer batches than
-    the workers read ahead cannot be told from one that was read: there, the run goes on with the epoch behind it.)
+    Use torchdata's `StatefulDataLoader`, whose state is right with workers, or count steps and save `state_dict(step)`. After a
+    state between two epochs, it reads ahead from an iterator that it then drops for another: an iterator that was restored to the
+    beginning of an epoch uses this epoch with its last batch only. (An epoch of fewer batches than the workers read ahead cannot
+    be told from one that was read: there, the run goes on with the next epoch.)
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
-        self._plan = plan = plan_loader(sources, options)
-        self._schedule = plan.schedule
-        if not isinstance(self._schedule.counts, int):
+        self._plan = plan_loader(sources, options)
+        schedule = self._plan.schedule
+        if not isinstance(schedule.counts, int):
             raise LoaderError("datasets of different numbers of variants have no numbers in common; give variants=0")
-        schedule, hosts = self._schedule, self._schedule.hosts.count
-        last = schedule.size % schedule.batch_size
+        hosts, last = schedule.hosts.count, schedule.size % schedule.batch_size
         if schedule.remainder == "keep" and 0 < last < hosts:
             raise LoaderError(
                 f"the last batch holds {last} samples, so that some of the {hosts} hosts would get none, which PyTorch cannot "
                 "collate; use remainder='drop', or another batch_size"
             )
-        self._rows = table_rows(plan.sources, plan.table)
-        self._samples = plan.table.samples if self._rows is None else len(self._rows)
-        self._start = self._next = first_step(plan)
-        self._latest: _Pass | None = None
+        self._rows = table_rows(self._plan.sources, self._plan.table)
+        self._samples = self._plan.table.samples if self._rows is None else len(self._rows)
+        self.progress = Progress(schedule, first_step(self._plan))
+
+    @property
+    def plan(self) -> LoaderPlan:
+        """The plan of a loader with these options."""
+        return self._plan
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the options and the position: another process reads the index anew."""
-        step = self._next if self._latest is None else self._latest.step
-        return BatchSampler, (self._plan.sources, self._plan.options), {"_next": step}
+        """A pickle holds the options: another process reads the index, and begins with `start_step`."""
+        return BatchSampler, (self._plan.sources, self._plan.options)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return the batches of the next epoch, or after `load_state_dict` those that are left of one."""
-        return _Pass(self)
+        return _NumbersPass(self)
 
     def __len__(self) -> int:
-        """The batches of an epoch; in evaluation those from `start_step` on."""
-        return self._schedule.steps_per_epoch - (self._start if self._schedule.epochs else 0)
+        """The batches of an epoch."""
+        return self.steps_per_epoch
 
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self._plan.sources)
-        size, order = self._plan.options.batch_size, self._schedule.order.name
+        size, order = self._plan.options.batch_size, self._plan.schedule.order.name
         files = fingerprint(self._plan.sources)
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next iterator be this epoch of the run, from 0, and later ones the epochs that follow."""
-        self._next, self._latest = self._schedule.first_step(epoch), None
-
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """The state before a step of the run, a small JSON object: None for what the iterator that was read last gives next.
-
-        Steps are counted over all epochs, from 0.
-        """
-        now = self._next if self._latest is None else self._latest.step
-        return state_at(self._plan, now if step is None else step)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator continue where this state was taken, and end where that epoch ends.
-
-        Raises:
-            LoaderError: The state belongs to another run: other files, seed, batch size, order or selection.
-        """
-        step = start_step(self._plan, state)
-        ended = self._schedule.epochs and step >= self._schedule.steps_per_epoch
-        self._next, self._latest = self._start if ended else step, None
-
-    def _begin(self, reader: _Pass) -> tuple[int, int]:
-        """The steps [first, stop) of a pass that begins now."""
-        first = self._next
-        if self._latest is not None and not self._schedule.epochs and (begun := self._latest.gives_back()) is not None:
-            first = begun
-        length = self._schedule.steps_per_epoch
-        stop = first - first % length + length
-        self._next = self._start if self._schedule.epochs else stop
-        self._latest = reader
-        return first, stop
+    def numbers(self, steps: Sequence[int]) -> list[list[int]]:
+        """The numbers of the samples of these steps."""
+        numbers = []
+        for row, variant, _ in self._plan.schedule.batch_indices(steps):
+            number = row if self._rows is None else np.searchsorted(self._rows, row)
+            numbers.append((variant * self._samples + number).tolist())
+        return numbers
 
 
-class _Pass(Iterator[list[int]]):
+class _NumbersPass(PassSteps, Iterator[list[int]]):
     """The batches of one epoch. It begins with its first batch: a `DataLoader` makes iterators that it never reads."""
 
     def __init__(self, sampler: BatchSampler) -> None:
+        super().__init__(sampler.progress)
         self._sampler = sampler
-        self._steps: tuple[int, int] | None = None
-        self._first = 0
-        self._drawn: list[list[int]] = []
-        self._is_restored = False
-
-    def gives_back(self) -> int | None:
-        """Return the first step of an epoch that this pass was restored to and not read to its end; None for other passes."""
-        if not self._is_restored or self._steps is None or self._steps[0] >= self._steps[1]:
-            return None
-        return None if self._first % self._sampler._schedule.steps_per_epoch else self._first
-
-    @property
-    def step(self) -> int:
-        """The step of the next batch."""
-        return self._sampler._next if self._steps is None else self._steps[0]
+        self._drawn: dict[int, list[int]] = {}
 
     def __next__(self) -> list[int]:
-        if self._steps is None:
-            self._steps = self._sampler._begin(self)
-            self._first = self._steps[0]
-        first, stop = self._steps
-        if first >= stop:
+        if not self._has_step():
             raise StopIteration
-        if not self._drawn:
-            size = self._sampler._plan.options.batch_size
-            steps = range(first, min(stop, first + max(1, AHEAD // size)))
-            rows, samples = self._sampler._rows, self._sampler._samples
-            drawn = []
-            for indices in reversed(self._sampler._schedule.batch_indices(steps)):
-                number = indices.row if rows is None else np.searchsorted(rows, indices.row)
-                drawn.append((indices.variant * samples + number).tolist())
-            self._drawn = drawn  # at once: Ctrl-C may come at any line
-        self._steps = first + 1, stop
-        return self._drawn.pop()
+        step = self._step
+        if step not in self._drawn:
+            most = step + max(1, AHEAD // self._sampler.plan.options.batch_size)
+            steps = range(step, most if self._stop is None else min(self._stop, most))
+            self._drawn = dict(zip(steps, self._sampler.numbers(steps), strict=True))
+        self._step = step + 1
+        self._progress.delivered(self, step)
+        return self._drawn[step]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state before the next batch."""
@@ -296,4 +254,5 @@ class _Pass(Iterator[list[int]]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where this state was taken (see `BatchSampler.load_state_dict`)."""
         self._sampler.load_state_dict(state)
-        self._steps, self._drawn, self._is_restored = None, [], True
+        self.restart()
+        self.look = LOOK if self.step % self._progress.length else math.inf
