@@ -445,8 +445,9 @@ class NumpyLoader(Loader):
 
 def with_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arrays of a batch, with text decoded."""
-    if any(isinstance(value, list) or value.dtype == object for value in values.values()):
-        return {name: _decoded(value) for name, value in values.items()}
+    for value in values.values():
+        if isinstance(value, list) or value.dtype == object:
+            return {name: _decoded(value) for name, value in values.items()}
     return values
 
 

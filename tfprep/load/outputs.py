@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -88,7 +89,7 @@ def row_bytes(output: Output) -> int:
 
 def fixed_shape(output: Output) -> tuple[int, ...]:
     """The sizes that all samples have."""
-    return tuple(size for size in output.shape if size is not None)
+    return tuple([size for size in output.shape if size is not None]) if None in output.shape else output.shape  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Outputs:
         """The names of all fields that are read, each once."""
         return tuple(dict.fromkeys(name for output in self.outputs for name in output.fields))
 
-    @property
+    @cached_property
     def ragged(self) -> bool:
-        """Return whether samples differ in shape in some output, whose batches are then lists instead of arrays."""
+        """True if samples differ in shape in some output, whose batches are then lists instead of arrays."""
         return any(None in output.shape for output in self.outputs)
 
     def pack(self, values: Mapping[str, Any]) -> Any:
@@ -218,7 +219,7 @@ def _pack(structure: Structure, values: Mapping[str, Any]) -> Any:
     if isinstance(structure, str):
         return values[structure]
     if isinstance(structure, tuple):
-        return tuple(_pack(part, values) for part in structure)
+        return tuple([_pack(part, values) for part in structure])
     return {name: _pack(part, values) for name, part in structure.items()}
 
 

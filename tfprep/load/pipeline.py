@@ -149,7 +149,7 @@ class Pipeline:
 
     @property
     def training(self) -> bool:
-        return bool(self.options.training)
+        return self.plan.training
 
     @property
     def steps_per_epoch(self) -> int:

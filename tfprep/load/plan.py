@@ -67,7 +67,7 @@ class LoaderPlan:
 
     Attributes:
         sources: The samples.
-        options: The options, with `training` decided.
+        options: The options.
     """
 
     sources: tuple[SplitRows, ...]
@@ -75,9 +75,10 @@ class LoaderPlan:
 
     # --- what is delivered, in which order -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def training(self) -> bool:
-        return bool(self.options.training)
+        """True if each pass is the next epoch; by default the splits' names say what they are for."""
+        return is_training(self.sources) if self.options.training is None else self.options.training
 
     @cached_property
     def variants(self) -> Variants:
@@ -254,7 +255,7 @@ class LoaderPlan:
         if "label" in columns_of(options):
             check_class_names(sources, {source.label for source in sources if source.label is not None})
         class_names, rows = sources[0].dataset.class_names, table_rows(sources, table)
-        selection, buckets = select(table, options, class_names, rows, shares), None
+        selection, buckets = select(table, options, self.training, class_names, rows, shares), None
         if options.bucket is not None:
             selection, sizes = in_buckets(table, selection, options.bucket)
             times = sources[0].variants if options.variants == "all" else 1
@@ -432,8 +433,6 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         LoaderError: Options that exclude each other, or that the datasets cannot meet.
         DatasetError: There is no such split, or the index is damaged.
     """
-    if options.training is None:
-        options = replace(options, training=is_training(sources))
     plan = LoaderPlan(tuple(sources), options)
     with suppress(LoaderError):  # which is only one of states
         _ = plan.op_texts  # before an op runs: what it keeps from then on is not an option

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,13 +44,14 @@ class SplitRows:
         """The names of the dataset and of the split."""
         return f"{self.dataset.name}/{self.split}"
 
-    @property
+    @cached_property
     def samples(self) -> int:
+        """The number of samples of the split."""
         return self.dataset.split(self.split).samples
 
-    @property
+    @cached_property
     def variants(self) -> int:
-        """Return how many variants of each sample there are."""
+        """The number of variants of each sample."""
         return self.dataset.split(self.split).variants
 
     @property
@@ -155,6 +157,7 @@ def columns_of(options: LoaderOptions) -> set[str]:
 def select(
     table: RecordTable,
     options: LoaderOptions,
+    training: bool,
     class_names: Sequence[str],
     subset: Numbers | None,
     shares: Sequence[float] | None,
@@ -172,7 +175,7 @@ def select(
         raise LoaderError(f"{' and '.join(rules)} both say how often a sample comes; choose one")
     if rules and options.order not in (None, "global"):
         raise LoaderError(f"{rules[0]} draws single samples: it needs order='global', not {options.order!r}")
-    if rules and not options.training:
+    if rules and not training:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:
         # Every class that occurs equally often, rounded up; an epoch is about as long as without `balance`.

@@ -216,21 +216,24 @@ class BatchSlots:
         sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
         self._slots = {name: ArraySlots(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._copied = [name for name in self._slots if sizes[name] < RECYCLED_BYTES]
-        self._recycled: dict[int, list[tuple[ArraySlots | None, Output, tuple[int, ...]]]] = {}  # by form
+        self._forms: dict[int, list[tuple[str, ArraySlots | None, tuple[int, ...] | None, str | type]]] = {}
 
     def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
         """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
-        if form not in self._recycled:
+        if form not in self._forms:
             outputs = [output.of_form(form) for output in self._outputs]
-            self._recycled[form] = [
-                (self._slots.get(output.name) if has_array(output) else None, output, fixed_shape(output))
+            self._forms[form] = [
+                (output.name, self._slots.get(output.name) if has_array(output) else None, *_array_form(output))
                 for output in outputs
             ]
         arrays: dict[str, Any] = {}
-        for slots, output, shape in self._recycled[form]:
-            arrays[output.name] = (
-                empty_array(output, rows) if slots is None else slots.take((rows, *shape), output.dtype)
-            )
+        for name, slots, shape, dtype in self._forms[form]:
+            if shape is None:
+                arrays[name] = [None] * rows
+            elif slots is None:
+                arrays[name] = np.empty((rows, *shape), dtype)
+            else:
+                arrays[name] = slots.take((rows, *shape), dtype)
         return arrays
 
     def finish(self, values: dict[str, Any]) -> None:
@@ -244,11 +247,15 @@ class BatchSlots:
             slots.close()
 
 
+def _array_form(output: Output) -> tuple[tuple[int, ...] | None, str | type]:
+    """The shape of a sample's array, and its dtype; None for the shape where samples differ, whose batches are lists."""
+    return None if None in output.shape else fixed_shape(output), object if output.dtype == "string" else output.dtype
+
+
 def empty_array(output: Output, rows: int) -> Array | list[Any]:
     """An array of arbitrary content, or a list of nothing, for an output of `rows` rows."""
-    if None in output.shape:
-        return [None] * rows
-    return np.empty((rows, *fixed_shape(output)), object if output.dtype == "string" else output.dtype)
+    shape, dtype = _array_form(output)
+    return [None] * rows if shape is None else np.empty((rows, *shape), dtype)
 
 
 # --- forks --------------------------------------------------------------------------------------------------------------

@@ -42,7 +42,8 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     """What decides which samples a step holds, and their values, in the types that JSON returns."""
     schedule, manifest = plan.schedule, plan.sources[0].dataset.manifest
     chosen: dict[str, Any] = {name: getattr(plan.options, name) for name in deciding("element", "order")}
-    chosen |= {"order": schedule.order.name, "variants": plan.variants.choice, "remainder": schedule.remainder}
+    chosen |= {"training": plan.training, "order": schedule.order.name}
+    chosen |= {"variants": plan.variants.choice, "remainder": schedule.remainder}
     if schedule.order.name != "block":
         chosen |= {"block": None, "window": None}
     options = {name: _plain(value) for name, value in {**chosen, **plan.op_texts}.items()}

@@ -17,12 +17,10 @@ import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from tfprep.errors import LoaderError
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64 [N]"""
@@ -155,12 +153,6 @@ class EpochOrder:
     seed: int = 0
     block: int = 64
     window: int = 16
-
-    def __post_init__(self) -> None:
-        if self.name not in get_args(OrderName):
-            raise LoaderError(f"order is 'global', 'block' or 'sequential', not {self.name!r}")
-        if self.block < 1 or self.window < 1:
-            raise LoaderError(f"blocks and windows hold at least 1, not block={self.block}, window={self.window}")
 
     def items(self, position: Any, epoch: Any, size: int) -> Words:
         """The items at these positions of these epochs of `size` items: uint64 [N]."""

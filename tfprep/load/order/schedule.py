@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +49,8 @@ class Hosts:
         if not 0 <= self.index < self.count:
             raise LoaderError(f"hosts=(index, count) with 0 <= index < count, not ({self.index}, {self.count})")
 
-    def part(self, start: int, stop: int) -> tuple[int, int]:
-        """This host's consecutive part of the positions [start, stop); the parts differ in size by at most one."""
+    def part(self, start: Numbers, stop: Numbers) -> tuple[Numbers, Numbers]:
+        """This host's consecutive part of the positions [start, stop) of each step; the parts differ in size by at most one."""
         positions = stop - start
         return start + positions * self.index // self.count, start + positions * (self.index + 1) // self.count
 
@@ -83,10 +83,6 @@ class BatchSchedule:
     buckets: BucketOrder | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise LoaderError(f"batch_size is at least 1, not {self.batch_size}")
-        if self.remainder not in get_args(Remainder):
-            raise LoaderError(f"remainder is 'keep' or 'drop', not {self.remainder!r}")
         if self.variants.choice == "all" and not isinstance(self.counts, int):
             raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
         if self.size == 0:
@@ -142,27 +138,31 @@ class BatchSchedule:
 
     def global_span(self, step: int) -> tuple[int, int]:
         """The positions [start, stop) of the run that this step holds, on all hosts together."""
-        epoch, inside = divmod(step, self.steps_per_epoch)
+        start, stop = self._global_spans([step])
+        return int(start[0]), int(stop[0])
+
+    def _global_spans(self, steps: Sequence[int]) -> tuple[Numbers, Numbers]:
+        epoch, inside = np.divmod(np.array(steps, np.int64), self.steps_per_epoch)
         start = epoch * self.cycle + inside * self.batch_size
-        if self.buckets is not None:
-            return start, start + self.buckets.count(inside, epoch)
-        return start, min(start + self.batch_size, (epoch + 1) * self.size)
+        if self.buckets is None:
+            return start, np.minimum(start + self.batch_size, (epoch + 1) * self.size)
+        places = zip(inside.tolist(), epoch.tolist(), strict=True)
+        return start, start + np.array([self.buckets.count(*place) for place in places], np.int64)
 
     def span(self, step: int) -> tuple[int, int]:
         """This host's part of `global_span`."""
-        return self.hosts.part(*self.global_span(step))
-
-    def positions(self, step: int) -> Numbers:
-        """The positions of the run that this host reads for a step: `span`, and with `partners` perhaps one more."""
-        start, stop = self.span(step)
-        whole_start, whole_stop = self.global_span(step)
-        if not self.partners or start == stop or (start, stop) == (whole_start, whole_stop):
-            return np.arange(start, stop)
-        return np.append(np.arange(start, stop), whole_start if stop == whole_stop else stop)
+        start, stop = self.hosts.part(*self._global_spans([step]))
+        return int(start[0]), int(stop[0])
 
     def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
         """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
-        positions = [self.positions(step) for step in steps]
+        whole_start, whole_stop = self._global_spans(steps)
+        start, stop = self.hosts.part(whole_start, whole_stop)
+        positions = [np.arange(first, last) for first, last in zip(start.tolist(), stop.tolist(), strict=True)]
+        if self.partners:
+            partner = np.where(stop == whole_stop, whole_start, stop)
+            for number in np.flatnonzero((start < stop) & (stop - start < whole_stop - whole_start)).tolist():
+                positions[number] = np.append(positions[number], partner[number])
         row, variant, position = self.at(np.concatenate(positions))
         ends = np.cumsum([len(each) for each in positions]).tolist()
         return [
