@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.S | re.M)
 SCORE = re.compile(r"(?:val_accuracy: |not seen: )(\d\.\d+)")
 PAGES = {
-    "start": ("out/photos.png", 0.5),
+    "start": ("out/photos.png", 0.8),
     "tutorials/clicks": ("demo/result.png", 0.3),
     "tutorials/detection": ("demo/result.png", 0.3),
     "tutorials/distillation": ("demo/result.png", 0.5),
@@ -97,6 +97,16 @@ def test_a_tutorial_ends_with_a_trained_model_and_a_picture(page, session, capsy
     check_result(capsys.readouterr().out, *PAGES[page])
     if page == "tutorials/embeddings":
         check_files_for_maxdiffusion(Path("demo/maxdiffusion"), session["data"])
+
+
+def test_the_first_page_names_each_edit_of_the_recipe(demo, tmp_path, monkeypatch):
+    monkeypatch.chdir(demo.parent)
+    page = (DOCS / "start.md").read_text()
+    assert status_of("tfprep init demo/objects", "--out", tmp_path / "objects.py") == 0
+    written = set((tmp_path / "objects.py").read_text().splitlines())
+    (listed,) = re.findall(r"```python\n# file: objects.py\n(.*?)```", page, re.S)
+    edits = {line for line in listed.splitlines() if line not in written and not line.startswith("DATA = ")}
+    assert {line.strip().partition("=")[0] for line in edits} == set(re.findall(r"^- `(\w+)", page, re.M))
 
 
 def check_files_for_maxdiffusion(folder, data):
