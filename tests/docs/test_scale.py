@@ -20,7 +20,6 @@ RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Png(), "label": cod
 INDEXED = {
     "SLURM_ARRAY_TASK_ID": "Slurm",
     "JOB_COMPLETION_INDEX": "Kubernetes",
-    "AWS_BATCH_JOB_ARRAY_INDEX": "AWS Batch",
 }
 
 
