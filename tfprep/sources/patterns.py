@@ -202,11 +202,6 @@ def literal(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def plain(pattern: str) -> str:
-    """Return the path that `literal` made a pattern of."""
-    return pattern.replace("{{", "{").replace("}}", "}")
-
-
 _IMAGE_ENDINGS = frozenset(IMAGE_SUFFIXES)
 
 

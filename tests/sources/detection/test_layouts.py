@@ -426,7 +426,6 @@ def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
 FOLDERS = {
     "Train/cat/a# Train/dog/b# Test/cat/c# Test/dog/d#": "{split}/{label}/*",
     "train/cat/a# train/dog/b# test/c#": "{split}/{label}/*",
-    "train/cat/a# train/dog/b# test/unknown/c#": "(?P<split>train)/{label}/*",
     "cat/train/a# dog/train/b# cat/test/c# dog/test/d#": "{label}/{split}/*",
     "all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#": "all/{split}/images/{label}/*",
     "set/ant/image_0# set/bee/image_0# set/bee/image_4": "set/{label}/*",
@@ -446,6 +445,7 @@ NO_CLASSES = {
     "cat/a# dog/b# all/cat/a# all/dog/b#": "images are in folders of several depths: cat, dog, all/cat",
     "animal/cat/a# animal/dog/b# plant/rose/c#": "there are folders in folders",
     "control/a# test/b#": "test/ has the name of a split",
+    "train/cat/a# train/dog/b# test/unknown/c#": "test/ has the folders unknown, which train/ does not have",
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",

@@ -15,8 +15,8 @@ from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
-from tfprep.sources.detection.files import FEW, Files, below, beside
-from tfprep.sources.patterns import by_form, compile_pattern, is_test, literal, split_form, split_words
+from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, without_place
+from tfprep.sources.patterns import by_form, compile_pattern, is_test, literal, split_form
 
 _OTHER_TOOLS = (
     (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
@@ -173,40 +173,6 @@ def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
     return _CocoGroup(
         pattern, below(places.pop(), "{file_name}"), frozenset(listed), first, files.splits_of(pattern, paths)
-    )
-
-
-def image_place(files: Files, names: Sequence[str], path: str) -> str | None:
-    """Return the folder in which nine in ten of the images with these names are; None if there is none.
-
-    Of several it is that of `path`, or the one with the same words for splits, or the nearest to the root.
-    """
-    few = [name.replace("\\", "/") for name in names[:FEW]]
-    above = {folder[: m.start()] for folder in files.images for m in re.finditer("/", folder)}
-    own, words = path.rpartition("/")[0], split_words(path)
-    ranked = sorted(
-        {"", own, *files.images, *above}, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)
-    )
-    for place in ranked if few else ():
-        missing = 0
-        for name in few:
-            missing += not files.has(below(place, name))
-            if 10 * missing > len(few):
-                break
-        else:
-            return place
-    return None
-
-
-def without_place(files: Files, names: Sequence[str], path: str, what: str) -> SourceError:
-    """Return the error for names of images that `image_place` does not find: which are missing beside `path` or at the root."""
-    few = [name.replace("\\", "/") for name in names[:FEW]]
-    places = (path.rpartition("/")[0], "")
-    missing = min(([name for name in few if not files.has(below(place, name))] for place in places), key=len)
-    if len(missing) == len(few):
-        return SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(missing[:3])}")
-    return SourceError(
-        f"{path}: {len(missing)} of the first {len(few)} images that {what} are missing: {', '.join(missing[:3])}"
     )
 
 

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
+from tfprep.errors import SourceError
 from tfprep.sources.patterns import compile_pattern, folders_in, image_suffix, joint, split_words
 from tfprep.sources.raw import open_raw
 
@@ -150,3 +151,37 @@ def apart(folder: str, other: str) -> tuple[bool, int]:
     )
     begins = len(own) == len(others) == 1 and others[0].startswith(own[0])  # trainannot of train
     return split_words(folder) != split_words(other) and not begins, 0 if folder == other else len(own) + len(others)
+
+
+def image_place(files: Files, names: Sequence[str], path: str) -> str | None:
+    """Return the folder in which nine in ten of the images with these names are; None if there is none.
+
+    Of several it is that of `path`, or the one with the same words for splits, or the nearest to the root.
+    """
+    few = [name.replace("\\", "/") for name in names[:FEW]]
+    above = {folder[: m.start()] for folder in files.images for m in re.finditer("/", folder)}
+    own, words = path.rpartition("/")[0], split_words(path)
+    ranked = sorted(
+        {"", own, *files.images, *above}, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)
+    )
+    for place in ranked if few else ():
+        missing = 0
+        for name in few:
+            missing += not files.has(below(place, name))
+            if 10 * missing > len(few):
+                break
+        else:
+            return place
+    return None
+
+
+def without_place(files: Files, names: Sequence[str], path: str, what: str) -> SourceError:
+    """Return the error for names of images that `image_place` does not find: which are missing beside `path` or at the root."""
+    few = [name.replace("\\", "/") for name in names[:FEW]]
+    places = (path.rpartition("/")[0], "")
+    missing = min(([name for name in few if not files.has(below(place, name))] for place in places), key=len)
+    if len(missing) == len(few):
+        return SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(missing[:3])}")
+    return SourceError(
+        f"{path}: {len(missing)} of the first {len(few)} images that {what} are missing: {', '.join(missing[:3])}"
+    )

@@ -17,7 +17,7 @@ from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, below
 from tfprep.sources.detection.masks import MASK_WORD, content_of, corresponding_series
 from tfprep.sources.folder import Folder
-from tfprep.sources.patterns import columns_of, compile_pattern, is_test, literal, split_form, split_words
+from tfprep.sources.patterns import columns_of, is_test, literal, split_form
 from tfprep.sources.raw import read_raw
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
@@ -44,7 +44,8 @@ _SAME_SCENE = 0.8
 
 def folders(files: Files) -> Iterator[Proposal]:
     """Yield class folders or images without classes; where folders are doubtful, one source for each reading."""
-    tests = _tests(files)
+    deepest = max((folder.count("/") for folder in files.images), default=0)
+    tests = [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]  # without classes
     inner = [folder for folder in files.images if folder not in tests]
     columns = columns_of(inner) if inner else []
     if columns is None:
@@ -56,7 +57,6 @@ def folders(files: Files) -> Iterator[Proposal]:
     places = [place for place, (form, _) in enumerate(columns) if not form]
     forms = [form or "{label}" for form, _ in columns]
     last = "**" if places and not tests else "*"
-    splits = _splits(files, "/".join([*forms, last]), inner) if tests else None
     doubts, checks = [*_about_continued_names(files)], list[str]()
     if len(places) > 1:
         doubts.append(f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes")
@@ -67,34 +67,15 @@ def folders(files: Files) -> Iterator[Proposal]:
         doubts += _about_names(files)
     for place in places or ([-1] if inner else []):
         levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
-        yield _proposal("/".join([*levels, last]), splits, doubts, checks)
+        yield _proposal("/".join([*levels, last]), doubts, checks)
     if doubts and places:
-        yield _proposal("/".join(["*" if form == "{label}" else form for form in forms] + ["*"]), splits, doubts)
+        yield _proposal("/".join(["*" if form == "{label}" else form for form in forms] + ["*"]), doubts)
 
 
-def _tests(files: Files) -> list[str]:
-    """Return the folders of a test split without class folders, or with a single one that is not a class of other splits."""
-    deepest = max((folder.count("/") for folder in files.images), default=0)
-    below_test = [folder for folder in files.images if is_test(folder) and not split_words(folder.rpartition("/")[2])]
-    classes = {folder.rpartition("/")[2] for folder in files.images if split_words(folder) and not is_test(folder)}
-    if len(below_test) == 1 and len(classes) > 1 and below_test[0].rpartition("/")[2] not in classes:
-        return below_test
-    return [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]
-
-
-def _proposal(
-    image: str, splits: tuple[str, ...] | None = None, doubts: Sequence[str] = (), checks: Sequence[str] = ()
-) -> Proposal:
+def _proposal(image: str, doubts: Sequence[str] = (), checks: Sequence[str] = ()) -> Proposal:
     by_class = "{label}" in image
-    source = Folder(image, splits=splits if "{split}" in image else BY_CLASS if by_class else FRACTIONS)
+    source = Folder(image, splits=None if "{split}" in image else BY_CLASS if by_class else FRACTIONS)
     return Proposal("folders" if by_class else "images", source, checks=tuple(checks), doubts=tuple(doubts))
-
-
-def _splits(files: Files, image: str, folders: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the splits of the images in these folders."""
-    pattern = compile_pattern(image, "init")
-    found = (pattern.match_path(below(folder, files.images[folder][0])) for folder in folders)
-    return tuple(sorted({holes["split"] for holes in found if holes and "split" in holes})) or None
 
 
 def _about_names(files: Files) -> list[str]:

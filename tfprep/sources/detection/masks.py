@@ -63,7 +63,7 @@ def masks(files: Files) -> Iterator[Proposal]:
         maps, pictures = _fields(image, of_kind["map"], "map"), _fields(image, of_kind["picture"], "image")
         for mask in (*of_kind["mask"], *([] if of_kind["mask"] or not maps else [None])):
             yield _proposal(Paired(image, mask, maps | pictures, splits=_splits(image)), files)
-        if len(pictures) == 1 and not (maps or of_kind["mask"]) and image < of_kind["picture"][0] and "/" in image:
+        if len(pictures) == 1 and not (maps or of_kind["mask"]) and image < of_kind["picture"][0] and "/*" in image:
             yield _proposal(Paired(image, fields=pictures, splits=_splits(image)), files)
     if lossy:
         raise SourceError(lossy)
