@@ -16,7 +16,7 @@ from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, without_place
-from tfprep.sources.patterns import by_form, compile_pattern, is_test, literal, split_form
+from tfprep.sources.patterns import by_form, literal, split_form
 
 _OTHER_TOOLS = (
     (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
@@ -232,21 +232,7 @@ def voc(files: Files) -> Iterator[Proposal]:
         source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
     sides = [below(prefix, f"{folder}/**/*") for folder in ("SegmentationClass", "SegmentationObject")]
     declared = (note, *sides, below(prefix, "ImageSets/**/*.txt"), below(prefix, "labelmap.txt"))
-    yield Proposal("voc", source, declared, checks, _unannotated(files, notes, image) if lists is None else ())
-
-
-def _unannotated(files: Files, notes: Sequence[str], image: str) -> tuple[str, ...]:
-    """Return the doubt that more than a tenth of the images, other than those of a test split, have no file of annotations."""
-    stems = {os.path.splitext(note.rpartition("/")[2])[0] for note in notes}
-    pattern = compile_pattern(image, "init")
-    folders = (
-        one
-        for one, names in files.images.items()
-        if pattern.match_path(below(one, names[0])) is not None and not is_test(one)
-    )
-    without = [os.path.splitext(name)[0] not in stems for folder in folders for name in files.images[folder]]
-    rule = f"{sum(without)} of {len(without)} images have no file of annotations"
-    return (rule,) if 10 * sum(without) > len(without) else ()
+    yield Proposal("voc", source, declared, checks)
 
 
 def labelme(files: Files) -> Iterator[Proposal]:
@@ -260,5 +246,4 @@ def labelme(files: Files) -> Iterator[Proposal]:
                 "labelme",
                 LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS),
                 (note,),
-                doubts=_unannotated(files, notes, image),
             )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tfprep.errors import SourceError, TfprepError
 from tfprep.sources.annotations.listing import ORPHAN
@@ -194,16 +191,10 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
 def _left_over(files: Files, facts: Facts, declared: Sequence[str]) -> tuple[list[str], int]:
     """Return the files that the source does not read and the rule does not explain, and how many that it names do not exist."""
     patterns = [compile_pattern(text, "init") for text in declared]
-    left, found = [], 0
-    for folder, names in files.names.items():
-        paths = [below(folder, name) for name in names]
-        hashes = np.array(array("q", map(hash, paths)), np.int64)
-        places = np.searchsorted(facts.used, hashes)
-        read = np.append(facts.used, 0)[places] == hashes if len(facts.used) else np.zeros(len(paths), bool)
-        found += int(read.sum())
-        for path in (paths[place] for place in np.flatnonzero(~read).tolist()):
-            if path not in declared and all(pattern.match_path(path) is None for pattern in patterns):
-                left.append(path)
+    paths = [below(folder, name) for folder, names in files.names.items() for name in names]
+    unread = [path for path in paths if hash(path) not in facts.used]
+    left = [p for p in unread if p not in declared and all(pattern.match_path(p) is None for pattern in patterns)]
+    found = len(paths) - len(unread)
     return left, len(facts.used) - found if found else 0  # members of archives and copies are not files of the folder
 
 
@@ -240,9 +231,6 @@ def _checks(source: Any, facts: Facts) -> Iterator[str]:
     """Yield what a user should check of any source."""
     if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions):
         yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)"
-    for split, count in facts.empty.items() if facts.objects else ():
-        if count > _MOST_WITHOUT_OBJECTS * facts.splits[split]:
-            yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
     if (empty := "rejected, because the label is empty") in facts.tally:
         yield f"the build rejects {facts.tally[empty]} samples without a label"
     if facts.problems:
@@ -263,6 +251,9 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
         yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
     if facts.empty and not facts.objects and "box_labels" in facts.kinds:
         yield "no image has an annotation"
+    for split, count in facts.empty.items() if facts.objects else ():
+        if count > _MOST_WITHOUT_OBJECTS * facts.splits[split]:
+            yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
     if facts.other_size:
         yield f"{facts.other_size} of the masks opened have another size than their image, such as {facts.problems[0]}"
     if orphans := facts.tally.get(ORPHAN):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
-from tfprep.fields import Array, Kind, Size
+from tfprep.fields import Kind, Size
 from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
@@ -40,7 +39,7 @@ class Facts:
         splits, labels, objects: Number of samples by split, by label field and class, and of objects by class.
         empty: Number of samples without an object by split.
         tally: What the source passed over.
-        used: `hash` of the path of each file that samples are made of: int64, sorted, each once.
+        used: `hash` of the path of each file that samples are made of.
         twice: Number of images that belong to two samples.
         folder_words: Number of samples by the words in their folders that name splits.
         file_words: The same by the first such word in the names of their files.
@@ -58,7 +57,7 @@ class Facts:
     objects: dict[str, int] = field(default_factory=dict)
     empty: Counter[str] = field(default_factory=Counter)
     tally: dict[str, int] = field(default_factory=dict)
-    used: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    used: set[int] = field(default_factory=set)
     twice: int = 0
     folder_words: Counter[str] = field(default_factory=Counter)
     file_words: Counter[str] = field(default_factory=Counter)
@@ -117,10 +116,10 @@ def look(source: Source, root: Path) -> Facts:
     counts = {name: Counter[int]() for name in places if listing.kinds.get(name) == "label"}
     objects, unlabeled = Counter[int](), 0
     chosen: list[tuple[int, int, Entry]] = []
-    used, images = array("q"), array("q")
+    images = set[int]()
     for number, entry in enumerate(listing.entries):
-        used.extend(hash(parse_reference(file).file) for file in entry.files)
-        images.append(hash(entry.files[0]))
+        facts.used.update(hash(parse_reference(file).file) for file in entry.files)
+        images.add(hash(entry.files[0]))
         facts.splits[entry.split] += 1
         folder, _, name = entry.key.rpartition("/")
         facts.folder_words.update(set(split_words(folder)))
@@ -140,8 +139,7 @@ def look(source: Source, root: Path) -> Facts:
     names = listing.classes.get("box_labels") or listing.classes.get("mask", ())[1:]
     facts.objects = {names[n] if n < len(names) else str(n): count for n, count in sorted(objects.items())}
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
-    facts.used = np.unique(np.array(used, np.int64))
-    facts.twice = len(images) - len(np.unique(np.array(images, np.int64)))
+    facts.twice = sum(facts.splits.values()) - len(images)
     facts.opened = len(chosen)
     _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
     return facts

@@ -14,8 +14,8 @@ import numpy as np
 from tfprep.errors import SampleError
 from tfprep.images import decode_image
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, below
-from tfprep.sources.detection.masks import MASK_WORD, content_of, corresponding_series
+from tfprep.sources.detection.files import Files, below, corresponding_series
+from tfprep.sources.detection.masks import MASK_WORD, content_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import columns_of, is_test, literal, split_form
 from tfprep.sources.raw import read_raw
@@ -122,7 +122,7 @@ def _is_part(name: str) -> bool:
 
 def _about_continued_names(files: Files) -> Iterator[str]:
     """Yield the doubt that names continue other names, as `1_mask.png` beside `1.png`, or `1x2.png` in another folder."""
-    for image, other in corresponding_series(files):
+    for image, other in corresponding_series(files.images, files.images):
         if image.names == "*" != other.names:
             rule = f"the names in {other.folder}/ begin with those in {image.folder}/"
             beside = f"names of files in {image.folder}/ continue other names"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, permutations, product
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.images import decode_image
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
-from tfprep.sources.detection.files import FEW, Files, apart, below
+from tfprep.sources.detection.files import FEW, Files, below, corresponding
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
-from tfprep.sources.patterns import compile_pattern, joint, literal, split_form
+from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import read_raw
 from tfprep.sources.source import read_files
 from tfprep.sources.splits import Fractions
@@ -31,11 +31,8 @@ MASK_WORD = re.compile(
 """Names of masks, which decide only whether a JPEG may be meant as a mask."""
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
-_MOST_FOLDERS = 100
-"""Up to this number of folders each is compared with every other."""
 _MASKS_OPENED = 300
 _DARKEST = 64
-_WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
 _NAMED_COLOR = re.compile(
     r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
 )
@@ -50,7 +47,7 @@ def masks(files: Files) -> Iterator[Proposal]:
         yield Proposal("masks", cityscapes(splits=splits), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
     lossy = ""
-    for image, others in _corresponding(files).items():
+    for image, others in corresponding(files.images, files.images).items():
         of_kind: dict[str, list[str]] = {"mask": [], "map": [], "picture": []}
         for other in others:
             pairs = _first_pairs(files, image, other)
@@ -141,97 +138,6 @@ def _proposal(source: Paired, files: Files) -> Proposal:
         else:
             checks.append(f"{pattern} is taken for numbers of each pixel, such as depths (fields=)")
     return Proposal("masks", source, checks=tuple(checks), doubts=tuple(doubts))
-
-
-# --- files whose names correspond -----------------------------------------------------------------------------------
-
-
-class Series(NamedTuple):
-    """Files of one folder whose names differ in one part only.
-
-    Attributes:
-        folder: The folder.
-        names: The pattern of their names without suffix: `*`, `*_mask`, `img_*`.
-        parts: What stands for `*` in each, in the order of the names.
-        suffixes: Their suffixes in lower case.
-    """
-
-    folder: str
-    names: str
-    parts: dict[str, None]
-    suffixes: set[str]
-
-
-def corresponding_series(files: Files) -> Iterator[tuple[Series, Series]]:
-    """Yield files, and those of the nearest folder, or of their own, whose names correspond to them, as masks do."""
-    if len(files.images) > _MOST_FOLDERS:
-        return
-    in_folder = {folder: _series(folder, names, len(files.images)) for folder, names in files.images.items()}
-    for other, of_other in in_folder.items():
-        nearest: tuple[bool, int] | None = None
-        for distance, image in sorted((apart(image, other), image) for image in in_folder):
-            if nearest is not None and distance > nearest:
-                break
-            fitting = (pair for pair in product(in_folder[image], of_other) if _correspond(*pair))
-            found = list(fitting if image == other else islice(fitting, 1))
-            nearest = distance if found and image != other else nearest
-            yield from found
-
-
-def _series(folder: str, names: Sequence[str], folders: int) -> list[Series]:
-    """Return all files of a folder as one series, and those that share a word at the end or at the beginning of their names."""
-    by_pattern: dict[str, Series] = {}
-
-    def add(pattern: str, part: str, suffix: str) -> None:
-        series = by_pattern.setdefault(pattern, Series(folder, pattern, {}, set()))
-        series.parts[part] = None
-        series.suffixes.add(suffix.lower())
-
-    for stem, suffix in map(os.path.splitext, names):
-        add("*", stem, suffix)
-        for regex, spelled in _WORDS:
-            match = regex.search(stem)
-            if match is not None and match[0] != stem:
-                add(spelled.format(literal(match[0])), stem[: match.start()] + stem[match.end() :], suffix)
-            elif match is not None and len(names) <= 3 < folders:  # case_1/image.png and case_1/label.png
-                add(literal(stem), "", suffix)
-    return [series for series in by_pattern.values() if 3 * len(series.parts) >= len(by_pattern["*"].parts)]
-
-
-def _correspond(image: Series, other: Series) -> bool:
-    """Return True if nine in ten of the names of other files say which image they belong to."""
-    beside = image.folder == other.folder
-    if beside and other.names in (image.names, "*"):
-        return False
-    few = list(islice(other.parts, FEW))
-    return 10 * sum(part in image.parts for part in few) >= 9 * len(few) and (beside or few != [""])
-
-
-def _corresponding(files: Files) -> dict[str, list[str]]:
-    """Return the patterns of files that may belong to images, by the pattern of the images."""
-    grouped: dict[tuple[object, ...], list[tuple[Series, Series]]] = {}
-    for image, other in corresponding_series(files):
-        own, further = (
-            "/".join(name for name in one.split("/") if name not in two.split("/"))
-            for one, two in permutations((image.folder, other.folder))
-        )
-        begins = bool(own) and "/" not in further and further.startswith(own)  # trainannot of train
-        form = ("", further.removeprefix(own)) if begins else (split_form(own), split_form(further))
-        key = (*form, image.folder.count("/"), image.names, other.names)
-        grouped.setdefault(key, []).append((image, other))
-    patterns: dict[str, list[str]] = {}
-    for pairs in grouped.values():
-        if (folders := joint([(image.folder, other.folder) for image, other in pairs])) is not None:
-            of_image = below(folders[0], pairs[0][0].names + _suffix([image for image, _ in pairs]))
-            of_other = below(folders[1], pairs[0][1].names + _suffix([other for _, other in pairs]))
-            patterns.setdefault(of_image, []).append(of_other)
-    return patterns
-
-
-def _suffix(series: Sequence[Series]) -> str:
-    """Return the suffix of files that have the same one, else ""."""
-    suffixes = set[str]().union(*(one.suffixes for one in series))
-    return next(iter(suffixes)) if len(suffixes) == 1 else ""
 
 
 # --- class numbers --------------------------------------------------------------------------------------------------
