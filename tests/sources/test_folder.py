@@ -72,9 +72,9 @@ REFUSED = [
     (Folder(classes=("cat", "dog")), ["cat/1.jpg", "dgo/2.jpg"], "dgo/2.jpg: 'dgo' is none of the 2 classes: 'cat', 'dog'"),
     (
         Folder(), ["a.jpg", "notes/b.txt"],
-        r"no file fits '\{label\}/\*\*' .*\.jpg.*holds 'a.jpg', 'notes/': say where the files lie with --data, or change",
+        r"no file fits '\{label\}/\*\*' .*\.jpg.*holds 'a.jpg', 'notes/': say where the files are with --data, or change",
     ),
-    (Folder(), [], "no file fits .* this folder holds nothing: say where the files lie"),
+    (Folder(), [], "no file fits .* this folder holds nothing: say where the files are"),
     *(
         (Folder(), [f"{name}/1.jpg", "dog/1.jpg"], "a class name has no spaces around it, no line breaks")
         for name in ("cat ", " cat", "c\nat", "c\x1b[31mat")

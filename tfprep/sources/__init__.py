@@ -1,6 +1,6 @@
 """Sources: where samples come from. Each source is one module.
 
-Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
+Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports only those.
 """
 
 from __future__ import annotations

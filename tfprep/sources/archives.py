@@ -37,7 +37,7 @@ from tfprep.sources.splits import Row, check_split_name, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 
 _MOST_CLASSES = 100_000
-"""A label above this is no class number."""
+"""A label above this is not a class number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,7 +49,7 @@ class Archives:
     is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`). A tar in a tar is a
     folder of its name, as in ImageNet's training images.
 
-    A sample without the member of a field is a reject. A sample without an image, members that no field names, and hidden
+    A sample without the member of a field is rejected. A sample without an image, members that no field names, and hidden
     members, such as those that a Mac adds, are counted in the tally.
 
     Attributes:
@@ -244,7 +244,7 @@ def split_name(name: str, at_last: bool = False) -> tuple[str, str]:
 COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
 _PIECE_BYTES = 4 << 20
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 100
-"""A file that grows a hundredfold, to more than 1 GiB, is no archive of images: those are compressed already."""
+"""A file that grows a hundredfold, to more than 1 GiB, is not an archive of images: those are compressed already."""
 
 
 _OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
@@ -270,7 +270,7 @@ def plain_archive(path: Path) -> Path:
                 if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():
                     raise SourceError(
                         f"{path} grows more than {_BOMB_RATIO} times when it is unpacked, as no archive of images does. If it "
-                        "is one all the same, unpack it by hand and name the plain archive"
+                        "is one nevertheless, unpack it by hand and name the plain archive"
                     )
 
     try:

@@ -1,6 +1,6 @@
 """Images in NumPy's files (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): .npy, and .npz with several.
 
-The rows of an array that is stored in C order lie one behind the other, so that each image has its own place in the file. A
+The rows of an array that is stored in C order are one after another, so that each image has its own place in the file. A
 compressed array of a .npz has none: a plain copy is made once (`tfprep.sources.staging`).
 """
 
@@ -34,7 +34,7 @@ class StoredArray(NamedTuple):
     """An array in a file.
 
     Attributes:
-        name: Its path relative to the root; for one of a .npz with its name behind a slash.
+        name: Its path relative to the root; for one of a .npz with its name after a slash.
         split: Its split.
         file: The file that holds its values: the path relative to the root, or that of a copy.
         start: The first byte of the values.
@@ -58,7 +58,7 @@ class Arrays:
     array and row: `data.npz/x_train/17`.
 
     Attributes:
-        image: The pattern of the files, with `{split}` or without: `{split}_images.npy`. An array of a .npz is named behind a
+        image: The pattern of the files, with `{split}` or without: `{split}_images.npy`. An array of a .npz is named after a
             colon: `data.npz:x_{split}`.
         label: The same for the classes: whole numbers or names [N] or [N, 1]. None if there are none.
         channels_first: Whether the arrays are [N, C, H, W].
@@ -175,7 +175,7 @@ def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredA
             shape, fortran, dtype = headers[np.lib.format.read_magic(opened)](opened)
             return StoredArray(name, check_split_name(key_of(split), name), file, opened.tell(), shape, dtype, fortran)
     except (OSError, ValueError, KeyError) as error:
-        raise SourceError(f"{root / name} is no array of NumPy that can be read: {error}") from error
+        raise SourceError(f"{root / name} is not an array of NumPy that can be read: {error}") from error
 
 
 def _labels(root: Path, one: StoredArray) -> list[str]:

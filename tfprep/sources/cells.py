@@ -57,7 +57,7 @@ def path_cell(path: str) -> str:
 def label_cell(cell: Any, numbers: Mapping[str, int], separator: str | None = None) -> int | list[int] | None:
     """Return the class number of one class, or those of a list of classes; None where the cell is empty.
 
-    A whole number that is no class's name is itself the class number, where the names are given and none is a number.
+    A whole number that is not the name of a class is itself the class number, where the names are given and none is a number.
     """
     names = class_cell(cell, separator)
     if names is None:
@@ -82,7 +82,7 @@ _YES, _NO = frozenset(("1", "true", "yes")), frozenset(("0", "-1", "false", "no"
 
 
 def flag_cell(cell: Any) -> bool | None:
-    """Return whether a cell of a column of its own says that a class is there; None where it is empty."""
+    """Return True if a cell of a column of its own says that a class is there; None where it is empty."""
     text = "" if cell is None else str(cell).strip().lower().removesuffix(".0")
     if text in _YES or text in _NO:
         return text in _YES
@@ -152,7 +152,7 @@ Cells: TypeAlias = Mapping[str, Any]
 def value_cell(
     cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str | None, whole: bool, comma: bool
 ) -> Any:
-    """Return the value of a field that is no file. The options are those of `label_cell` and `number_cell`."""
+    """Return the value of a field that is not a file. The options are those of `label_cell` and `number_cell`."""
     if kind == "label":
         return label_cell(cell, numbers, separator)
     if kind == "scalar":
@@ -198,8 +198,8 @@ class CellPath:
 
     def fill(self, cells: Cells, split: str, field: str) -> str:
         """Return the path for a row. Raises SourceError, which names the field, if it is none below the root."""
-        if len(self.template.tokens) == 1 and self.columns and isinstance(alone := cells[self.columns[0]], RawCell):
-            return alone.reference
+        if len(self.template.tokens) == 1 and self.columns and isinstance(cell := cells[self.columns[0]], RawCell):
+            return cell.reference
 
         def part(name: str) -> str:
             if self.by_file and name == "split":

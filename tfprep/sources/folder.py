@@ -46,8 +46,8 @@ class Folder:
         classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
             points, so "10" comes before "2", as in Keras.
         labels: For a split without class folders, the text file that gives the class of each image, by the name of the split:
-            `{"val": "val/val_annotations.txt"}`. A line has the name of an image and its class, as in tiny-imagenet; or a number
-            alone for each image in the order of their names, as in ImageNet's ground truth, beside whose folder `meta.mat` lies.
+            `{"val": "val/val_annotations.txt"}`. A line has the name of an image and its class, as in tiny-imagenet; or only a
+            number for each image in the order of their names, as in ImageNet's ground truth, in whose folder `meta.mat` is.
         pixels: How images become pixels, if not as 8-bit RGB: `{"image": sources.Pixels()}` keeps 16 bits, floats and all bands.
 
     Raises:
@@ -173,7 +173,7 @@ UNSPLIT = "train"
 
 
 class ListedImage(NamedTuple):
-    """A file that fits the image pattern. `values` is its class number alone, or empty without classes."""
+    """A file that fits the image pattern. `values` is its class number, or empty without classes."""
 
     path: str
     holes: Holes
@@ -205,7 +205,7 @@ def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str
     if isinstance(splits, tuple) and "split" in pattern.holes:
         files = [(path, holes) for path, holes in files if holes["split"] in splits]
     if not files:
-        raise SourceError(f"{root}: no {what} fits {text!r}; say where it lies, or give the right folder with --data")
+        raise SourceError(f"{root}: no {what} fits {text!r}; say where it is, or give the right folder with --data")
     for path, holes in files:
         holes["split"] = check_split_name(key_of(holes["split"]), str(root / path))
     return files
@@ -214,7 +214,7 @@ def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str
 def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
     """The patient, study or series that a DICOM file belongs to; None if the splits do not ask for it.
 
-    A file that is no DICOM is a group by itself: it is rejected when it is read.
+    A file that is not DICOM is a group by itself: it is rejected when it is read.
     """
     if not (isinstance(splits, Fractions) and splits.by_column):
         return None
@@ -287,8 +287,8 @@ def listed_images(
         there = sorted((*files, *(f"{name}/" for name in folders)))
         listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
         suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
-        way_out = "say where the files lie with --data, or change the pattern to fit"
-        raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {way_out}")
+        fix = "say where the files are with --data, or change the pattern to fit"
+        raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {fix}")
 
 
 def check_splits(splits: Any, pattern: Pattern, where: str, labels: Sequence[str], columns: bool = False) -> Splits:

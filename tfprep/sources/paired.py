@@ -86,7 +86,7 @@ class Paired:
             raise RecipeError(f"Paired: void is a class number from 0 to 65535; got {self.void!r}")
         check_common(self, image)
         if not self._others():
-            raise RecipeError("Paired: expected a mask or fields beside the image; images alone are a Folder")
+            raise RecipeError("Paired: expected a mask or fields beside the image; images without them are a Folder")
         for name, pattern in self._others().items():
             if pattern == image:
                 rule = f"Paired: the patterns of image and {name} are one, {image.text!r}"
@@ -95,7 +95,7 @@ class Paired:
                 spelled = ("'**'" if hole == "__" else "'*'" if hole[0] == "_" else f"{{{hole}}}" for hole in unknown)
                 raise RecipeError(
                     f"Paired: {', '.join(spelled)} in {name}={pattern.text!r} has no counterpart in image={image.text!r}; "
-                    f"an image must say where its {name} lies"
+                    f"an image must say where its {name} is"
                 )
 
     def kinds(self) -> dict[str, Kind]:

@@ -238,7 +238,7 @@ def walk(
     """Yield the path of every file that fits `pattern`, in order, and what the placeholders stand for in it.
 
     A folder is not entered if its placeholders are `done`. The files of a folder come first, then its subfolders, each sorted by
-    code points of the name's key form (`key_of`), so that the order depends on names alone. Links to files and folders are
+    code points of the name's key form (`key_of`), so that the order depends on names only. Links to files and folders are
     followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Names that
     begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
     """

@@ -30,7 +30,7 @@ class Pixels:
     read.
 
     Attributes:
-        to: The dtype: None for that of the file; "uint8" or "uint16" for `low` to `high` as 0 to the highest number, what lies
+        to: The dtype: None for that of the file; "uint8" or "uint16" for `low` to `high` as 0 to the highest number, what is
             outside cut; "float32" for the numbers as they are.
         low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that
             the file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must
@@ -38,12 +38,12 @@ class Pixels:
         window: (center, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
             (VOI LUT) that each DICOM file, or frame, gives.
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
-        page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is a reject.
+        page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is rejected.
         background: The RGB color that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
         srgb: Convert the colors of images whose file holds another color profile (ICC) to sRGB, by Pillow's ImageCms. All
             images then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
-        nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is a reject.
+        nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is rejected.
         exif: "apply" the orientation that the file gives, or "ignore" it: for labels that were drawn on the pixels as they are
             stored. With `background` or `srgb` the images still become 8-bit RGB.
         max_pixels: The most pixels of an image, in place of 178,956,970: a larger file may be an attack on memory. Decoding takes
@@ -72,7 +72,7 @@ class Pixels:
         if ranged and self.to not in _HIGHEST:
             raise RecipeError(f"Pixels: low, high and window need to='uint8' or to='uint16'; got to={self.to!r}")
         if self.window is not None and ranged > 1:
-            raise RecipeError("Pixels: window stands in place of low and high; leave them out")
+            raise RecipeError("Pixels: window is in place of low and high; leave them out")
         if (self.low is None) != (self.high is None) or (self.low is not None and not self.low < (self.high or 0)):
             raise RecipeError(f"Pixels: expected low < high, both or neither; got {self.low!r} and {self.high!r}")
         if self.window not in (None, "file") and not (
@@ -92,7 +92,7 @@ class Pixels:
 
     @property
     def makes_rgb(self) -> bool:
-        """Tells if all images become 8-bit RGB."""
+        """True if all images become 8-bit RGB."""
         return self.background is not None or bool(self.srgb)
 
     def __repr__(self) -> str:

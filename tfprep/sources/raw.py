@@ -5,7 +5,7 @@ URL of its own. A part of a file has the first byte, the number of bytes (with `
 member, as in `shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a
 name.
 
-A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What lies
+A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What is
 below a URL is listed once for each root, with one request for 1,000 objects, when a name is first needed.
 """
 
@@ -56,7 +56,7 @@ class RawState(NamedTuple):
     """Identity of a file's content: size and time of change, or at a URL the store's entity tag; and its size.
 
     The text of a file that cannot be looked at is the name of an error. `identity` is empty at a URL; on this machine it also
-    differs where another file of the same size and time took the place, but is no property of a copy on another machine.
+    differs where another file of the same size and time took the place, but is not a property of a copy on another machine.
     """
 
     text: str
@@ -165,7 +165,7 @@ def raw_root(place: PathOrUrl) -> Path:
 
 
 def can_list(root: Path) -> bool:
-    """Return whether the names below a root can be listed. Web servers list nothing."""
+    """Return True if the names below a root can be listed. Web servers list nothing."""
     return scheme_of(root) not in _HTTP
 
 
@@ -180,7 +180,7 @@ def names_of(folder: Path) -> Names:
         for item in entries:
             try:
                 is_folder = item.is_dir()
-            except OSError:  # a link to itself: it counts as a file, and reading it rejects that sample alone
+            except OSError:  # a link to itself: it counts as a file, and reading it rejects only that sample
                 is_folder = False
             if is_folder:
                 names.folders.append(item.name)
@@ -215,7 +215,7 @@ def state_of(path: Path) -> RawState:
 
 
 def open_raw(path: Path) -> BinaryIO:
-    """Open a whole file below a root for reading. OSError also if it is no regular file: a FIFO would wait for a writer."""
+    """Open a whole file below a root for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
     if url := _remote(path):
         return url.open()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -241,7 +241,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def text_lines(path: Path, what: str) -> list[str]:
-    """Return the lines of a text file of UTF-8, without the spaces around them. SourceError, with `what` it is, if it is none."""
+    """Return the lines of a text file of UTF-8, without the spaces around them. SourceError names `what` cannot be read."""
     try:
         return [line.strip() for line in read_whole(path).decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -304,7 +304,7 @@ def file_system_of(root: Path) -> str:
     with suppress(OSError):  # Other systems than Linux have no such file.
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             mount, _, kind = line.partition(" - ")
-            # File systems in user space may number their files anew with every mount, or every look.
+            # File systems in user space may number their files again with every mount, or every look.
             if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}" and kind.startswith("fuse"):
                 return ""
     return f"{os.statvfs(root).f_fsid:x}"

@@ -7,7 +7,7 @@ counted; in JSON lines a row's number is its line's.
 
 Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
 the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
-whole, so that no image has a place in the file: a column of images is copied once (`tfprep.sources.staging`), one image behind
+whole, so that no image has a place in the file: a column of images is copied once (`tfprep.sources.staging`), one image after
 the other.
 
 Arrow is imported where it reads: every recipe imports this module, and a build's workers read no table.
@@ -101,7 +101,7 @@ def file_columns(path: Path) -> list[str]:
 
 
 def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
-    """Yield all rows with `columns` alone. SourceError if a column is missing or the file is not what its suffix says."""
+    """Yield all rows with only `columns`. SourceError if a column is missing or the file is not what its suffix says."""
     there = column_names(path)
     for column in columns:
         if there.count(column) != 1:
@@ -113,7 +113,7 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
 
 
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
-    """Yield the rows of tables, of which each is given with its split; see `batches`."""
+    """Yield the rows of tables, each given with its split; see `batches`."""
     for path, split in tables:
         table = TableFile(path, root / path, split, decimal_comma(root / path))
         for batch in batches(table.file, columns):
@@ -414,7 +414,7 @@ class _StoredFiles:
 
 
 def _copy_column(path: Path, column: str, target: CheckedFile) -> None:
-    """Write the bytes of a column one behind the other, then the lengths as int64 (-1: null), then their number as int64."""
+    """Write the bytes of a column one after another, then the lengths as int64 (-1: null), then their number as int64."""
     lengths: list[Array] = []
     top, _, inner = column.partition(".")
     with _opened(path) as file:

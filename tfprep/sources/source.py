@@ -42,7 +42,7 @@ class Listing:
         files: What is read from files.
         values: What the entries hold as values. `files` and `values` are fields, or raw parts that the source's `decoders()` make
             fields of: several fields may come from one part.
-        entries: The samples; the iterator can be consumed once. Their order depends on names alone, not on the file system.
+        entries: The samples; the iterator can be consumed once. Their order depends on names only, not on the file system.
         classes: Class names of label and mask fields, in the order of their numbers.
         tally: Number of files passed over or missing, by reason; complete once `entries` is consumed.
         derived: The fields that an earlier recipe derived: geometry moves their pixels, and leaves their numbers as they are.
@@ -77,7 +77,7 @@ class FieldDecoder(Protocol):
 class Source(Protocol):
     """A frozen dataclass of options. Its `repr` is Python code that rebuilds it, given `from tfprep import sources`.
 
-    A source may also have these methods, which follow from its options alone:
+    A source may also have these methods, which follow from its options only:
 
     - `kinds()` returns the kind of each field as far as the options say. The fields that a recipe names are then checked when the
       recipe is loaded.

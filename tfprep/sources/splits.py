@@ -92,7 +92,7 @@ class Fractions:
 
     @property
     def by_column(self) -> bool:
-        """Tells if `group_by` names a column of a table: a string that is no regular expression with a group."""
+        """True if `group_by` names a column of a table: a string that is not a regular expression with a group."""
         return isinstance(self.group_by, str) and "(" not in self.group_by
 
     def shares(self) -> dict[str, float]:
@@ -116,7 +116,7 @@ def listing_of(
 ) -> Listing:
     """Return the listing of a source, with splits assigned by its options, or by `splits` in their place.
 
-    `rows` returns the entries with their groups anew at each call, and counts what it passes over in the tally that it gets. To
+    `rows` returns the entries with their groups again at each call, and counts what it passes over in the tally that it gets. To
     stratify, `rows` is consumed twice, and 16 bytes per sample are kept in memory in between.
     """
     splits = splits or source.splits
@@ -150,7 +150,7 @@ def listing_of(
 
 
 def is_split_pattern(splits: object) -> bool:
-    """Tells if `splits` is a pattern of paths with `{split}`, such as `{split}/**`."""
+    """Return True if `splits` is a pattern of paths with `{split}`, such as `{split}/**`."""
     return isinstance(splits, str) and "{split}" in splits
 
 
@@ -202,7 +202,7 @@ def _cuts(
     lists: dict[int, tuple[int, list[int]]] = {}
     for number, (entry, column) in enumerate(rows(Counter())):
         stratum = entry.values[label]
-        if stratum is None:  # a reject
+        if stratum is None:  # a rejected sample
             continue
         if isinstance(stratum, list):
             lists[number], stratum = (len(labels), stratum), -1
@@ -217,8 +217,8 @@ def _cuts(
     for one in np.unique(stratum):
         own, samples = position[stratum == one], weight[stratum == one]
         # A unit counts at the middle of its samples; a split ends at the first unit after its border.
-        behind = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
-        strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in behind)
+        ends = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
+        strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in ends)
     return plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True)), several
 
 
@@ -246,7 +246,7 @@ class Without:
             `Path(__file__).with_name("leaks.csv")` is a file beside the recipe.
 
     Raises:
-        RecipeError: `source` is no source.
+        RecipeError: `source` is not a source.
     """
 
     source: Source

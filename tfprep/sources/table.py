@@ -1,4 +1,4 @@
-"""Samples listed in a table: CSV, TSV, JSON lines or Parquet, a row a sample."""
+"""Samples listed in a table: CSV, TSV, JSON lines or Parquet, one row for each sample."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
             `table` has `{split}`, it stands for the same here: `{split}/{file_name}` beside `{split}/metadata.csv`. `**/{id}.jpg`
             is the image of this name in any folder.
         label: The column with the class, a name or a number; in JSON lines and Parquet also a list of them. A row where it is
-            empty is a reject. Or a column for each class, which holds 1 or 0; the names of the classes are those of the columns,
+            empty is rejected. Or a column for each class, which holds 1 or 0; the names of the classes are those of the columns,
             without spaces at the ends. Several classes of an image become a vector, float32 [classes], with 1 for each of them;
             with boxes among `fields` they are int64 [N], one for each box.
         separator: What divides the classes in a cell of `label`, such as " " or "|": each row has several of them.

@@ -50,7 +50,7 @@ class Video:
     """Frames of videos. Fields: `image`, and `label` if the pattern has `{label}`.
 
     All frames of a file are in one split, unless `Fractions(group_by=...)` says otherwise. Frames are turned as the file says.
-    What cannot be decoded is a reject, and so is the end of a file that was cut short; the frames before it are kept.
+    What cannot be decoded is rejected, and so is the end of a file that was cut short; the frames before it are kept.
 
     Attributes:
         videos: A pattern as `tfprep.sources.patterns` describes, with the suffix of a video: `{split}/{label}/*.mp4`.
@@ -124,7 +124,7 @@ class Video:
                 yield Entry(f"{key_of(path)}/{number:06}", video.split, (str(reference),), video.values), None
 
     def _copy(self, path: Path, target: CheckedFile) -> None:
-        """Write the frames one behind the other, then their index as JSON, then its size as int64."""
+        """Write the frames one after another, then their index as JSON, then its size as int64."""
         frames, number, fault = [], -1, None
         try:
             for number, pixels in self._taken(path):
@@ -193,5 +193,5 @@ def _pixels(frame: Any) -> Array:
     pixels: Array = frame.to_ndarray(format="rgb24")
     turns, rest = divmod(frame.rotation, 90)
     if rest:
-        raise SampleError(f"the video is turned by {frame.rotation} degrees, which is no multiple of 90")
+        raise SampleError(f"the video is turned by {frame.rotation} degrees, which is not a multiple of 90")
     return np.rot90(pixels, turns)

@@ -64,7 +64,7 @@ def test_polygons_rectangles_circles_and_groups(tmp_path):
     listing = source.scan(root)
     assert len(list(listing.entries)) == 2
     assert listing.classes["mask"] == ("background", "ant", "cat", "dog")
-    assert listing.tally["shape of the type 'line', which is no region"] == 1
+    assert listing.tally["shape of the type 'line', which is not a region"] == 1
     assert listing.tally["annotations without their image"] == 1
 
 

@@ -436,7 +436,7 @@ FOLDERS = {
 """Class folders and folders of splits, where `#` stands for 0 to 3, and the pattern that reads them."""
 NO_CLASSES = {
     "x/a# y/a#": "x/ and y/ hold files of the same names",
-    "left/a# left/b# right/a# right/b#": "left, right are not called like classes",
+    "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
     "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
     "train/cat/a# train/dog/b# extra/c#": "images are in folders of several depths: extra",
     "train/cat/a# train/dog/b# val/emu/c#": "val/ has the folders emu, which train/ does not have",
@@ -449,7 +449,7 @@ NO_CLASSES = {
     "trainA/a# trainB/b# testA/c# testB/d#": "names say test and train, and this recipe draws new splits",
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
-    "patient1/a# patient2/b#": "are called like dates, patients or sequences",
+    "patient1/a# patient2/b#": "have names of dates, patients or sequences",
 }
 """Folders that are refused, and why."""
 

@@ -56,10 +56,10 @@ class Coco(AnnotatedSource):
 
     Attributes:
         annotations: The file, relative to the root, or a pattern with `{split}`: `annotations/instances_{split}.json`.
-        images: Where an image lies: `{file_name}` is that of the annotations (in LVIS the end of `coco_url`, such as
+        images: Where an image is: `{file_name}` is that of the annotations (in LVIS the end of `coco_url`, such as
             `train2017/000000391895.jpg`), `{split}` that of the pattern.
         fields: What to make of the objects (`tfprep.sources.annotations.objects` lists the fields). `points` need a file of key
-            points, `text` one of captions. `box_labels` alone need no boxes: they are then the classes of an image.
+            points, `text` one of captions. `box_labels` without `boxes` need none: they are then the classes of an image.
         crowds: "void" draws regions of crowds as `void` in masks, without boxes. "skip" leaves them out. "keep" takes them for
             objects.
         classes: The names of the categories to take, in the order of their numbers; objects of others are left out. By default
@@ -80,7 +80,7 @@ class Coco(AnnotatedSource):
         self.check_options(pattern, ".json")
         check_choice("Coco: crowds", self.crowds, ("void", "skip", "keep"))
         if "text" in self.fields and len(self.fields) > 1:
-            raise RecipeError("Coco: captions are in a file of their own; fields=('text',) alone reads one")
+            raise RecipeError("Coco: captions are in a file of their own; only fields=('text',) reads one")
         image_template(self.images, {"file_name"} | pattern.holes, "Coco: images")
 
     def scan(self, root: Path) -> Listing:
@@ -188,7 +188,7 @@ class CocoFile:
 
     @staticmethod
     def read(path: Path) -> CocoFile:
-        """Read the file. SourceError if it is no JSON, or not as COCO's format says."""
+        """Read the file. SourceError if it is not JSON, or not as COCO's format says."""
         text = JsonText(path)
         starts: dict[str, tuple[Array, Array]] = {}
         categories: tuple[Any, ...] = ()
@@ -232,7 +232,7 @@ class CocoFiles:
     """
 
     def __init__(self, source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> None:
-        """Read the files of a pattern. SourceError if there is none, or one is no COCO file."""
+        """Read the files of a pattern. SourceError if there is none, or one is not a COCO file."""
         found = split_files(root, annotations, source.splits, "file")
         self._files = [(CocoFile.read(root / path), holes) for path, holes in found]
         self._unannotated = source.unannotated

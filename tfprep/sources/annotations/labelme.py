@@ -43,7 +43,7 @@ class LabelMe(AnnotatedSource):
 
     Polygons, rectangles, circles and masks are objects; polygons of one `group_id` and one label are one object. Points and lines
     are counted in the tally. An image without a JSON file is kept, with no boxes, unless `unannotated` says
-    otherwise. A JSON file without an image is counted in the tally. A file that is no JSON, or names another image, rejects its
+    otherwise. A JSON file without an image is counted in the tally. A file that is not JSON, or names another image, rejects its
     image.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
@@ -119,7 +119,7 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
         if shape.get("shape_type") == "mask" and label in numbers:
             return {"id": name, "label": numbers[label], **_mask(shape, size, name)}
         if (corners := _corners_of(shape)) is None:
-            tally[f"shape of the type {shape.get('shape_type')!r}, which is no region"] += 1
+            tally[f"shape of the type {shape.get('shape_type')!r}, which is not a region"] += 1
             return None
         if label not in numbers:
             tally[OTHER_CLASS] += 1
@@ -139,7 +139,7 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
 
 
 def _corners_of(shape: dict[str, Any]) -> list[float] | None:
-    """x, y, x, y, ... of a region in pixels; None for a shape that is no region."""
+    """x, y, x, y, ... of a region in pixels; None for a shape that is not a region."""
     kind, points = shape.get("shape_type", "polygon"), shape.get("points")
     rows = points if isinstance(points, list) else []
     flat = [value for point in rows for value in (point if isinstance(point, list) and len(point) == 2 else [math.nan])]

@@ -136,7 +136,7 @@ def image_template(text: Any, known: set[str], where: str) -> Template:
 
 
 def image_path(template: Template, values: Mapping[str, Any], where: object) -> str:
-    """Return the path of an image. SourceError if it leads out of the root, or a value is no text."""
+    """Return the path of an image. SourceError if it leads out of the root, or a value is not text."""
 
     def value_of(name: str) -> str:
         value = values[name]

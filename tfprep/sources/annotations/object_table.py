@@ -1,4 +1,4 @@
-"""Tables with a row for each object, as Kaggle and Open Images publish them: boxes, run lengths, or classes alone."""
+"""Tables with a row for each object, as Kaggle and Open Images publish them: boxes, run lengths, or classes only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ObjectTable(AnnotatedSource):
     """Images with a table that has a row for each object. Fields: `image`, and those of `fields`.
 
     The rows are in memory while they are listed: about 1 kB each. A row without a box and without run lengths says that its image
-    has no object. Images that no row names are no samples. With neither `boxes` nor `runs`, `box_labels` are the classes of the
+    has no object. Images that no row names are not samples. With neither `boxes` nor `runs`, `box_labels` are the classes of the
     image, each once.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.

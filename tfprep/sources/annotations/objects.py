@@ -147,7 +147,7 @@ class ObjectField:
         return whole
 
     def _drawn(self, objects: Sequence[Objects], counted: int, size: Size) -> Array:
-        """Draw the regions in descending order of their area; a void region lies below all objects."""
+        """Draw the regions in descending order of their area; a void region is below all objects."""
         if self.field == "instances" and counted >= self.void:
             raise SampleError(f"{counted} objects reach void={self.void}; give void=65535")
         numbers = iter(range(1, len(objects) + 1))
@@ -244,7 +244,7 @@ def region_of(one: Objects, size: Size) -> Array:
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
-    # pycocotools writes outside its memory for some corners that lie far outside the image.
+    # pycocotools writes outside its memory for some corners that are far outside the image.
     within = [np.clip(np.reshape(one, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for one in polygons]
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
 
@@ -282,7 +282,7 @@ def rle_runs(text: str, name: str) -> list[int]:
     for character in text:
         group = ord(character) - 48
         if not 0 <= group < 64:
-            raise SampleError(f"{name}: {character!r} is no character of an RLE")
+            raise SampleError(f"{name}: {character!r} is not a character of an RLE")
         number |= (group & 0x1F) << shift
         shift += 5
         if not group & 0x20:
@@ -371,7 +371,7 @@ def warn_if_relative(entries: Iterator[Entry], boxes: Mapping[str, int], format:
 
 
 def _plain_numbers(value: Any) -> Iterator[float]:
-    """The numbers in a (nested) list; what is no number is found when the sample is made."""
+    """The numbers in a (nested) list; what is not a number is found when the sample is made."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _plain_numbers(item)

@@ -47,8 +47,8 @@ class CocoPanoptic(AnnotatedSource):
 
     Attributes:
         annotations: The file, relative to the root, or a pattern with `{split}`.
-        images: Where an image lies; `{file_name}` is that of the image.
-        segments: Where its PNG lies; `{file_name}` is that of the annotation.
+        images: Where an image is; `{file_name}` is that of the image.
+        segments: Where its PNG is; `{file_name}` is that of the annotation.
         crowds: "void" gives the pixels of crowds the number `void`, without a box. "skip" makes them background. "keep" takes
             each for one thing.
 

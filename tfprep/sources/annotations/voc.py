@@ -38,7 +38,7 @@ VOC_CLASSES = (
 )  # fmt: skip
 """The 20 classes in the order of the numbers in `SegmentationClass`, which begin with 1."""
 _MASKS = {"mask": "masks", "instances": "instance_masks"}
-"""The option that says where the file of a field lies."""
+"""The option that says where the file of a field is."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +91,7 @@ class Voc(AnnotatedSource):
             unknown = compile_pattern(getattr(self, name), f"Voc: {name}").holes - image.holes
             if unknown:
                 raise RecipeError(
-                    f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} has not"
+                    f"Voc: {name}={getattr(self, name)!r} has placeholders that images={self.images!r} does not have"
                 )
 
     def scan(self, root: Path) -> Listing:
@@ -128,7 +128,7 @@ class Voc(AnnotatedSource):
         """The images that the lists name."""
         for path, placeholders in split_files(root, self.sets or "", self.splits, "file"):
             for line in filter(None, text_lines(root / path, "list of images")):
-                # Lists of one class have 1, 0 or -1 behind each name; other names may end like that too.
+                # Lists of one class have 1, 0 or -1 after each name; other names may end like that too.
                 names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
                 candidates = [companions.find(image, {**placeholders, "_1": name}) for name in names]
                 place = 0 if candidates[0][1] else 1

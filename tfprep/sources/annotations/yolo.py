@@ -36,7 +36,7 @@ from tfprep.sources.splits import Row
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _MOST_VALUES = 1_000_000
 _MOST_CLASSES = 100_000
-"""A number above this is no class number."""
+"""A number above this is not a class number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,7 +77,9 @@ class Yolo(AnnotatedSource):
             raise RecipeError(f"Yolo: expected data to be {what}; got {self.data!r}")
         by_split = compile_pattern("{split}.txt" if self.images is None else self.images, "Yolo: images")
         if self.labels is not None and compile_pattern(self.labels, "Yolo: labels").holes - by_split.holes:
-            raise RecipeError(f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} has not")
+            raise RecipeError(
+                f"Yolo: labels={self.labels!r} has placeholders that images={self.images!r} does not have"
+            )
         self.check_options(by_split)
 
     def scan(self, root: Path) -> Listing:
@@ -226,7 +228,7 @@ class DataYaml:
                 continue
             found = tuple(place for place in listed.values() if place is not None)
             if (twin := next((other for other, of_other in places.items() if of_other == found), None)) is not None:
-                doubts.append(f"{path}: {split} names the images of {twin}, which are in {twin} alone")
+                doubts.append(f"{path}: {split} names the images of {twin}, which are in {twin} only")
                 twins.add(split)
             places[split] = found
         if not places and not missing:
@@ -254,7 +256,7 @@ def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
     if isinstance(names, dict) and names and all(isinstance(number, int) and number >= 0 for number in names):
         unnamed = sorted(set(range(max(names) + 1)) - set(names)) if max(names) < _MOST_CLASSES else []
         if max(names) >= _MOST_CLASSES:
-            raise SourceError(f"{path}: names has the number {max(names)}, which is no class number")
+            raise SourceError(f"{path}: names has the number {max(names)}, which is not a class number")
         doubts += [f"{path.name}: names has no {', '.join(map(str, unnamed[:10]))}"] if unnamed else []
         names = [names.get(number, f"class {number}") for number in range(max(names) + 1)]
     found = tuple(str(name) for name in names) if isinstance(names, list) else ()

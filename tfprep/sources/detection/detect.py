@@ -98,7 +98,7 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
         ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
     if any(isinstance(one.source, Paired) and {"mask", "map"} & set(one.source.kinds().values()) for one in found):
-        found = [one for one in found if not isinstance(one.source, Folder)]  # masks are no pictures of a class
+        found = [one for one in found if not isinstance(one.source, Folder)]  # masks are not pictures of a class
     fewest = min((len(one.left) for one in found), default=0)
     nearest = [one for one in found if len(one.left) == fewest]
     nearest = [one for one in nearest if not one.doubts] or nearest

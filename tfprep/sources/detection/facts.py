@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def not_plain(self) -> Mapping[str, int]:
-        """The forms of which 8-bit RGB would lose something."""
+        """The forms that lose something as 8-bit RGB."""
         return {form: count for form, count in self.forms.items() if form.removesuffix(TRANSPARENT) not in _PLAIN}
 
     @property

@@ -36,7 +36,7 @@ _GROUP = re.compile(
 )
 """Folders of images that belong together: `patient001`, `2024-05-03 holiday`, and those of cameras (DCF): `100CANON`."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
-"""Names that programs give to the files of every folder anew. Numbers of five digits from 0 are frames of a video."""
+"""Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
 _SAMPLED, _NAMES, _SIDE = 8, 2000, 16
 _SAME_SCENE = 0.8
 """The correlation of small gray copies, in the middle of several, from which two pictures are taken for one scene."""
@@ -104,9 +104,9 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
     if parts := [name for name in classes if _is_part(name)]:
-        yield f"{', '.join(parts[:3])} are not called like classes, but like images and what belongs to them"
+        yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
-        yield f"{', '.join(classes[:3])} are called like dates, patients or sequences, not like classes"
+        yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
     training = next((split for split in sorted(by_split) if "train" in split.lower()), "")
     for split, of_split in by_split.items() if training else ():
         if strange := sorted(of_split - by_split[training]):
@@ -131,7 +131,7 @@ def _about_continued_names(files: Files) -> Iterator[str]:
 
 
 def _about_shared_names(files: Files, inner: Sequence[str], place: int) -> tuple[list[str], list[str]]:
-    """Return doubts and checks about files of the same names in sibling folders: views of one image, or numbered anew."""
+    """Return doubts and checks about files of one name in sibling folders: views of one image, or files numbered in each."""
     siblings: dict[tuple[str, ...], list[str]] = {}
     for folder in inner:
         parts = folder.split("/")

@@ -284,7 +284,7 @@ def _box_columns(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], 
 
 
 def _numbers(head: _Head, column: str) -> list[float]:
-    """Return the numbers in the first cells of a column, alone, in lists or in text."""
+    """Return the numbers in the first cells of a column, also in lists and in text."""
     cells = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(value).strip()) for value in head.few(column))
     return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
