@@ -99,7 +99,7 @@ def test_labels_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(SourceError, match=r"x.npy has 6 images, and 'y.npy' has 5 labels"):
         Arrays("x.npy", "y.npy").scan(tmp_path)
     (tmp_path / "y.npy").write_bytes(b"no array")
-    with pytest.raises(SourceError, match=r"y.npy is no array of NumPy that can be read"):
+    with pytest.raises(SourceError, match=r"y.npy is not an array of NumPy that can be read"):
         Arrays("x.npy", "y.npy").scan(tmp_path)
 
 

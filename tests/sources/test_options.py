@@ -145,7 +145,7 @@ CASES = {
         ({"low": 0, "high": 1}, "Pixels: .*need to='uint8'"),
         ({"to": "uint8", "low": 0}, "Pixels: .*expected low < high, both or neither"),
         ({"to": "uint8", "low": 2, "high": 1}, "Pixels: .*expected low < high"),
-        ({"to": "uint8", "low": 0, "high": 1, "window": "file"}, "Pixels: .*window stands in place"),
+        ({"to": "uint8", "low": 0, "high": 1, "window": "file"}, "Pixels: .*window is in place"),
         ({"to": "uint8", "window": (40, 0)}, "Pixels: .*window is"),
         ({"channels": ()}, "Pixels: .*channels is a tuple of numbers"),
         ({"page": -1}, "Pixels: .*page is a number"),

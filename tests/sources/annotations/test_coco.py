@@ -136,7 +136,7 @@ SHAPES = [
     ({"size": list(SIZE), "counts": [10, 20]}, "its RLE has 30 pixels"),
     ({"size": list(SIZE), "counts": [-10, 2250]}, "its RLE has"),
     ({"size": list(SIZE), "counts": "PP"}, "its RLE ends in the middle"),
-    ({"size": list(SIZE), "counts": "\x07"}, "is no character of an RLE"),
+    ({"size": list(SIZE), "counts": "\x07"}, "is not a character of an RLE"),
     ({"size": list(SIZE), "counts": "11"}, "its RLE has 2 pixels"),
     ({"size": list(SIZE), "counts": {}}, "an RLE's counts are a list or text"),
 ]
