@@ -136,6 +136,11 @@ class Prefetcher:
         if self._ahead is not None:
             self._ahead.stop()
 
+    def __del__(self) -> None:
+        """The threads that fetch from URLs hold the plan of what they fetch, and not this object."""
+        if getattr(self, "_ahead", None) is not None:
+            self.cancel()
+
     def close(self, error: BaseException | None = None) -> None:
         """Cancel, and end the consumer's wait with this error."""
         if os.getpid() != self._process:

@@ -1,6 +1,8 @@
 """Records at URLs are fetched ahead, in few requests: what is planned is exactly what is read, in every order."""
 
+import gc
 import itertools
+import threading
 import time
 from contextlib import closing
 from itertools import islice
@@ -9,6 +11,7 @@ import pytest
 
 import tfprep
 from tests.load.batches import batches, check_same, copy_in_memory
+from tests.waiting import wait_until
 from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
@@ -108,6 +111,22 @@ def test_a_validation_run_fetches_every_byte_once(url, s3):
     assert len(reads) == len(files) == stats["requests"]
     assert sum(stop - start for start, stop in (request.span for request in reads)) == sum(file.bytes for file in files)
     assert stats["bytes_fetched"] == sum(file.bytes for file in files)
+
+
+@pytest.mark.parametrize("steps", [1, 7], ids=["in an epoch", "after an epoch, whose end keeps what is read for the next"])
+def test_a_loader_that_is_dropped_ends_its_threads(url, s3, steps):
+    def threads():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("tfprep-")}
+
+    before = threads()
+    loader = tfprep.open(url).numpy_loader("train", 7, cache=False)
+    iterator = iter(loader)
+    assert len(list(islice(iterator, steps))) == steps
+    assert next(iterator, None) is None or steps == 1
+    assert {thread.name for thread in threads() - before} >= {"tfprep-fetch-0", "tfprep-read-0"}
+    del loader, iterator
+    gc.collect()
+    wait_until(lambda: not threads() - before)
 
 
 def test_what_is_in_the_decoded_cache_is_not_fetched_again(url, s3):
