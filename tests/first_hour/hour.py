@@ -77,8 +77,9 @@ def train():
         logs = [tfprep.train.InputMonitor("logs")]
         first = start // len(batches)
         history = model.fit(
-            batches, initial_epoch=first, epochs=6, validation_data=make("val", **options), callbacks=[*saves, *logs]
-        )
+            batches, initial_epoch=first, epochs=6, shuffle=False,  # Keras warns that it does not shuffle a dataset
+            validation_data=make("val", **options), callbacks=[*saves, *logs],
+        )  # fmt: skip
         return start, len(batches), int(np.asarray(model.optimizer.iterations)), history
 
     try:
