@@ -113,7 +113,9 @@ def test_a_validation_run_fetches_every_byte_once(url, s3):
     assert stats["bytes_fetched"] == sum(file.bytes for file in files)
 
 
-@pytest.mark.parametrize("steps", [1, 7], ids=["in an epoch", "after an epoch, whose end keeps what is read for the next"])
+@pytest.mark.parametrize(
+    "steps", [1, 7], ids=["in an epoch", "after an epoch, whose end keeps what is read for the next"]
+)
 def test_a_loader_that_is_dropped_ends_its_threads(url, s3, steps):
     def threads():
         return {thread for thread in threading.enumerate() if thread.name.startswith("tfprep-")}
