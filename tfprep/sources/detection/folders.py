@@ -164,11 +164,11 @@ def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
     for one, other in (pair[:2] for pair in paths[:: 1 + len(paths) // _SAMPLED]):
         with suppress(SampleError):
             pictures = [decode_image(read_raw(files.root, path)) for path in (one, other)]
-            small = [
-                Image.fromarray(picture).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX)
+            first, second = (
+                np.asarray(Image.fromarray(picture).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX))
                 for picture in pictures
-            ]
-            correlations.append(abs(float(np.corrcoef(*(np.asarray(image).ravel() for image in small))[0, 1])))
+            )
+            correlations.append(abs(float(np.corrcoef(first.ravel(), second.ravel())[0, 1])))
             ratios.add(
                 tuple(round(a / b, 1) for a, b in zip(*(picture.shape[:2] for picture in pictures), strict=True))
             )
