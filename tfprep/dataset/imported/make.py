@@ -1,10 +1,10 @@
 """`tfprep index`: from a pattern, or a directory of TensorFlow Datasets, to a dataset that refers to its records.
 
-    list the shards -> scan those without a receipt, in processes -> decide the fields from all summaries
+    list the shards -> scan those without a part file, in processes -> decide the fields from all summaries
       -> write the files of a dataset
 
-A shard's scan is a part file and a receipt in `.tfprep`. They stay: the same command again reads only shards that are new or have
-changed, and one that was stopped continues. Nothing that readers use changes before the last step.
+Part files stay in `.tfprep`: the same command again reads only shards that are new or have changed, and one that was stopped
+continues. Nothing that readers use changes before the last step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
-from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_receipts, scan_shards
+from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards
 from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
 from tfprep.dataset.imported.shards import (
     Place,
@@ -139,8 +139,8 @@ def index_tfrecords(
         commands |= dict.fromkeys(splits, _command(os.fspath(source), split, out, features, options))
         content = _decide(groups, old.name if old else name, declared, options, commands)
         manifest = write_imported(new, content, old)
-        found = {part_of(one, folder / PRIVATE) for group in groups.values() for _, one in group}
-        remove_receipts(folder / PRIVATE, found)
+        parts = {part_of(shard, folder / PRIVATE) for group in groups.values() for shard, _ in group}
+        remove_parts(folder / PRIVATE, parts)
     names = [name_below(content.root, shard.path) for shard in scanned]
     missing = missing_shards(shard.path for shards in splits.values() for shard in shards)
     changes, nbytes = _changes(old, manifest), sum(shard.bytes for shard in scanned)
@@ -252,8 +252,10 @@ def _scan(
             ]
     shards |= splits
 
-    new = [shard for some in shards.values() for shard in some if find_receipt(shard, work) is None]
-    total = sum(shard.bytes for some in shards.values() for shard in some)
+    every = [shard for some in shards.values() for shard in some]
+    found = {shard: find_receipt(shard, work) for shard in every}
+    new = [shard for shard in every if found[shard] is None]
+    total = sum(shard.bytes for shard in every)
     done = total - sum(shard.bytes for shard in new)
     on_bytes(done, total)
 
@@ -263,12 +265,11 @@ def _scan(
         on_bytes(done, total)
 
     scan_shards(new, work, workers=options.workers, on_bytes=count)
-    groups: dict[str, list[tuple[Shard, Scanned]]] = {split: [] for split in shards}
+    groups: dict[str, list[tuple[Shard, Scanned]]] = {}
     for split, some in shards.items():
-        for shard in some:
-            found = find_receipt(shard, work)
-            assert found is not None, shard
-            groups[split].append((shard, found))
+        receipts = [(shard, found[shard] or find_receipt(shard, work)) for shard in some]
+        groups[split] = [(shard, receipt) for shard, receipt in receipts if receipt is not None]
+        assert len(groups[split]) == len(some)
     return groups, new
 
 

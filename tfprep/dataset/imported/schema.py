@@ -404,45 +404,15 @@ def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, Feature
     return max(rasters, key=pixels).feature if rasters else None
 
 
-# --- what an unknown feature looks like -------------------------------------------------------------------------------
-
-_SIGNATURES = {
-    b"GIF8": "a GIF image",
-    b"BM": "a BMP image",
-    b"II*\0": "a TIFF image",
-    b"MM\0*": "a TIFF image",
-    b"\x93NUMPY": "a NumPy file (.npy)",
-    b"PK\x03\x04": "a ZIP archive, perhaps a NumPy file (.npz)",
-    b"\x1f\x8b": "bytes compressed with GZIP",
-    b"\x78\x9c": "bytes compressed with ZLIB",
-    b"\x28\xb5\x2f\xfd": "bytes compressed with Zstandard",
-    b"fLaC": "FLAC audio",
-    b"OggS": "Ogg audio or video",
-    b"ID3": "MP3 audio",
-    b"\x1aE\xdf\xa3": "Matroska or WebM video",
-    b"\x80\x04\x95": "a Python pickle",
-    b"\x80\x05\x95": "a Python pickle",
-}
-_TENSOR_PROTO = b"\x08"
-_FEATURES = b"\x12"
-
-
 def looks(summary: FeatureSummary) -> str:
-    """Say what the values may be, and what would make a field of them."""
+    """Say what the values of an unknown feature look like, and what would make a field of them."""
     start = bytes.fromhex(summary.start)
     least, greatest = summary.sizes or (0, 0)
-    size = f"{least:,} bytes in every record" if least == greatest else f"{least:,} to {greatest:,} bytes"
     if summary.counts and summary.counts[1] > 1:
-        return f"lists of up to {summary.counts[1]:,} byte strings that are no text"
-    kind = next((kind for signature, kind in _SIGNATURES.items() if start.startswith(signature)), "")
-    if start[:4] == b"RIFF":
-        kind = {b"WEBP": "a WebP image", b"WAVE": "WAV audio"}.get(start[8:12], "")
-    elif start[4:8] == b"ftyp":
-        kind = "an AVIF image" if start[8:12] == b"avif" else "MP4 video"
-    elif start[:1] == _TENSOR_PROTO and start[2:3] == _FEATURES and start[1:2] < b"\x80":
-        kind = "a tensor of tf.io.serialize_tensor"
-    if kind:
-        return f"looks like {kind} ({size}); only JPEG and PNG are decoded"
+        return f"lists of up to {summary.counts[1]:,} byte strings that are not text"
     if least == greatest and least:
-        return f"{size}, no text: raw numbers? Declare their dtype and shape with --features"
-    return f"{size}, no text, beginning with {start[:8]!r}"
+        return (
+            f"{least:,} bytes in every record, not text, beginning with {start[:8]!r}: raw numbers? Declare their dtype and "
+            "shape with --features. Of image files, only JPEG and PNG are decoded"
+        )
+    return f"{least:,} to {greatest:,} bytes, not text, beginning with {start[:8]!r}; only JPEG and PNG are decoded"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.scan import FEATURES, MISSING, LostRecord, Scanned, part_of, read_part
+from tfprep.dataset.imported.scan import LostRecord, Scanned, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -89,50 +89,39 @@ class Content:
 
     def _tables(self, folder: Path, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
         for number, (shard, scanned) in enumerate(group):
-            shard_name, records = name_below(self.root, shard.path), 0
-            self._reject(split, shard_name, scanned.bad)
+            name, records = name_below(self.root, shard.path), 0
+            bad = list(scanned.bad)
             if scanned.fault:
-                rest = LostRecord(
-                    scanned.records + len(scanned.bad), scanned.end, f"{scanned.fault}; what follows is left out"
-                )
-                self._reject(split, shard_name, [rest])
-            with part_of(scanned, folder).open("rb") as file:
-                for batch in read_part(file):
-                    table = self._table(batch, split, number, shard_name)
-                    records += len(table)
-                    yield table
+                reason = f"{scanned.fault}; what follows is left out"
+                bad.append(LostRecord(scanned.records + len(bad), scanned.end, reason))
+            self._reject(split, name, bad)
+            numbers = {feature: number for number, feature in enumerate(scanned.summaries)}
+            for batch in read_part(shard, folder):
+                table = self._table(_Block(batch, numbers), split, number, name)
+                records += len(table)
+                yield table
             self.records[split].append(records)
 
-    def _reject(self, split: str, shard: str, records: Sequence[LostRecord]) -> None:
+    def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
         for item in records:
             row = asdict(item)
             self.rejects.append({"split": split, "shard": shard, "record": row.pop("number"), **row})
 
-    def _table(self, batch: pa.RecordBatch, split: str, shard: int, shard_name: str) -> pa.Table:
-        """Return the rows of one batch of a part file; records that miss a required feature are left out."""
-        numbers = {feature: number for number, feature in enumerate(json.loads(batch.schema.metadata[FEATURES]))}
-        kept = self._complete(batch, numbers, split, shard_name)
-        rows = np.flatnonzero(kept)
-        offset = batch.column("offset").to_numpy()[rows]
-        columns: dict[str, Any] = {
-            "split": pa.repeat(split, len(rows)),
-            "variant": np.zeros(len(rows), np.int16),
-            "shard": np.full(len(rows), shard, np.int32),
-            "offset": offset,
-            "size": batch.column("size").to_numpy()[rows],
-            "payload_crc": batch.column("payload_crc").to_numpy()[rows],
-        }
+    def _table(self, block: _Block, split: str, shard: int, shard_name: str) -> pa.Table:
+        """Return the rows of a block; records that miss a required feature are left out."""
         for field in self.fields:
-            columns |= self._field(field, batch, numbers.get(field.feature), rows, offset)
-        raster = numbers.get(self.raster or "")
+            if field.required:
+                lost = block.leave_out_without(field.feature)
+                self._reject(split, shard_name, (LostRecord(*one, f"it has no {field.feature!r}") for one in lost))
+        columns: dict[str, Any] = {name: block.record(name) for name in ("offset", "size", "payload_crc")}
+        count = len(columns["offset"])
+        columns |= {name: [value] * count for name, value in (("split", split), ("variant", 0), ("shard", shard))}
+        for field in self.fields:
+            columns |= block.columns(field)
         for side in ("height", "width"):
-            columns[side] = pa.nulls(len(rows), pa.int32())
-            if f"{raster}.{side}" in batch.schema.names:
-                values = batch.column(f"{raster}.{side}").to_numpy()[rows]
-                columns[side] = pa.array(values, mask=values == 0)
+            columns[side] = block.feature(self.raster or "", side, missing=0)
         if self.key is None:
-            record = pa.array(batch.column("number").to_numpy()[rows]).cast(pa.string())
-            columns["key"] = pc.binary_join_element_wise(pa.scalar(shard_name), record, pa.scalar("#"))
+            columns["key"] = [f"{shard_name}#{record}" for record in block.record("number").tolist()]
         else:
             columns["key"] = columns[self.key]
         if "label" in self.schema.names and self.label is not None:
@@ -145,38 +134,63 @@ class Content:
             [one.cast(kind) for one, kind in zip(arrays, self.schema.types, strict=True)], schema=self.schema
         )
 
-    def _complete(self, batch: pa.RecordBatch, numbers: Mapping[str, int], split: str, shard: str) -> Array:
-        """Return which records have all required features: bool [N]; the others are rejects."""
-        kept = np.ones(batch.num_rows, bool)
-        for field in self.fields:
-            if not field.required:
-                continue
-            here = np.zeros(batch.num_rows, bool)
-            if (number := numbers.get(field.feature)) is not None:
-                here = batch.column(f"{number}.size").to_numpy() > 0  # an empty string has a tag and a length
-            for row in np.flatnonzero(kept & ~here).tolist():
-                record, offset = batch.column("number")[row].as_py(), batch.column("offset")[row].as_py()
-                self._reject(split, shard, [LostRecord(record, offset, f"it has no {field.feature!r}")])
-            kept &= here
-        return kept
 
-    def _field(
-        self, field: IndexedField, batch: pa.RecordBatch, number: int | None, rows: Array, record: Array
-    ) -> dict[str, Any]:
-        """Return where the field lies; a missing or empty one lies at the beginning of its record and has no bytes."""
-        first, size = record + HEADER_BYTES, np.zeros(len(rows), np.int64)
-        values: Any = pa.nulls(len(rows))
-        if number is not None:
-            kind = batch.column(f"{number}.kind").to_numpy()[rows]
-            size = np.where(kind > MISSING, batch.column(f"{number}.size").to_numpy()[rows], 0)
-            offset = batch.column(f"{number}.offset").to_numpy()[rows]
-            if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-                value_size = np.where(size > 0, batch.column(f"{number}.value_size").to_numpy()[rows], 0)
-                offset, size = offset + size - value_size, value_size
-            first = np.where(size > 0, offset, first)
-            if field.column and f"{number}.value" in batch.schema.names:
-                values = batch.column(f"{number}.value").take(pa.array(rows))
-        return {f"{field.name}_offset": first, f"{field.name}_size": size, field.name: values}
+class _Block:
+    """The records of one batch of a part file. `numbers`: the numbers of its features, by name."""
+
+    def __init__(self, batch: pa.RecordBatch, numbers: Mapping[str, int]) -> None:
+        self._batch, self._numbers = batch, numbers
+        lists = batch.column("spans")
+        self._spans = lists.flatten()
+        row_of_span = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
+        feature = self._spans.field("feature").to_numpy()
+        self._span_of_row = {}  # by feature, int64 [N]; -1 for a record without it
+        for number in np.unique(feature).tolist():
+            found = np.flatnonzero(feature == number)
+            self._span_of_row[number] = np.full(len(batch), -1)
+            self._span_of_row[number][row_of_span[found]] = found
+        self._rows = np.arange(len(batch))
+
+    def record(self, name: str) -> Array:
+        """Return a number of each record, int64 [N]."""
+        values: Array = self._batch.column(name).to_numpy()[self._rows]
+        return values
+
+    def feature(self, feature: str, column: str, missing: int | None = None) -> pa.Array:
+        """Return a column of the spans of a feature; null where a record does not have it, and for `missing`."""
+        spans = self._span_of_row.get(self._numbers.get(feature, -1))
+        if spans is None:
+            return pa.nulls(len(self._rows), self._spans.field(column).type)
+        spans = spans[self._rows]
+        values = self._spans.field(column).take(pa.array(spans, mask=spans < 0))
+        return values if missing is None else pc.if_else(pc.equal(values, missing), None, values)
+
+    def leave_out_without(self, feature: str) -> list[tuple[int, int]]:
+        """Leave out the records that do not have a feature; return the number and offset of each."""
+        has = self._numbers_of(feature, "size") > 0  # an empty string has a tag and a length
+        lost = list(zip(*(self.record(name)[~has].tolist() for name in ("number", "offset")), strict=True))
+        self._rows = self._rows[has]
+        return lost
+
+    def _numbers_of(self, feature: str, column: str) -> Array:
+        values: Array = pc.fill_null(self.feature(feature, column), 0).to_numpy()
+        return values
+
+    def columns(self, field: IndexedField) -> dict[str, Any]:
+        """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
+        offset, size = (self._numbers_of(field.feature, name) for name in ("offset", "size"))
+        columns: dict[str, Any] = {}
+        if field.column:
+            values = self.feature(field.feature, "text" if field.spec.dtype == "string" else "value")
+            if field.spec.dtype == "float32":
+                bits = pc.fill_null(values, 0).to_numpy().astype(np.uint32)
+                values = pa.array(bits.view(np.float32))
+            columns[field.name] = pc.if_else(pa.array(size > 0), values, None)
+        if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
+            value_size = np.where(size > 0, self._numbers_of(field.feature, "value_size"), 0)
+            offset, size = offset + size - value_size, value_size
+        first = np.where(size > 0, offset, self.record("offset") + HEADER_BYTES)
+        return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
 
 
 def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> Manifest:
