@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Codec, TopK, feature_value, from_description
-from tfprep.dataset.imported.shards import check_shards, path_below, root_of
+from tfprep.dataset.imported.shards import check_sizes, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import (
@@ -251,7 +251,8 @@ class Dataset:
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
         if self.manifest.imported is not None:
-            check_shards(self.path, self.manifest, split, lambda: self.locations(split, range(1)), sizes=sizes)
+            if sizes:
+                check_sizes(self.path, self.manifest, split)
             paths = [self.shard_path(file) for file in files]
             return [None if is_remote(path) else regular_identity(path) for path in paths]
         folder = self.shards_folder
@@ -293,14 +294,6 @@ class Dataset:
         with self._named_if_removed():
             assert self._checked_index
             return read_index(self.path, self.manifest, split, variant, columns, first)
-
-    def shard_rows(self, split: str, columns: Sequence[str]) -> Iterator[tuple[int, FileInfo, pa.Table]]:
-        """Yield the number, the file and the rows of the index of each shard, variant after variant; errors as of `index`."""
-        for variant, files in enumerate(self.split(split).files):
-            rows, first = self.index(split, variant, columns), 0
-            for number, file in enumerate(files):
-                yield number, file, rows.slice(first, file.records)
-                first += file.records
 
     def locations(self, split: str, variants: range) -> Locations:
         """Return where the records of these variants lie.

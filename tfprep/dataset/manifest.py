@@ -116,7 +116,6 @@ class Imported:
         features: The name that each field has in the Examples.
         left_out: The features that are no fields, and why.
         versions: By split, for each shard a text that changes when the file is written.
-        commands: By split, the command that indexes it.
         fixed: The fields whose numbers are places in the image in a form that is not known: they cannot follow geometry.
     """
 
@@ -124,7 +123,6 @@ class Imported:
     features: Mapping[str, str]
     left_out: Mapping[str, str]
     versions: Mapping[str, tuple[str, ...]]
-    commands: Mapping[str, str]
     fixed: tuple[str, ...] = ()
 
 
@@ -455,11 +453,8 @@ def _check_split(name: str, split: SplitInfo, manifest: Manifest) -> None:
     if manifest.imported is None:
         for file in itertools.chain.from_iterable(split.files):
             _check_sha256(file.name, file.sha256)
-    else:
-        if [len(manifest.imported.versions.get(name, ()))] != counts:
-            raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
-        if name not in manifest.imported.commands:
-            raise DatasetError(f"imported.commands.{name} is missing")
+    elif [len(manifest.imported.versions.get(name, ()))] != counts:
+        raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
 
 
 def _check_sha256(way: str, value: str) -> None:

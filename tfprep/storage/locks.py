@@ -48,25 +48,17 @@ def folder_locked(path: Path, place: Path, *, shared: bool = False) -> Iterator[
       BuildLockedError: Another process holds it; the message names its process, host and start.
       BuildError: The file system has no locks.
     """
-    with file_locked_or_refused(path, place, shared=shared) as descriptor:
-        os.ftruncate(descriptor, 0)
-        if shared:
-            yield
-            return
-        os.write(descriptor, json.dumps(this_process()).encode())
-        try:
-            yield
-        finally:
-            os.ftruncate(descriptor, 0)
-
-
-@contextmanager
-def file_locked_or_refused(path: Path, place: Path, *, shared: bool) -> Iterator[int]:
-    """Hold the lock of the operating system on a file, and yield its descriptor; errors as of `folder_locked`."""
     busy = BuildLockedError()
     try:
         with file_locked(path, busy, shared=shared) as descriptor:
-            yield descriptor
+            os.ftruncate(descriptor, 0)
+            if not shared:
+                os.write(descriptor, json.dumps(this_process()).encode())
+            try:
+                yield
+            finally:
+                if not shared:
+                    os.ftruncate(descriptor, 0)
     except BuildLockedError as error:
         if error is not busy:
             raise

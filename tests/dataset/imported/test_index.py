@@ -403,33 +403,22 @@ def test_splits_are_added_one_by_one(tmp_path):
 
 
 def test_changed_shards_are_an_error_that_names_the_command(tmp_path):
-    payloads = [serialized({"label": number}) for number in range(20)]
+    payloads = [serialized({"label": number, "text": b"x" * 20}) for number in range(20)]
     index(tmp_path, payloads)
     path, data = tmp_path / "0.tfrecord", tfprep.open(tmp_path)
     os.utime(path)  # the same bytes: it was copied
     assert len(read_all(tmp_path)) == 20
-    write(path, payloads[::-1])
-    with pytest.raises(
-        DatasetError, match=r"0\.tfrecord has changed since it was indexed.*another one.*tfprep index .*--split train"
-    ):
-        data.numpy_loader("train", 4)
+    write(path, [*payloads[:10], serialized({"label": 10, "text": b"y" * 20}), *payloads[11:]])
+    with pytest.raises(DatasetError, match="not the record that the index describes"):
+        read_all(tmp_path)
+    assert [fault.offset is not None for fault in verify(tmp_path)] == [True]
     write(path, payloads[:-1])
-    with pytest.raises(DatasetError, match=r"bytes, then it held.*tfprep index"):
+    with pytest.raises(DatasetError, match=r"0\.tfrecord has changed.* bytes, then it held.*tfprep index"):
         data.numpy_loader("train", 4)
     assert any("were indexed" in fault.reason for fault in verify(tmp_path))
     path.unlink()
     with pytest.raises(DatasetError, match=r"0\.tfrecord cannot be read \(No such file"):
         data.numpy_loader("train", 4)
-
-
-def test_a_change_that_sampling_misses_is_found_when_the_record_is_read(tmp_path):
-    payloads = [serialized({"label": number, "text": b"x" * 20}) for number in range(200)]
-    index(tmp_path, payloads)
-    payloads[100] = serialized({"label": 100, "text": b"y" * 20})
-    write(tmp_path / "0.tfrecord", payloads)
-    with pytest.raises(DatasetError, match="not the record that the index describes"):
-        read_all(tmp_path)
-    assert [fault.offset is not None for fault in verify(tmp_path)] == [True]
 
 
 def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_folders(tmp_path):
@@ -518,7 +507,6 @@ def of_five(tmp_path_factory):
         lambda raw: raw["splits"]["train"].update(samples=7),
         lambda raw: raw["imported"].update(versions={"train": []}),
         lambda raw: raw["imported"].update(versions={}),
-        lambda raw: raw["imported"].update(commands={}),
         lambda raw: raw["imported"].update(features={"other": "n"}),
         lambda raw: raw["imported"].pop("root"),
         lambda raw: raw["imported"].update(left_out=[]),

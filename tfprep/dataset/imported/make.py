@@ -135,9 +135,7 @@ def index_tfrecords(
         if options.on_bad != "skip":
             for key in splits:
                 _check_whole(groups[key], lengths.get(key))
-        commands = dict(old.imported.commands) if old and old.imported else {}
-        commands |= dict.fromkeys(splits, _command(os.fspath(source), split, out, features, options))
-        content = _decide(groups, old.name if old else name, declared, options, commands)
+        content = _decide(groups, old.name if old else name, declared, options)
         manifest = write_imported(new, content, old)
         parts = {part_of(shard, folder / PRIVATE) for group in groups.values() for shard, _ in group}
         remove_parts(folder / PRIVATE, parts)
@@ -145,14 +143,6 @@ def index_tfrecords(
     missing = missing_shards(shard.path for shards in splits.values() for shard in shards)
     changes, nbytes = _changes(old, manifest), sum(shard.bytes for shard in scanned)
     return IndexReport(folder, manifest, tuple(content.fields), tuple(names), nbytes, changes, tuple(missing))
-
-
-def _command(source: str, split: str | None, out: Any, features: Any, options: IndexOptions) -> str:
-    named = [("--split", split), ("--out", out), ("--features", features), ("--key", options.key)]
-    named += [("--require", name) for name in options.require] + [("--ignore", name) for name in options.ignore]
-    named += [("--on-bad", "skip" if options.on_bad == "skip" else None)]
-    words = [word for flag, value in named if value is not None for word in (flag, os.fspath(value))]
-    return shlex.join(["tfprep", "index", source, *words])
 
 
 def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
@@ -293,9 +283,7 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             )
 
 
-def _decide(
-    groups: Groups, name: str, declared: Mapping[str, Declared], options: IndexOptions, commands: Mapping[str, str]
-) -> Content:
+def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], options: IndexOptions) -> Content:
     """Decide from what was found in all shards which features become fields, and what the index is made of."""
     found = [one for group in groups.values() for _, one in group]
     summaries: dict[str, FeatureSummary] = {}
@@ -324,4 +312,4 @@ def _decide(
             f"--key {options.key!r}: the key is a number or a short string that every record has; there are {', '.join(keys)}"
         )
     key = None if options.key is None else keys[options.key]
-    return Content(name, groups, fields, left_out, commands, sized_raster(fields, summaries), key)
+    return Content(name, groups, fields, left_out, sized_raster(fields, summaries), key)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
-import numpy as np
-
-from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import Manifest
 from tfprep.errors import DatasetError
-from tfprep.records.framing import FOOTER_BYTES, FRAME_BYTES, footer_crc
 from tfprep.storage.address import Url
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, open_file
@@ -24,8 +20,6 @@ from tfprep.storage.urls import folder_at, is_remote, open_file
 _WILDCARD = re.compile(r"[*?\[]")
 Place = Any
 """A `Path`, or a `Url`."""
-_SAMPLED = 16
-"""Records that are compared in a shard whose time of modification differs: it may have been copied."""
 
 
 @dataclass(frozen=True)
@@ -154,58 +148,25 @@ def root_of(folder: Place, manifest: Manifest) -> Place:
     return folder / root if is_remote(folder) else Path(os.path.join(folder, root))
 
 
-# --- whether they are as they were --------------------------------------------------------------------------------------
-
-
-def check_shards(
-    folder: Place, manifest: Manifest, split: str, locations: Callable[[], Locations], *, sizes: bool
-) -> None:
-    """Check that the shards of a split are there and are those that were indexed.
-
-    A shard of another time of modification is compared by the checksums of some of its records: it may have been copied.
+def check_sizes(folder: Place, manifest: Manifest, split: str) -> None:
+    """Check that the shards of a split are there, of the sizes that were indexed. Each record has its checksum in the index.
 
     Args:
         folder: The folder of the manifest.
         manifest: What the dataset is.
         split: The split.
-        locations: Returns where the records of the split lie.
-        sizes: Whether a shard that changed is an error.
 
     Raises:
-        DatasetError: A shard is missing or has changed; the message names it and the command.
+        DatasetError: A shard is missing or has changed.
     """
-    assert manifest.imported is not None
-    root, first = root_of(folder, manifest), 0
-    for file, version in zip(manifest.splits[split].files[0], manifest.imported.versions[split], strict=True):
+    root = root_of(folder, manifest)
+    for file in manifest.splits[split].files[0]:
         now = current(path_below(root, file.name))
-        if sizes and (now.bytes, now.version) != (file.bytes, version):
-            changed = _differs(now, file.bytes, locations(), range(first, first + file.records))
-            if changed:
-                command = manifest.imported.commands[split]
-                raise DatasetError(
-                    f"{now.path} has changed since it was indexed: {changed}. Index it again, which reads only what changed: "
-                    f"{command}"
-                )
-        first += file.records
-
-
-def _differs(shard: Shard, nbytes: int, locations: Locations, records: range) -> str:
-    """Say in what a shard differs from what was indexed, by its size and some of its records; "" if in nothing."""
-    if shard.bytes != nbytes:
-        return f"it holds {shard.bytes:,} bytes, then it held {nbytes:,}"
-    if not records:
-        return ""
-    some = np.unique(np.linspace(records.start, records.stop - 1, _SAMPLED).astype(np.int64))
-    with open_shard(shard.path) as file:
-        for row in locations.take(some):
-            offset, size = int(row["offset"]), int(row["size"])
-            file.seek(offset)
-            length = file.read(8)
-            file.seek(offset + size - FOOTER_BYTES)
-            crc = footer_crc(file.read(FOOTER_BYTES))
-            if length != (size - FRAME_BYTES).to_bytes(8, "little") or crc != row["payload_crc"]:
-                return f"the record at byte {offset:,} is another one"
-    return ""
+        if now.bytes != file.bytes:
+            raise DatasetError(
+                f"{now.path} has changed since it was indexed: it holds {now.bytes:,} bytes, then it held {file.bytes:,}. Run "
+                "the same tfprep index command again, which reads only what changed"
+            )
 
 
 def open_shard(path: Place) -> BinaryIO:

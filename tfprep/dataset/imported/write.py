@@ -46,7 +46,6 @@ class Content:
         groups: The shards by split.
         fields: The fields.
         left_out: The features that are no fields, and why.
-        commands: The command that indexes each split.
         raster: The feature whose height and width are the index's; None if there is none.
         key: The field that is the key; None for the shard's name and the record's number in it.
         records, rejects, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
@@ -57,7 +56,6 @@ class Content:
     groups: Groups
     fields: Sequence[IndexedField]
     left_out: Mapping[str, str]
-    commands: Mapping[str, str]
     raster: str | None
     key: str | None
 
@@ -242,7 +240,6 @@ def _manifest(folder: Path, content: Content) -> Manifest:
             features={field.name: field.feature for field in fields},
             left_out=dict(content.left_out),
             versions={split: tuple(shard.version for shard, _ in group) for split, group in content.groups.items()},
-            commands=dict(content.commands),
             fixed=tuple(field.name for field in fields if field.fixed),
         ),
     )
