@@ -89,11 +89,11 @@ def verify(path: PathOrUrl, on_bytes: Callable[[int, int], None] = lambda done, 
         on_bytes(done, total)
 
     for place, part in parts.items():
-        for fault in _part_faults(part, data, count):
+        for fault in part_faults(part, data, count):
             yield replace(fault, file=f"{place}{fault.file}")
 
 
-def _part_faults(part: Dataset, data: Dataset, count: Callable[[int], None]) -> Iterator[Fault]:
+def part_faults(part: Dataset, data: Dataset, count: Callable[[int], None] = lambda nbytes: None) -> Iterator[Fault]:
     """Yield the faults of the dataset itself, or of added fields of it."""
     faults = list(_digest_faults(part.path, part.manifest))
     yield from faults

@@ -23,7 +23,7 @@ from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, Timing
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
-from tfprep.model_fields.publish import publish_fields, unpublish_fields
+from tfprep.model_fields.publish import publish_fields, remove_waiting, unpublish_fields
 from tfprep.pool import Died, Done, Output, Pool, Progress, worker_environment
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.urls import PathOrUrl, is_remote, names_in
@@ -114,12 +114,16 @@ def add_fields(
             )  # on the way to a store
             new = _lock(stack, plan.data, scratch, shared=chosen is not None)
             tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
-            if verify:
-                plan.forget_damaged(tasks)
-            due = [task for task in tasks if not plan.is_computed(task)]
-            if due:
-                timing = timing.plus(_computed(plan, source, due, devices, scratch, on_progress))
-            gone = () if new is None else publish_fields(plan, scratch, new)
+            due, gone = list[FieldsTask](), tuple[str, ...]()
+            if not plan.is_published(verify=verify):
+                if verify:
+                    plan.forget_damaged(tasks)
+                due = [task for task in tasks if plan.why(task, plan.receipt(task))]
+                if due:
+                    timing = timing.plus(_computed(plan, source, due, devices, scratch, on_progress))
+                gone = () if new is None else publish_fields(plan, scratch, new)
+            if new is not None:
+                remove_waiting(plan.root, one.name)
         names += one.store
         withdrawn = [*(name for name in withdrawn if name not in one.store), *gone]
         samples += sum(task.records for task in due)
@@ -137,8 +141,9 @@ def explain_fields(dataset: PathOrUrl, fields: AnyFields) -> dict[str, str]:
     loaded, _ = _loaded(fields)
     for one in loaded:
         plan, due = _plan(dataset, one, before), set()
+        is_published = plan.is_published()
         for task in plan.tasks:
-            why = plan.why(task, plan.receipt(task))
+            why = "" if is_published else plan.why(task, plan.receipt(task))
             if not why and any(str(task) in before.get(name, ()) for name in one.inputs):
                 why = "added fields among the inputs are computed first"
             if why:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from tfprep.dataset import FileInfo
+from tfprep.builder.shards.files import ShardFile
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
 from tfprep.fields import Array, FieldSpec
 from tfprep.limits import usable_cpus
@@ -26,11 +25,10 @@ from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.pool import NO_ITEM, Mark
 from tfprep.recipe.model_fields import Compute, ModelFields, load_fields
-from tfprep.records import Frame, encode, format_index
-from tfprep.records.framing import footer_crc, frame
-from tfprep.storage.local import whole_file, writing
+from tfprep.records import encode
+from tfprep.storage.local import temporary_path
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import durable_write, is_remote
+from tfprep.storage.urls import is_remote
 
 AHEAD = 2
 """Batches that wait decoded beyond those that threads are working on."""
@@ -212,17 +210,15 @@ class _ShardFile:
     def __init__(self, plan: FieldsPlan, task: FieldsTask, scratch: Path) -> None:
         self._plan, self._fields, self._task = plan, plan.fields, task
         self._path = (scratch if is_remote(plan.data.path) else plan.path) / task.name
-        self._open = ExitStack()
-        self._sha256 = hashlib.sha256()
         self._specs: dict[str, FieldSpec] = {}
         self._rows: list[list[int]] = []
-        self._end = 0
+        self._opened: ShardFile | None = None
 
-    @cached_property
-    def _file(self) -> BinaryIO:
-        if not is_remote(self._plan.data.path):
-            self._plan.path.mkdir(parents=True, exist_ok=True)
-        return self._open.enter_context(whole_file(self._path))
+    def _file(self) -> ShardFile:
+        if self._opened is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._opened = ShardFile(self._path, temporary_path(self._path, secrets.token_hex(6)))
+        return self._opened
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:
         """Write the records of a batch."""
@@ -238,35 +234,30 @@ class _ShardFile:
                     raise BuildError(f"{name!r} of sample {key!r} cannot be stored: {error.reason}") from error
                 join_specs(self._specs, {name: spec}, f"sample {key!r}")
             payload, spans = encode(features)
-            framed = frame(payload)
-            with writing(self._path):
-                self._file.write(framed)
-            self._sha256.update(framed)
-            of_fields = [number for name in store for number in spans[name]]
-            self._rows.append([self._end, len(framed), footer_crc(framed), *of_fields])
-            self._end += len(framed)
+            place, crc = self._file().write(payload)
+            self._rows.append([*place, crc, *(number for name in store for number in spans[name])])
 
     def finish(self) -> None:
         """Complete the file, its `.idx` and its receipt."""
-        task, _ = self._task, self._file
+        task, file = self._task, self._file()
         if len(self._rows) != task.records:  # a batch before failed, and this was waiting already
             raise BuildError(f"{task}: {len(self._rows)} of {task.records} records were written")
-        self._open.close()
-        index = self._path.with_name(f"{self._path.name}.idx")
-        durable_write(index, format_index(Frame(offset, size) for offset, size, *_ in self._rows))
+        file.sync()
+        file.commit()
+        file.close()
         if is_remote(self._plan.data.path):
             store = open_store(self._plan.path)
-            for path in (index, self._path):
+            for path in (self._path.with_name(f"{self._path.name}.idx"), self._path):
                 store.write(path.name, path)
                 path.unlink()
-        info = FileInfo(task.name, task.records, self._end, self._sha256.hexdigest())
-        receipt = FieldsReceipt(self._plan.fingerprint, task.of, self._plan.folder, info, self._specs, self._rows)
+        plan = self._plan
+        receipt = FieldsReceipt(plan.fingerprint, task.of, plan.folder, file.info(), self._specs, self._rows)
         self._plan.write_receipt(task, receipt)
 
     def abort(self) -> None:
         """Remove what is not complete."""
-        with suppress(CancelledError), self._open:
-            raise CancelledError  # the file does not appear then
+        if self._opened is not None:
+            self._opened.close()
 
 
 def _stacked(name: str, values: Any) -> Array:

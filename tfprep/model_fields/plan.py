@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
@@ -19,13 +17,13 @@ from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json
+from tfprep.dataset.verify import part_faults
 from tfprep.dataset.versions import current_version
 from tfprep.errors import BuildError, DatasetError, RecipeError
 from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
-from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import durable_write, is_remote, read_content, remove_file, size_of
 
 
@@ -82,7 +80,6 @@ class FieldsPlan:
     data: Data
     fields: ModelFields
     description: Mapping[str, Any]
-    _last_rows: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -163,26 +160,27 @@ class FieldsPlan:
     def receipt_path(self, task: FieldsTask) -> Path:
         return self.root / fields_receipt(self.fields.name, task.split, task.variant, task.shard)
 
-    def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Return the receipt of a task, of whatever model; None where there is none, or its file is gone.
+    def is_published(self, *, verify: bool = False) -> bool:
+        """Return True if the dataset has these fields, with files of the right sizes: then no receipt is needed.
 
-        Where a run of another model has replaced the receipt, or it was not copied with the dataset, the published fields give
-        it: files that the manifest names are not computed again, and so not written over.
+        A model may give other values each time, so that files which the manifest names are not computed again.
+
+        Args:
+            verify: Whether all bytes are read and compared.
         """
-        stored = self.stored_receipt(task)
-        return self._published_receipt(task) or stored if self.why(task, stored) else stored
+        entry = self.data.manifest.groups.get(self.fields.name)
+        if entry is None or entry.folder != self.folder:
+            return False
+        try:
+            added = self.data.added(self.fields.name)
+            for split, info in added.splits.items():
+                added.check_files(split, range(info.variants))
+        except DatasetError:
+            return False
+        return not verify or not any(part_faults(added, self.data))
 
-    def is_computed(self, task: FieldsTask) -> bool:
-        """Return whether a shard is up to date. Its receipt is written again where it was lost."""
-        if not self.why(task, self.stored_receipt(task)):
-            return True
-        published = self._published_receipt(task)
-        if published is not None:
-            self.write_receipt(task, published)
-        return published is not None
-
-    def stored_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Return the receipt of a task as a run left it."""
+    def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
+        """Return the receipt of a task, of any model; None where there is none, or its file is gone."""
         try:
             receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
         except (OSError, ValueError):
@@ -193,7 +191,7 @@ class FieldsPlan:
     def forget_damaged(self, tasks: Iterable[FieldsTask]) -> None:
         """Remove the receipts of tasks whose files do not have the bytes that were computed."""
         for task in tasks:
-            receipt = self.stored_receipt(task)
+            receipt = self.receipt(task)
             if receipt is None:
                 continue
             path = self.find(receipt.folder, receipt.file.name)
@@ -201,32 +199,6 @@ class FieldsPlan:
             idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
             if sha256_of(path) != receipt.file.sha256 or size_of(idx) is None or read_content(idx) != text.encode():
                 remove_file(self.receipt_path(task))
-
-    def _published_receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        entry = self.data.manifest.groups.get(self.fields.name)
-        if entry is None or entry.folder != self.folder:
-            return None
-        try:
-            added = self.data.added(self.fields.name)
-            file, names = added.file(task.split, task.variant, task.shard), list(added.manifest.fields)
-            if (task.split, task.variant) not in self._last_rows:  # kept for the other shards of the variant
-                self._last_rows.clear()
-                self._last_rows[task.split, task.variant] = added.index(task.split, task.variant)
-            table = self._last_rows[task.split, task.variant]
-            index = table.slice(task.first, task.records).to_pylist()
-            frames = [Frame(row["offset"], row["size"]) for row in index]
-            text = read_content(added.path / f"{task.name}.idx")
-            if text != format_index(frames).encode() or sha256_of(added.path / file.name) != file.sha256:
-                return None
-        except (DatasetError, OSError):
-            return None
-        rows = []
-        for row in index:
-            payload = row["offset"] + HEADER_BYTES
-            spans = [part for name in names for part in (row[f"{name}_offset"] - payload, row[f"{name}_size"])]
-            rows.append([row["offset"], row["size"], row["payload_crc"], *spans])
-        specs = {name: info.spec for name, info in added.manifest.fields.items()}
-        return FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
 
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
         path = self.receipt_path(task)

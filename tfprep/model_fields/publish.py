@@ -92,7 +92,6 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[st
     added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
     if added != before.added or not _is_published(plan):
         _publish(new, before, replace(before, added=added), plan)
-    remove_waiting(plan.root, plan.fields.name)
     return tuple(name for group in stale for name in was[group].fields)
 
 
@@ -160,7 +159,7 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
 
     It has no rows: those of all shards together would take many times the memory of the index.
     """
-    receipt = plan.stored_receipt(task)
+    receipt = plan.receipt(task)
     if receipt is None or plan.why(task, receipt):
         raise _vanished(plan, task)
     for suffix in (
@@ -228,7 +227,7 @@ def _tables(
     for task in receipts:
         if (task.split, task.variant) != (split, variant):
             continue
-        if (receipt := plan.stored_receipt(task)) is None:
+        if (receipt := plan.receipt(task)) is None:
             raise _vanished(plan, task)
         keys, crcs = (main[name].slice(task.first, task.records).to_pylist() for name in ("key", "payload_crc"))
         rows, count = receipt.rows, len(receipt.rows)

@@ -10,6 +10,7 @@ compression, so a record can be read alone by its offset. Offsets are those of t
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -70,22 +71,25 @@ class RecordWriter:
     Attributes:
         frames: The position of each record.
         payload_crcs: The masked CRC-32C of each payload.
+        bytes: The bytes that were written.
+        sha256: Their digest so far.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.frames: list[Frame] = []
         self.payload_crcs: list[int] = []
-        self._end = 0
+        self.bytes, self.sha256 = 0, hashlib.sha256()
 
     def write(self, payload: bytes) -> Frame:
         """Write one record and return its position."""
         framed = frame(payload)
         self._file.write(framed)
-        written = Frame(self._end, len(framed))
+        written = Frame(self.bytes, len(framed))
         self.frames.append(written)
         self.payload_crcs.append(footer_crc(framed))
-        self._end += len(framed)
+        self.sha256.update(framed)
+        self.bytes += len(framed)
         return written
 
 

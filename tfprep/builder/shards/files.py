@@ -6,7 +6,6 @@ which the next attempt of the same run overwrites.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,8 +14,7 @@ from pathlib import Path
 
 from tfprep.dataset.manifest import FileInfo
 from tfprep.dataset.names import stored_name
-from tfprep.records import Frame, format_index
-from tfprep.records.framing import footer_crc, frame
+from tfprep.records import Frame, RecordWriter, format_index
 from tfprep.storage.local import temporary_path, writing
 from tfprep.storage.store import Store
 from tfprep.storage.urls import durable_write
@@ -43,26 +41,18 @@ class ShardFile:
 
     def __init__(self, path: Path, temporary: Path) -> None:
         self._path, self._temporary = path, temporary
-        with writing(temporary):
+        with writing(path):
             self._file = temporary.open("wb")
-        self._frames: list[Frame] = []
-        self._end = 0
-        self._sha256 = hashlib.sha256()
+        self._writer = RecordWriter(self._file)
 
     def write(self, payload: bytes) -> tuple[Frame, int]:
         """Write a record; return where it is, and the masked checksum of the payload."""
-        framed = frame(payload)
-        with writing(self._temporary):
-            self._file.write(framed)
-        written = Frame(self._end, len(framed))
-        self._frames.append(written)
-        self._sha256.update(framed)
-        self._end += len(framed)
-        return written, footer_crc(framed)
+        with writing(self._path):
+            return self._writer.write(payload), self._writer.payload_crcs[-1]
 
     def sync(self) -> None:
         """Write the records to the disk."""
-        with writing(self._temporary):
+        with writing(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
 
@@ -77,15 +67,15 @@ class ShardFile:
         """Give the file its final name, and write the `.idx` beside it."""
         with writing(self._path):
             self._temporary.replace(self._path)
-        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._frames))
+        durable_write(self._path.with_name(f"{self._path.name}.idx"), format_index(self._writer.frames))
 
     def put(self, store: Store) -> FileInfo:
         """Write the file to a store, with its `.idx`, under a name that belongs to its content."""
         info = self.info()
         info = replace(info, name=stored_name(info.name, info.sha256))
-        store.write(f"{info.name}.idx", format_index(self._frames).encode())
+        store.write(f"{info.name}.idx", format_index(self._writer.frames).encode())
         store.write(info.name, self._temporary)
         return info
 
     def info(self) -> FileInfo:
-        return FileInfo(self._path.name, len(self._frames), self._end, self._sha256.hexdigest())
+        return FileInfo(self._path.name, len(self._writer.frames), self._writer.bytes, self._writer.sha256.hexdigest())
