@@ -136,7 +136,7 @@ class BatchAssembler:
             try:
                 unread = self.reader.fill(batch.values, rows, state)
             except BaseException as error:
-                raise self._failure(rows, error) from error
+                raise _as_delivered(error) from error
             waiting += self._completed(batch, rows, unread, state)
 
     def fill_by(
@@ -155,7 +155,7 @@ class BatchAssembler:
 
         def completed(unread: Sequence[UnreadRow] | BaseException) -> None:
             if isinstance(unread, BaseException):
-                then(self._failure(rows, unread))  # not raised: its traceback would hold the batch
+                then(_as_delivered(unread))  # not raised: its traceback would hold the batch
                 return
             try:
                 more = self._completed(batch, rows, unread, pool.state)
@@ -165,13 +165,6 @@ class BatchAssembler:
                 self._fill_next(pool, batch, [*waiting, *more], then)
 
         pool.fill(batch.values, rows, completed)
-
-    def _failure(self, rows: Rows, error: BaseException) -> BaseException:
-        """Give back what was reserved for rows; return the error that filling them raised, as the consumer gets it."""
-        self._release(rows)
-        if isinstance(error, StopIteration):  # it would end the pass
-            return LoaderError(f"a geometry op or a codec raised StopIteration: {error}")
-        return error
 
     def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
         """Return where all records of these batches are. Many batches at once cost hardly more than one."""
@@ -208,17 +201,11 @@ class BatchAssembler:
         self._look_up(batch, rows)
         cache = self._cache  # `close` may take it away at any time
         if cache is not None:
-            rows["slot"][:], rows["cached"][:] = cache.reserve(rows["record"])
+            rows["cached"][:], rows["slot"][:] = cache.holds(rows["record"]), cache.slots(rows["record"])
             known = rows["cached"] != 0
             for name, text in self._cached_text(cache):
                 batch.values[name][rows["row"][known]] = text[rows["slot"][known]]
         return rows
-
-    def _release(self, rows: Rows) -> None:
-        """Give back what was reserved for rows that will not be filled."""
-        if self._cache is not None:
-            for number in np.flatnonzero((rows["slot"] >= 0) & (rows["cached"] == 0)).tolist():
-                self._cache.give_back(int(rows["record"][number]), int(rows["slot"][number]))
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> list[Rows]:
         """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
@@ -227,12 +214,11 @@ class BatchAssembler:
         cache = self._cache
         if cache is not None:
             state.cached += int(np.count_nonzero(rows["cached"]))
-            self._release(rows.take(failed))
             written = (rows["slot"] >= 0) & (rows["cached"] == 0)
             written[failed] = False
             for name, text in self._cached_text(cache):
                 text[rows["slot"][written]] = batch.values[name][rows["row"][written]]
-            cache.commit(rows["record"][written], rows["slot"][written])
+            cache.commit(rows["slot"][written])
         self._verified[np.delete(rows["record"], failed) if failed else rows["record"]] = 1
         replacements = []
         for failure in unread:
@@ -298,6 +284,13 @@ class BatchAssembler:
             f"{ATTEMPTS} records in a row could not be read for place {position} of the run, the last one because: {reason}. "
             "report() names them; where files are damaged, build the dataset again"
         )
+
+
+def _as_delivered(error: BaseException) -> BaseException:
+    """Return an error of filling rows as the consumer gets it."""
+    if isinstance(error, StopIteration):  # it would end the pass
+        return LoaderError(f"a geometry op or a codec raised StopIteration: {error}")
+    return error
 
 
 def _spans(parts: Sequence[FieldPart]) -> list[str]:

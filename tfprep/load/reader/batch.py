@@ -62,15 +62,13 @@ class Batch:
 
 # --- decoded records --------------------------------------------------------------------------------------------------------
 
-FREE, BEING_WRITTEN = -1, -2
-"""Sentinel values of a slot."""
-
 
 class DecodedCache:
     """Rows of every output, for as many records as fit, so that later epochs read and decode nothing: a hit is one copy.
 
     It keeps the records that come first and never drops one: under a permutation every record is read equally often, so no other
-    choice is better. It takes memory from the system bit by bit, and in large pages.
+    choice is better. It takes memory from the system bit by bit, and in large pages. Two threads that read the same record write
+    the same bytes.
     """
 
     def __init__(
@@ -79,15 +77,15 @@ class DecodedCache:
         """`shared`: the memory of the rows, if worker processes read and write them."""
         self.record_bytes = _record_bytes(outputs)
         self.capacity = cached_records(outputs, records, budget)
-        self._slots = np.full(records, FREE, np.int64)  # by record
+        self._slots = np.full(records, -1, np.int64)  # by record
+        self._assigned = 0
+        self._written = np.zeros(self.capacity, bool)  # by slot
         self.rows: dict[str, Array] = {}
         for output in outputs:
             shape, text = (self.capacity, *fixed_shape(output)), output.dtype == "string"
             self.rows[output.name] = np.empty(shape, object) if text else kept_array(shape, output.dtype, shared)
-        self._returned: list[int] = []  # slots that were reserved and not filled
         self._lock = threading.Lock()
-        self.records = 0
-        """The number of records that it holds by now."""
+        self._full = False
 
     def free(self, shared: SharedMemory) -> None:
         """Give back the memory that is shared with worker processes. The cache is not used after this."""
@@ -96,47 +94,40 @@ class DecodedCache:
                 shared.free(shared.offset(rows), rows.nbytes)
 
     @property
+    def records(self) -> int:
+        """The number of records that it holds by now."""
+        return int(np.count_nonzero(self._written))
+
+    @property
     def nbytes(self) -> int:
         return self.records * self.record_bytes
-
-    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of the records it holds."""
-        has_slot: npt.NDArray[np.bool_] = self._slots[records] >= 0
-        return has_slot
 
     @property
     def full(self) -> bool:
         """Return True if every record is held, so that nothing is read or decoded any more."""
-        return self.records == len(self._slots) and not self._returned
+        self._full = self._full or (self._assigned == len(self._slots) and bool(self._written.all()))
+        return self._full
 
-    def reserve(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the slot of each record, -1 for none, and True where the row is in it; others are to be written there."""
+    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of the records it holds."""
         slots = self._slots[records]
-        cached = slots >= 0
-        if not cached.all() and (self.records < self.capacity or self._returned):
+        held = slots >= 0
+        held[held] = self._written[slots[held]]
+        return held
+
+    def slots(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the slot of each record, where its row is, or is to be written; -1 for none."""
+        if self._assigned < self.capacity:
             with self._lock:
-                for number in np.flatnonzero(~cached).tolist():
-                    record = int(records[number])
-                    slots[number] = -1
-                    if self._slots[record] != FREE or (self.records == self.capacity and not self._returned):
-                        continue
-                    self._slots[record] = BEING_WRITTEN
-                    if self._returned:
-                        slots[number] = self._returned.pop()
-                    else:
-                        slots[number] = self.records
-                        self.records += 1
-        return np.maximum(slots, -1), cached
+                new = np.unique(records[self._slots[records] < 0])[: self.capacity - self._assigned]
+                self._slots[new] = self._assigned + np.arange(len(new))
+                self._assigned += len(new)
+        slots: npt.NDArray[np.int64] = self._slots[records]
+        return slots
 
-    def commit(self, records: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]) -> None:
-        """The rows of these records have been written."""
-        self._slots[records] = slots
-
-    def give_back(self, record: int, slot: int) -> None:
-        """The row of this record will not be written."""
-        with self._lock:
-            self._slots[record] = FREE
-            self._returned.append(slot)
+    def commit(self, slots: npt.NDArray[np.int64]) -> None:
+        """Note that the rows in these slots have been written."""
+        self._written[slots] = True
 
 
 def _record_bytes(outputs: Sequence[Output]) -> int:
