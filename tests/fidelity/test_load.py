@@ -291,38 +291,6 @@ def windows(data, ops, count=50, **options):
     return np.stack([x[:, 0, 0], y[:, 0, 0], x[:, -1, -1], y[:, -1, -1]], 1)
 
 
-@pytest.mark.covers("Flip")
-@pytest.mark.parametrize("p", [0.25, 0.5])
-def test_random_flips(data, p):
-    drawn = windows(data, [augment.Flip(p)])
-    check_share(drawn[:, 0] == W - 1, p)
-    assert (drawn[:, 1] == 0).all()
-    drawn = windows(data, [augment.Flip(p, "vertical")])
-    check_share(drawn[:, 1] == H - 1, p)
-    assert (drawn[:, 0] == 0).all()
-    both = windows(data, [augment.Flip(p), augment.Flip(p, "vertical")])
-    check_share((both[:, 0] > 0) & (both[:, 1] > 0), p * p)
-    unaugmented = windows(data, [augment.Flip(1)], None, split="val")
-    assert (unaugmented == [0, 0, W - 1, H - 1]).all()
-
-
-@pytest.mark.covers("Crop", "Flip")
-def test_random_crops_are_equally_likely_at_every_place(data):
-    for ops in ([augment.Crop(7, 11)], [augment.Crop(7, 11), augment.Flip()], [augment.Flip(), augment.Crop(7, 11)]):
-        drawn = windows(data, ops, 100)
-        left, top = np.minimum(drawn[:, 0], drawn[:, 2]), np.minimum(drawn[:, 1], drawn[:, 3])
-        assert (np.abs(drawn[:, 2] - drawn[:, 0]) == 10).all()
-        assert (np.abs(drawn[:, 3] - drawn[:, 1]) == 6).all()
-        check_counts(np.bincount(left * 4 + top, minlength=16))
-        flipped = drawn[:, 0] > drawn[:, 2]
-        assert flipped.any() == (len(ops) == 2)
-        if flipped.any():
-            check_share(flipped, 0.5)
-            check_counts(np.bincount(left[flipped], minlength=4))
-    unaugmented = windows(data, [augment.Crop(6, 8)], None, split="val")
-    assert (unaugmented == [3, 2, 10, 7]).all()  # the center
-
-
 @pytest.mark.covers("Flip", "Crop")
 def test_draws_change_from_epoch_to_epoch(data):
     drawn = windows(data, [augment.Flip(), augment.Crop(7, 11)], 8, order="sequential").reshape(2, COUNT, 4)

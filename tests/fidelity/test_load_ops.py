@@ -14,7 +14,7 @@ from scipy import stats
 
 import tfprep.load
 from tests.conftest import write_dataset
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, window_of
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform
 from tests.load.batches import stages
 from tfprep import augment, codecs, load
 
@@ -165,19 +165,6 @@ def test_buckets_are_covered(data):
     assert abs(top + height / 2 - H / 2) <= 1.5
 
 
-def test_flips_before_and_after_a_window_are_equally_likely(data):
-    plain = windows(column(data, "where", [augment.RandomResizedCrop(16, 16)], 500))
-    for ops in (
-        [augment.Flip(0.25), augment.RandomResizedCrop(16, 16)],
-        [augment.RandomResizedCrop(16, 16), augment.Flip(0.25)],
-    ):
-        drawn = windows(column(data, "where", ops, 500))
-        flipped = drawn[:, 2] < 0
-        check_share(flipped, 0.25)
-        np.testing.assert_allclose(drawn[~flipped], plain[~flipped], atol=1e-3)  # an op more changes no draws
-        np.testing.assert_allclose(np.abs(drawn[:, 2:]), plain[:, 2:], atol=1e-3)
-
-
 # --- color -----------------------------------------------------------------------------------------------------------------
 
 
@@ -225,45 +212,6 @@ def test_color_jitter_takes_all_orders_and_its_probability(made, data):
     for made_image in results:
         array = np.frombuffer(made_image, np.uint8).reshape(image.shape).astype(int)
         assert np.ptp(array, axis=2).max() <= 1  # gray
-
-
-@pytest.mark.covers("Grayscale", "Solarize")
-def test_grayscale_and_solarize(made, data):
-    stored = np.stack([made.values["train"][0][row]["image"] for row in range(COUNT)])
-    gray = np.stack([np.asarray(Image.fromarray(image).convert("L").convert("RGB")) for image in stored])
-    solarized = np.where(stored < 100, stored, 255 - stored)
-    for op, changed in ((augment.Grayscale(0.3), gray), (augment.Maybe(augment.Solarize((100, 100)), 0.3), solarized)):
-        pixels = column(data, "image", {"color": [op]}, 500).reshape(-1, *stored.shape)
-        happened = (pixels == changed).all((2, 3, 4))
-        assert (happened | (pixels == stored).all((2, 3, 4))).all()
-        check_share(happened.ravel(), 0.3)
-        validation = column(data, "image", {"color": [op]}, split="val")
-        np.testing.assert_array_equal(validation, [made.values["val"][0][row]["image"] for row in range(4)])
-
-
-@pytest.mark.covers("Erasing")
-def test_rectangles_are_torchvisions(data):
-    """torchvision.transforms.RandomErasing.get_params, written anew; `level` 0 where nothing of the picture is 0."""
-    rng = np.random.default_rng(1)
-    expected = []
-    for _ in range(5000):
-        for _ in range(10):
-            area = H * W * rng.uniform(0.02, 0.33)
-            aspect = exp(rng.uniform(log(0.3), log(3.3)))
-            h, w = round(sqrt(area * aspect)), round(sqrt(area / aspect))
-            if h < H and w < W:
-                expected.append((rng.integers(0, H - h + 1), rng.integers(0, W - w + 1), h, w))
-                break
-    where = column(data, "image", [augment.Erasing(0.8, level=7)], 5000)
-    plain = column(data, "image", [], 5000)
-    erased = [((a != b).any(2), a) for a, b in zip(where, plain, strict=True) if (a != b).any()]
-    check_share([(a != b).any() for a, b in zip(where, plain, strict=True)], 0.8 * len(expected) / 5000)
-    found = []
-    for changed, image in erased:
-        assert (image[changed] == 7).all()
-        found.append(window_of(changed))
-    for ours, theirs in zip(np.array(found).T, np.array(expected).T, strict=True):
-        assert stats.ks_2samp(ours, theirs, method="asymp").pvalue > FALSE_ALARM
 
 
 def test_ops_draw_independently(data):
