@@ -182,7 +182,8 @@ class RandomResizedCrop:
             top, left = (size[0] - height) // 2, (size[1] - width) // 2
         else:
             top, left, height, width = self._draw(size, generator)
-        matrix = scaling(self.width / width, self.height / height) @ translation(-left, -top)
+        across, down = self.width / width, self.height / height
+        matrix = np.array([[across, 0, -left * across], [0, down, -top * down], [0, 0, 1]])
         return Transform(matrix, (self.height, self.width))
 
     def _draw(self, size: Size, generator: np.random.Generator) -> tuple[int, int, int, int]:
@@ -250,8 +251,9 @@ class Flip:
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
         if generator is None or generator.random() >= self.p:
             return identity(size)
-        signs = (-1.0, 1.0) if self.direction == "horizontal" else (1.0, -1.0)
-        return about_center(np.diag(signs), size)
+        if self.direction == "horizontal":
+            return Transform(np.array([[-1.0, 0, size[1]], [0, 1, 0], [0, 0, 1]]), size)
+        return Transform(np.array([[1.0, 0, 0], [0, -1, size[0]], [0, 0, 1]]), size)
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,6 @@ def warp_sample(
     return warped | _only_visible(sample, warped, kinds, warp.transform, min_visible, row_fields or {})
 
 
-def scale_of(transform: Transform) -> float:
-    """The largest scale anywhere in the output, in any direction: where it is 0.25 or less, nothing is lost when the source
-    is decoded at a quarter of its size."""
-    return float(singular_values(transform)[0].max(initial=1e-6))
-
-
 def reduction_for(transform: Transform) -> int:
     """8, 4, 2 or 1: the most that an image may be reduced when it is decoded, so that `transform` enlarges it nowhere.
 
@@ -137,7 +131,7 @@ def reduction_for(transform: Transform) -> int:
 
 def _reduction_for(transform: Transform) -> int:
     # A scale of exactly 1/k, out of a product of matrices, may come a rounding error above it.
-    scale = scale_of(transform) * (1 - 1e-9)
+    scale = scales_of(transform)[0] * (1 - 1e-9)
     return next((factor for factor in _REDUCTIONS if scale * factor <= 1), 1)
 
 
@@ -178,7 +172,7 @@ class _View:
     @cached_property
     def oversampling(self) -> int:
         """The factor by which images and maps are drawn larger before they are averaged."""
-        smallest = float(singular_values(self.transform)[1].min(initial=1))
+        smallest = scales_of(self.transform)[1]
         if smallest >= _PLAIN_SCALE:
             return 1
         height, width = self.transform.size
@@ -403,12 +397,16 @@ _NOWHERE_PX = -1e4
 """A coordinate far outside every image, for output pixels that show nothing."""
 
 
-def singular_values(transform: Transform) -> tuple[Array, Array]:
-    """The largest and smallest scale, at one point of an affine transform, on a grid of output points of any other."""
+def scales_of(transform: Transform) -> tuple[float, float]:
+    """The largest and the smallest scale anywhere in the output, in any direction, from 1e-6 and up to 1.
+
+    Where the largest is 0.25 or less, nothing is lost if the source is decoded at a quarter of its size. A transform that is not
+    affine is probed on a grid of output points.
+    """
     if not transform.bends and is_affine(transform.matrix):
         (a, b), (c, d) = (transform.matrix[:2, :2] / transform.matrix[2, 2]).tolist()
         half, rest = hypot(a + d, c - b) / 2, hypot(a - d, b + c) / 2  # a tenth of the time of a general SVD
-        return np.array([half + rest]), np.array([abs(half - rest)])
+        return max(half + rest, 1e-6), min(abs(half - rest), 1.0)
     # The Jacobian of output to input at a grid of output points, [N, 2, 2], by differences over one pixel.
     height, width = transform.size
     x, y = np.meshgrid(np.linspace(0.5, width - 0.5, _PROBES), np.linspace(0.5, height - 0.5, _PROBES))
@@ -416,4 +414,4 @@ def singular_values(transform: Transform) -> tuple[Array, Array]:
     steps = [np.array([0.5, 0.0]), np.array([0.0, 0.5])]
     slopes = np.stack([transform.pull(points + step) - transform.pull(points - step) for step in steps], 2)
     values = 1 / np.linalg.svd(slopes[np.isfinite(slopes).all((1, 2))], compute_uv=False)
-    return values[:, 1], values[:, 0]
+    return float(values[:, 1].max(initial=1e-6)), float(values[:, 0].min(initial=1))
