@@ -219,7 +219,7 @@ def test_progress_and_events_add_up(full):
     assert {(progress.samples, progress.shards, len(progress.workers)) for progress in seen} == {(30, 6, 2)}
     assert all(progress.samples_done <= 30 and progress.rejects <= 1 for progress in seen)
     assert (seen[-1].samples_done, seen[-1].shards_done, seen[-1].rejects) == (30, 6, 1)
-    names = [event.name for event in without_opencv(events) if event.name not in ("space", "shard", "empty")]
+    names = [event.name for event in without_opencv(events) if event.name not in ("shard", "empty")]
     assert names == ["planned", "differing", "published"]
     shards = [json.loads(event.to_json()) for event in events if event.name == "shard"]
     first, again = shards[:6], shards[6:]

@@ -6,22 +6,17 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import socket
 import sys
-from collections import namedtuple
 
 import pytest
 
 from tests.builder.conftest import FILES_OF_4000_BYTES, check_whole, digests, run
-from tfprep.builder import schedule
 from tfprep.builder.layout import Layout
 from tfprep.dataset import open_dataset
 from tfprep.dataset.versions import locked
 from tfprep.errors import BuildError, BuildLockedError, DatasetError, SourceError
-
-Usage = namedtuple("Usage", "f_bavail f_frsize f_fsid", defaults=[1])
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -35,33 +30,6 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
     assert not list((full.out / ".tfprep/new").glob(".*"))
     full.build()
     assert digests(full.out) == full.from_nothing()
-
-
-def test_what_may_not_fit_is_a_warning_that_names_the_estimate(full, monkeypatch):
-    """The warning does not stop the build, since the estimate comes from a few samples and may be too high."""
-    monkeypatch.setattr(os, "statvfs", lambda folder: Usage(10, 512))
-    events = []
-    assert full.build(on_event=events.append).samples == 30
-    (warning,) = [event.text for event in events if event.name == "warning" and "rounds warps" not in event.text]
-    assert re.search(
-        r"about \d\d.\d kB more would be written, estimated from the first shards, and 5.12 kB are free", warning
-    )
-    with pytest.warns(UserWarning, match="If the disk becomes full, the build ends and the same command continues it"):
-        full.build(full.out.with_name("other"))
-
-
-def test_the_estimate_of_space_is_near_the_real_size_and_counts_only_what_is_to_be_built(full, monkeypatch):
-    events = []
-    full.fill(train=256, val=64)
-    summary = full.build(on_event=events.append)
-    estimate = [event.facts["estimate"] for event in events if event.name == "space"][-1]
-    assert summary.bytes * 0.8 < estimate < summary.bytes * 1.25
-    needed = {file.name: file.bytes for files in open_dataset(full.out).split("train").files for file in files}
-    full.add("train/cat/000", 500, mask=False)
-    room = 3 * max(needed.values())
-    assert room < sum(needed.values())
-    monkeypatch.setattr(schedule, "free_bytes", lambda folder: room)
-    assert full.build().built_shards == 1
 
 
 @pytest.mark.parametrize(

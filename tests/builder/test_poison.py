@@ -213,7 +213,7 @@ def test_a_worker_that_dies_between_samples_is_replaced(full):
     killed = []
 
     def strike(event):
-        if event.name in ("planned", "space") and len(killed) < 3:
+        if event.name in ("planned", "shard") and len(killed) < 3:
             workers = [c for c in psutil.Process().children() if "tfprep.pool" in c.cmdline()]
             killed.append(workers[0].pid)
             workers[0].kill()

@@ -70,7 +70,7 @@ class BuildEvent:
     """One step of a build, or one problem.
 
     Attributes:
-      name: `planned`, `space` (the estimated size), `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
+      name: `planned`, `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
         native code wrote, by sample), `differing` (shards hold records of different forms), `warning`, `code` (the user's code
         changed, and nothing else), `empty` (a split, class or field without values), `part` (a part is complete), `published`,
         `report` (it could not be written) or `failed`.

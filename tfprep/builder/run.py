@@ -1,18 +1,13 @@
-"""A build from beginning to end: plan, shards, publication.
-
-What publishes and reports, and Arrow for it, is imported in a thread while worker processes build the shards.
-"""
+"""A build from beginning to end: plan, shards, publication."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import secrets
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +44,7 @@ from tfprep.builder.planning.state import (
     shard_states,
 )
 from tfprep.builder.receipts import Receipt, read_receipts, withdraw_receipt
-from tfprep.builder.schedule import ShardScheduler, SpaceCheck
+from tfprep.builder.schedule import ShardScheduler
 from tfprep.builder.shards.shard import BuildContext
 from tfprep.builder.shards.sums import expected_of, most_common
 from tfprep.dataset.names import SHARDS
@@ -149,9 +144,7 @@ class Build:
         states = self._states(plan)
         self._remember(plan)
         due = [state for state in states if self._is_due(state)]
-        with _importing_the_rest() if due else nullcontext():
-            receipts = self._build_all(plan, due)
-        return self._publish(plan, receipts)
+        return self._publish(plan, self._build_all(plan, due))
 
     def build_part(self, part: Part) -> PartSummary:
         """Build what is due of a part."""
@@ -367,10 +360,7 @@ class Build:
         if self._scheduler is None:
             self.engine.start()
             self.engine.open(self._context(plan))
-            space = SpaceCheck(self.layout, pending, self.log_event)
-            self._scheduler = ShardScheduler(
-                plan, self.engine, self.log_event, self.on_progress, space.finished, self.started
-            )
+            self._scheduler = ShardScheduler(plan, self.engine, self.log_event, self.on_progress, self.started)
         try:
             self._scheduler.run(pending)
         finally:
@@ -416,28 +406,6 @@ class Build:
             stop_at_reject=self.options.on_bad == "fail", hash=self.options.hash,
             reject_warned=self.options.on_warning == "reject",
         )  # fmt: skip
-
-
-@contextmanager
-def _importing_the_rest() -> Iterator[None]:
-    """Import what comes after the shards, 0.2 s, in a thread, while worker processes build them inside."""
-
-    def prepare() -> None:
-        with suppress(Exception):  # The caller will meet it again, and say so.
-            # The first four are imported by what uses them, when it does.
-            of_others = "importlib.metadata", "numpy.ma", "numpy.random", "pyarrow.compute"
-            for name in (*of_others, "tfprep.builder.publish", "tfprep.builder.report"):
-                importlib.import_module(name)
-            from tfprep.inspect.pages.report import prepare_report
-
-            prepare_report()
-
-    thread = threading.Thread(target=prepare, name="tfprep-report", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 def loaded_recipe(recipe: Recipe | str | os.PathLike[str]) -> tuple[Recipe, Path | None]:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfprep import units
-from tfprep.builder.layout import Layout
 from tfprep.builder.options import BuildProgress, LogEvent, OnProgress, WorkerProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.builder.receipts import ShardTask
 from tfprep.pool import Died, Done, Lost, Output, Pool, Progress, Task
-from tfprep.storage.local import free_bytes
 
 TASKS_PER_WORKER = 4
 """Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
 _PROGRESS_S = 0.1
 _MOST_OUTPUTS = 1000
 """Number of samples whose native warnings are logged: a warning for each of a million files must not fill the disk."""
-
-OnBuilt = Callable[[ShardTask, int], None]
-"""A function that gets the task of each shard that was written, and the size of its files in bytes."""
 
 
 class ShardScheduler:
@@ -35,11 +28,10 @@ class ShardScheduler:
     """
 
     def __init__(
-        self, plan: Plan, engine: Pool, log_event: LogEvent, on_progress: OnProgress | None, on_built: OnBuilt,
-        started: float,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, engine: Pool, log_event: LogEvent, on_progress: OnProgress | None, started: float
+    ) -> None:
         self._plan, self._engine, self._log_event, self._started = plan, engine, log_event, started
-        self._on_progress, self._on_built = on_progress, on_built
+        self._on_progress = on_progress
         self._todo: deque[ShardState] = deque()
         self._items: dict[Task, int] = {}
         self._outputs = 0
@@ -92,7 +84,6 @@ class ShardScheduler:
         samples = len(task.samples)
         if built:
             self.built[task.split, task.shard] = ShardState(task.split, task.shard, samples, "")
-            self._on_built(task, event.result["bytes"])
         self._rejects[task.split, task.shard] = rejects
         self._samples_done += samples
         what = "built" if built else "unchanged in content"
@@ -144,39 +135,3 @@ class ShardScheduler:
                 workers=tuple(workers),
             )
         )
-
-
-class SpaceCheck:
-    """Estimates the size on disk from the first shard of each split that is finished, and warns if the disk has less room.
-
-    A shard is a random part of the data. It is no more than a warning all the same: the estimate may be wrong. A disk that is
-    really full ends the build with an error, and the same command continues it.
-    """
-
-    def __init__(self, layout: Layout, waiting: Sequence[ShardState], log_event: LogEvent) -> None:
-        self._layout, self._log_event = layout, log_event
-        self._samples: Counter[str] = Counter()
-        for state in waiting:
-            self._samples[state.split] += state.samples
-        self._estimate = self._written = 0
-        self._warned = False
-
-    def finished(self, task: ShardTask, size: int) -> None:
-        """Note that a shard was built, which takes `size` bytes."""
-        if not (samples := self._samples.pop(task.split, 0)) or not task.samples:
-            return
-        self._estimate += size * samples // len(task.samples)
-        self._written += size
-        more = f"about {units.size(self._estimate - self._written)} more"
-        if self._layout.at_store:
-            self._log_event("space", f"{more} to write", estimate=self._estimate)
-            return
-        free = free_bytes(self._layout.out)
-        self._log_event("space", f"{more} to write, {units.size(free)} free", estimate=self._estimate, free=free)
-        if self._estimate - self._written > free and not self._warned:
-            self._warned = True
-            self._log_event(
-                "warning",
-                f"{self._layout.out}: {more} would be written, estimated from the first shards, and {units.size(free)} are free. "
-                "If the disk becomes full, the build ends and the same command continues it",
-            )

@@ -143,13 +143,14 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
     """The image, its header read and checked. Whatever Pillow raises while it is read becomes a SampleError."""
     if not data:
         raise SampleError("the file is empty (0 bytes)")
+    jpeg = is_jpeg(data)
     try:
         with own_settings(), _python_warnings(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
-            in_file = 0 if is_jpeg(data) else len(image.getbands()) * bits_per_channel(image, data) // 8
-            in_memory = 3 if is_jpeg(data) or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
+            in_file = 0 if jpeg else len(image.getbands()) * bits_per_channel(image, data) // 8
+            in_memory = 3 if jpeg or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
             check_pixels(image.height, image.width, max(in_file, in_memory))
-            count = 1 if frames or is_jpeg(data) else getattr(image, "n_frames", 1)
+            count = 1 if frames or jpeg else getattr(image, "n_frames", 1)
             if count > 1:
                 rule = f"{image.format} holds {count} frames, expected one image"
                 raise SampleError(f"{rule}; choose one with sources.Pixels(page=0)")

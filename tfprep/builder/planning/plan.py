@@ -9,14 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -270,20 +266,10 @@ def maker_versions() -> dict[str, str]:
     return {
         "maker": str(MAKER),
         "numpy": np.__version__,
-        "opencv": _opencv_version() if HAS_OPENCV else "none",
+        "opencv": cv2.__version__ if HAS_OPENCV else "none",
         "pillow": PIL.__version__,
         "simplejpeg": simplejpeg.__version__,
     }
-
-
-def _opencv_version() -> str:
-    """Return `cv2.__version__`, without the 40 ms of an import where PyPI's wheel says it, with a number of its own behind it."""
-    if "cv2" not in sys.modules and (spec := find_spec("cv2")) is not None and spec.origin:
-        with suppress(OSError):
-            text = Path(spec.origin).with_name("version.py").read_text("utf-8")
-            if "rolling = False" in text and (wheel := re.match(r'opencv_version = "(\d+\.\d+\.\d+)\.\d+"\n', text)):
-                return wheel[1]
-    return cv2.__version__
 
 
 def building_versions() -> dict[str, str]:
@@ -301,7 +287,7 @@ def building_versions() -> dict[str, str]:
 
 def warning_of_opencv() -> str:
     """Return what an old OpenCV costs; empty for a version that warps with full precision."""
-    version = _opencv_version()
+    version = cv2.__version__
     if int(version.partition(".")[0]) >= PRECISE_OPENCV:
         return ""
     return f"OpenCV {version} rounds warps to 1/32 pixel; version {PRECISE_OPENCV} does not"

@@ -131,8 +131,9 @@ class SampleMaker:
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
         sizes: dict[str, Size] = {}
-        for name in (name for name, kind in self.kinds.items() if kind in RASTER_KINDS):
-            with SampleStage(self.seconds, "decode", name):
+        with (stage := SampleStage(self.seconds, "decode")):
+            for name in self._rasters:
+                stage.field = name
                 if name in self._decoders:
                     size = self._decoders[name].size(raw)
                 else:
@@ -150,32 +151,38 @@ class SampleMaker:
         return next(iter(sizes.values()), None)
 
     @cached_property
+    def _rasters(self) -> Sequence[str]:
+        return [name for name, kind in self.kinds.items() if kind in RASTER_KINDS]
+
+    @cached_property
     def _reducible(self) -> str:
-        """The field that may be decoded at a part of its size; "" where masks or maps lie on the pixels of the whole image."""
-        rasters = [name for name, kind in self.kinds.items() if kind in RASTER_KINDS]
-        alone = len(rasters) == 1 and rasters[0] not in self._decoders
-        return rasters[0] if self.recipe.dct_downscale and alone else ""
+        """The field that may be decoded at a part of its size; "" where masks or maps are on the pixels of the whole image."""
+        is_single = len(self._rasters) == 1 and self._rasters[0] not in self._decoders
+        return self._rasters[0] if self.recipe.dct_downscale and is_single else ""
 
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
-        for name in self.kinds:
-            with SampleStage(self.seconds, "decode", name), images.decoder_warnings() as warned:
-                value = raw.get(name)
-                if name in self._decoders:
-                    sample[name] = self._decoders[name].decode(raw, size)
-                elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
-                    sample[name] = value
-                else:
-                    sample[name] = _decode_field(raw[name], self.kinds[name], reduced)
-                if name in self.classes and self.kinds[name] in ("mask", "label"):
-                    fill, mask = self.recipe.fill.get(name), self.kinds[name] == "mask"
-                    _check_classes(name, sample[name], self.classes[name], fill, mask)
+        with (stage := SampleStage(self.seconds, "decode")):
+            for name, kind in self.kinds.items():
+                stage.field, value = name, raw.get(name)
+                with images.decoder_warnings() as warned:
+                    if name in self._decoders:
+                        sample[name] = self._decoders[name].decode(raw, size)
+                    elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
+                        sample[name] = value
+                    else:
+                        sample[name] = _decode_field(raw[name], kind, reduced)
+                if name in self.classes and kind in ("mask", "label"):
+                    _check_classes(name, sample[name], self.classes[name], self.recipe.fill.get(name), kind == "mask")
                     if isinstance(value, list) and name in self._multi_hot:
                         vector = np.zeros(len(self.classes[name]), np.float32)
                         vector[sample[name]] = 1
                         sample[name] = vector
-            known = {text.partition(": ")[2] for text in self.warned}  # of another field of the same annotations
-            self.warned.extend(f"{name}: {text}" for text in warned if text not in known)
+                if warned:
+                    known = {
+                        text.partition(": ")[2] for text in self.warned
+                    }  # of another field of the same annotations
+                    self.warned.extend(f"{name}: {text}" for text in warned if text not in known)
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:
@@ -183,19 +190,23 @@ class SampleMaker:
         stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
 
+    @cached_property
+    def _stored_kinds(self) -> Mapping[str, Kind]:
+        return {**self.kinds, **self.recipe.derived_kinds()}
+
     def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
         features: dict[str, Feature] = {}
         specs: dict[str, FieldSpec] = {}
-        kinds = {**self.kinds, **self.recipe.derived_kinds()}
-        for name, codec in self.recipe.store.items():
-            with SampleStage(self.seconds, "encode", name):
-                value = sample[name]
+        with (stage := SampleStage(self.seconds, "encode")):
+            for name, codec in self.recipe.store.items():
+                stage.field, value = name, sample[name]
                 # The file's bytes where they can be stored as they are; they can where nobody looked at the pixels.
                 if isinstance(codec, Original) and name not in self._decoders and not isinstance(value, bytes):
                     file = raw[name]
                     value = file if isinstance(file, bytes) and images.keeps_original(file) else value
-                features |= {name + suffix: feature for suffix, feature in codec.encode(value).items()}
-                specs[name] = codec.spec(kinds[name], value)
+                for suffix, feature in codec.encode(value).items():
+                    features[name + suffix] = feature
+                specs[name] = codec.spec(self._stored_kinds[name], value)
         return Stored(features, specs, sample)
 
 

@@ -42,7 +42,7 @@ from tfprep.builder.shards.sums import (
     Moments,
     check_expected,
     class_counts,
-    counted,
+    count_forms,
     image_moments,
     of_variants,
 )
@@ -274,8 +274,7 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
     built = old is None or not (is_same(old, task) or _renew(context, task, old, mark))
     receipt = _build(context, task, mark) if built else old
     assert receipt is not None
-    size = sum(file.bytes for file in receipt.files)
-    return {"rejects": len(receipt.rejects), "built": built, "bytes": size, "seconds": perf_counter() - started}
+    return {"rejects": len(receipt.rejects), "built": built, "seconds": perf_counter() - started}
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
@@ -372,7 +371,7 @@ class _Shard:
         self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
         self.read: Read = read_raw
         self._digest = _start_digest(task)
-        self._forms: Mapping[str, Mapping[str, FieldForm]] = {}
+        self._forms: dict[str, dict[str, FieldForm]] = {}
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[int]] = {}
         self._rejects: list[Reject] = []
@@ -410,7 +409,7 @@ class _Shard:
         for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
         if result.specs:
-            self._forms = counted(self._forms, result.specs, written=result.reject is None)
+            count_forms(self._forms, result.specs, written=result.reject is None)
         for name, moments in result.moments.items():
             written = [form for form in self._forms[name].values() if form.spec is not None]
             if len(written) > 1:  # such a shard is built again with one form of the field, and summed up then

@@ -74,15 +74,13 @@ def check_expected(specs: Mapping[str, FieldSpec], expected: Mapping[str, str]) 
             raise SampleError(reason, stage="encode", field=name)
 
 
-def counted(forms: FieldForms, specs: Mapping[str, FieldSpec], *, written: bool) -> dict[str, dict[str, FieldForm]]:
-    """Return `forms` with one more sample counted."""
-    after = {name: dict(of_field) for name, of_field in forms.items()}
+def count_forms(forms: dict[str, dict[str, FieldForm]], specs: Mapping[str, FieldSpec], *, written: bool) -> None:
+    """Count one more sample in `forms`."""
     for name, spec in specs.items():
-        of_field = after.setdefault(name, {})
-        before = of_field.get(form_of(spec), FieldForm(0, None))
+        form, of_field = form_of(spec), forms.setdefault(name, {})
+        before = of_field.get(form, FieldForm(0, None))
         whole = before.spec if before.spec == spec or not written else merge(before.spec, spec)
-        of_field[form_of(spec)] = FieldForm(before.samples + 1, whole)
-    return after
+        of_field[form] = FieldForm(before.samples + 1, whole)
 
 
 def most_common(shards: Iterable[FieldForms]) -> dict[str, str]:

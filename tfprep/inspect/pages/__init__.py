@@ -22,12 +22,6 @@ def render(template: str, **values: Any) -> str:
     return str(_environment(_PACKAGE).get_template(template).render(values))
 
 
-def prepare(*templates: str) -> None:
-    """Import Jinja2 and compile these templates, so that `render` need not: together 0.1 s."""
-    for template in templates:
-        _environment(_PACKAGE).get_template(template)
-
-
 @cache
 def _environment(folder: Path) -> Any:
     import jinja2  # imported here, as only the commands that write pages need it

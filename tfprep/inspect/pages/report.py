@@ -25,7 +25,7 @@ from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
 from tfprep.inspect.groups import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
-from tfprep.inspect.pages import prepare, render
+from tfprep.inspect.pages import render
 from tfprep.inspect.stats import DatasetStats
 from tfprep.units import duration, size
 
@@ -112,11 +112,6 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         sheets=list(_sheets(data)),
         versions=", ".join(f"{name} {number}" for name, number in data.manifest.versions.items()),
     )  # fmt: skip
-
-
-def prepare_report() -> None:
-    """Import and compile what `report_page` needs, while there is nothing else to do."""
-    prepare(*(f"inspect/pages/{name}.html.j2" for name in ("report", "page", "macros")))
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
