@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.facts import look
 from tfprep.sources.detection.files import FEW, Files, below, image_place, without_place
-from tfprep.sources.patterns import Template, by_form, image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 
@@ -46,11 +45,19 @@ _SHOWN = 3
 
 
 class _Head(NamedTuple):
-    """The first rows of a table: its path, its columns, and the path of an image with columns in braces ("" without images)."""
+    """The first rows of a table.
+
+    Attributes:
+        path: Its path.
+        columns: Its columns, without those that hold files.
+        image: The path of an image with columns in braces, or the column that holds it; "" without images.
+        stored: The columns that hold files.
+    """
 
     path: str
     columns: Mapping[str, Sequence[Any]]
     image: str = ""
+    stored: tuple[str, ...] = ()
 
     def few(self, column: str) -> list[Any]:
         """Return the first values of a column that are not empty."""
@@ -67,7 +74,9 @@ class _Head(NamedTuple):
 
     @property
     def images(self) -> list[str]:
-        """The path of the image of each row."""
+        """The path of the image of each row; [] if the table itself holds them."""
+        if self.stored:
+            return []
         template = Template.parse(self.image if "{" in self.image else f"{{{self.image}}}")
         count = len(self.columns[self.of_image[0]])
         paths = (template.fill(lambda name, row=row: str(self.columns[name][row])) for row in range(count))  # type: ignore[misc]
@@ -84,13 +93,15 @@ def tables(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: A table names images and cannot be read.
     """
-    stored = [path for path in files.others(".parquet") if file_columns(files.root / path)]
-    if stored:
-        yield from _of_stored_images(files, stored)
-    paths = [path for path in files.others(*TABLE_SUFFIXES) if path not in stored]
+    paths = files.others(*TABLE_SUFFIXES)
     answers = [path for path in paths if _ANSWERS.search(path.rpartition("/")[2])]
-    for pattern, of_form in by_form(path for path in paths if path not in answers).items():
-        heads = [_head(files, path) for path in of_form]
+    grouped: dict[str, list[_Head]] = {}
+    for path in (path for path in paths if path not in answers):
+        pattern = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path))
+        first = next(iter(grouped.get(pattern, ())), None)
+        head = first._replace(path=path) if first is not None and first.stored else _head(files, path)
+        grouped.setdefault(pattern, []).append(head)
+    for pattern, heads in grouped.items():
         if any(head.image for head in heads):
             yield from _proposals(files, pattern, heads, answers)
 
@@ -101,13 +112,18 @@ def _head(files: Files, path: str) -> _Head:
     Raises:
         SourceError: A column holds names of images, and they are nowhere.
     """
+    stored: list[str] = []
     try:
-        rows = next(batches(files.root / path, column_names(files.root / path)), None)
+        stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
+        names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
+        rows = next(batches(files.root / path, names), None)
     except SourceError:
         if any(map(image_suffix, re.split(r"[,;\t\s\"']+", " ".join(files.lines(path))))):
             raise
         rows = None
     columns = {} if rows is None else rows.columns
+    if stored:
+        return _Head(path, columns, "image" if "image" in stored else stored[0], tuple(stored))
     found: dict[str, bool] = {}
     for column, values in columns.items():
         texts = (
@@ -153,11 +169,15 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
         splits = files.splits_of(pattern, [one.path for one in kept])
     elif column is None and len(folders_of_images) == 1 and "{split}" in (folder := folders_of_images.pop()):
         splits = f"{folder}/**"
-    targets = [
-        c
-        for c in head.columns
-        if c and c not in head.of_image and c != column and all(c not in one.columns for one in without_labels)
-    ]
+    inner = {name.rpartition(".")[0] for name in head.columns}
+    known = {
+        *head.of_image,
+        *inner,
+        column,
+        *(["key"] if head.stored else []),
+        *(c for o in without_labels for c in o.columns),
+    }
+    targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
     unlabeled = frozenset(path for one in without_labels for path in one.images)
     declared = (pattern, *map(literal, (*answers, *(one.path for one in others))))
     table = pattern if column is None else literal(head.path)
@@ -174,48 +194,74 @@ def _sources(
     columns, forms = _box_columns(head, targets)
     targets = [c for c in targets if c not in columns]
     varied = [c for c in targets if len(set(head.texts(c))) > 1]
-    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
+    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
+    named = declared or [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
     labels = [c for c in named if c in varied] or named
-    flags = tuple(c for c in targets if _are_flags(head.few(c)))
-    candidates: Sequence[ColumnNames] = labels or ([flags] if len(flags) > 1 and set(varied) <= set(flags) else varied)
-    doubts = []
-    if len(candidates) > 1:
-        unnamed = "" if labels else ", and none has the name of one"
-        doubts = [f"{head.path}: several columns may be the label ({', '.join(map(str, candidates[:6]))}){unnamed}"]
-    of_masks = ((c, image_place(files, [*map(str, head.few(c))], head.path)) for c in targets if "mask" in c.lower())
-    masks = [(column, place) for column, place in of_masks if place is not None]
-    texts: dict[str, tuple[Kind, str]] = {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
-    if columns and any(
-        isinstance(value, list) and value and isinstance(value[0], list) for value in head.few(columns[0])
-    ):
-        names = [c for c in targets if re.search("categor|label", c.lower())]  # of Hugging Face
-        fields: dict[str, tuple[Kind, str]] = {"boxes": ("boxes", columns[0])}
-        fields |= {"box_labels": ("label", names[0])} if names else {}
-        make: Callable[..., Any] = partial(Table, table, image, fields=fields, splits=splits)
-        yield *_of_boxes(files, head, columns, forms, make), []
+    fields, doubts = _fields_of(files, table, head, targets)
+    checks: list[str] = []
+    options: dict[str, Any] = {"fields": fields, "splits": splits}
+    if columns and _holds_lists_of_boxes(head, columns[0]):
+        names = [c for c in targets if c != columns[0] and re.search("categor|box_label|objects.label", c.lower())]
+        fields["boxes"] = "boxes", columns[0]
+        if names:
+            fields["box_labels"] = "label", names[0]
+        options["box_format"], checks = _box_form(files, head, columns, forms, partial(Table, table, image, **options))
+        labels = [c for c in labels if c not in names]
     elif columns or len(set(head.images)) < len(head.images):
-        by_column = isinstance(splits, str) and "{" not in splits
-        options: dict[str, Any] = {"split": splits} if by_column else {"splits": splits}
-        boxes: Any = columns if len(columns) == 4 else next(iter(columns), None)
-        for label in labels[:_SHOWN] or (None,):
-            if columns:
-                make = partial(ObjectTable, table, image, label, boxes, **options)
-                yield *_of_boxes(files, head, columns, forms, make), doubts if labels else []
-            else:
-                rule = f"{head.path}: several rows name one image: box_labels are then the classes of an image"
-                yield ObjectTable(table, image, label, fields=("box_labels",), **options), [], [*doubts, rule]
-    elif masks and not labels:
-        column, place = masks[0]
-        path = below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}")
-        yield Table(table, image, fields={"mask": ("mask", path)}, splits=splits), [], []
-    elif texts and not labels:
-        yield Table(table, image, fields=texts, splits=splits), [], []
+        yield from _of_rows_for_objects(files, table, head, image, splits, labels, columns, forms)
+        return
+    flags = tuple(c for c in targets if _are_flags(head.few(c)))
+    others: Sequence[ColumnNames] = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
+    candidates: Sequence[ColumnNames] = labels or ([] if fields else others)
+    if len(candidates) > 1:
+        doubts.append(_several_labels(head, candidates, bool(labels)))
+    for label in candidates[:_SHOWN]:
+        source, of_label, further = _of_label(head, partial(Table, table, image, **options), splits, label)
+        yield source, [*checks, *of_label], [*doubts, *further]
+    if not candidates and (fields or head.stored):
+        yield Table(table, image, **options), checks, doubts
+
+
+def _several_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -> str:
+    unnamed = "" if named else ", and none has the name of one"
+    return f"{head.path}: several columns may be the label ({', '.join(map(str, candidates[:6]))}){unnamed}"
+
+
+def _fields_of(
+    files: Files, table: str, head: _Head, targets: Sequence[str]
+) -> tuple[dict[str, tuple[Kind, str]], list[str]]:
+    """Return the fields of masks and texts, and doubts."""
+    masks = [name for name in head.stored if name != head.image]
+    for column in (c for c in targets if "mask" in c.lower()):
+        if (place := image_place(files, [*map(str, head.few(column))], head.path)) is not None:
+            masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
+    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+    fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
+    return fields, [f"{head.path}: several columns may be the mask ({', '.join(masks)})"] if len(masks) > 1 else []
+
+
+def _of_rows_for_objects(
+    files: Files, table: str, head: _Head, image: str, splits: Any, labels: Sequence[str],
+    columns: tuple[str, ...], forms: Sequence[BoxFormat],
+) -> Iterator[tuple[Any, list[str], list[str]]]:  # fmt: skip
+    """Yield sources of a table with a row for each object, or for each class of an image."""
+    by_column = isinstance(splits, str) and "{" not in splits
+    options: dict[str, Any] = {"split": splits} if by_column else {"splits": splits}
+    doubts = [_several_labels(head, labels, True)] if len(labels) > 1 else []
+    checks: list[str] = []
+    if columns:
+        options["boxes"] = columns if len(columns) == 4 else columns[0]
+        trial = partial(ObjectTable, table, image, bad_annotations="reject", **options)
+        options["box_format"], checks = _box_form(files, head, columns, forms, trial)
     else:
-        yield from (_of_label(head, table, image, splits, label, doubts) for label in candidates[:_SHOWN])
+        doubts.append(f"{head.path}: several rows name one image: box_labels are then the classes of an image")
+        options["fields"] = ("box_labels",)
+    for label in labels[:_SHOWN] or (None,):
+        yield ObjectTable(table, image, label, **options), checks, doubts
 
 
 def _of_label(
-    head: _Head, table: str, image: str, splits: Any, label: ColumnNames, doubts: Sequence[str]
+    head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames
 ) -> tuple[Table, list[str], list[str]]:
     """Return the source with a column, or several of 1 and 0, as the label."""
     by_class = BY_CLASS if splits is FRACTIONS else splits
@@ -223,7 +269,7 @@ def _of_label(
         rows = zip(*(head.columns[column] for column in label), strict=True)
         one = all(sum(str(cell).strip().lower() in ("1", "1.0", "true") for cell in row) == 1 for row in rows)
         checks = [f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)"]
-        return Table(table, image, label, splits=by_class if one else splits), checks, [*doubts]
+        return make(label=label, splits=by_class if one else splits), checks, []
     values = head.few(label)
     checks, further = [], []
     if _plain(label) not in ("label", "labels", "class"):
@@ -242,8 +288,7 @@ def _of_label(
     different = len({*map(str, values)})
     if not several and (different == len(values) > 2 or different < 2):
         further.append(f"{head.path}: the values of {label!r} are all different or all the same, not like classes")
-    source = Table(table, image, label, splits=splits if several else by_class, separator=separator)
-    return source, checks, [*doubts, *further]
+    return make(label=label, splits=splits if several else by_class, separator=separator), checks, further
 
 
 def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
@@ -278,9 +323,16 @@ def _box_columns(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], 
     for forms, of_forms in _BOXES:
         for names in (one.split() for one in of_forms.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
+            if columns and f"{columns[0]}_shape" in head.columns:  # of our own exports
+                return columns, ("xyxy",)
             if len(columns) == len(names) and all(_numbers(head, column) for column in columns):
                 return columns, forms
     return (), ()
+
+
+def _holds_lists_of_boxes(head: _Head, column: str) -> bool:
+    nested = any(isinstance(value, list) and value and isinstance(value[0], list) for value in head.few(column))
+    return nested or f"{column}_shape" in head.columns
 
 
 def _numbers(head: _Head, column: str) -> list[float]:
@@ -289,57 +341,20 @@ def _numbers(head: _Head, column: str) -> list[float]:
     return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
 
-def _of_boxes(
+def _box_form(
     files: Files, head: _Head, columns: tuple[str, ...], forms: Sequence[BoxFormat], make: Callable[..., Any]
-) -> tuple[Any, list[str]]:
-    """Return the source with the first form in which nine in ten images have their boxes inside, and a check.
+) -> tuple[str, list[str]]:
+    """Return the first form in which nine in ten images have their boxes inside, and a check.
 
     Raises:
         SourceError: There is none.
     """
     relative = all(-0.01 <= value <= 1.01 for column in columns for value in _numbers(head, column))
+    problems: list[str] = []
     for form in (f"rel_{form}" if relative else form for form in forms):
-        source = make(box_format=form)
-        strict = replace(source, bad_annotations="reject") if isinstance(source, ObjectTable) else source
-        facts = look(strict, files.root)
+        facts = look(make(box_format=form), files.root)
+        problems += facts.problems[:1]
         if facts.opened and 10 * len(facts.problems) <= facts.opened:
-            return source, [f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)"]
+            return form, [f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)"]
     rule = f"the boxes of {', '.join(columns)} are not inside of their images as {' or '.join(forms)}"
-    raise SourceError(f"{head.path}: {rule}, such as {''.join(facts.problems[:1])}")
-
-
-# --- images in the table itself -------------------------------------------------------------------------------------
-
-
-def _of_stored_images(files: Files, paths: Sequence[str]) -> Iterator[Proposal]:
-    """Yield the source of Parquet files that hold the images, as Hugging Face writes them."""
-    first = files.root / paths[0]
-    stored, columns = file_columns(first), column_names(first)
-    image = "image" if "image" in stored else stored[0]
-    masks = [name for name in stored if name != image]
-    labels = [c for c in columns if "." not in c and declared_classes(first, c) is not None]
-    labels = labels or [c for c in columns if _plain(c) in _LABELS and c not in stored]
-    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {c: ("text", c) for c in columns if c in ("text", "caption")}
-    options: dict[str, Any] = {}
-    if boxes := next((name for name in ("objects.bbox", "objects.bboxes", "boxes") if name in columns), None):
-        fields["boxes"] = ("boxes", boxes)
-        of_boxes = [c for c in columns if c == "box_labels" or re.fullmatch(r"objects\.(?:categor|label).*", c)]
-        fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        labels = [name for name in labels if name not in of_boxes]
-        options = {} if f"{boxes}_shape" in columns else {"box_format": "xywh"}  # our own exports have shapes
-    checks = ("boxes are taken for x, y, width and height (box_format=), as in COCO",) if options else ()
-    known = {image, *masks, *labels, "key", *(column for _, column in fields.values())}
-    inside = (*stored, "objects")
-    others = [c for c in columns if c not in known and c.partition(".")[0] not in inside and not c.endswith("_shape")]
-    doubts = [f"{paths[0]}: several columns may be the label ({', '.join(labels)})"] if len(labels) > 1 else []
-    if others and not labels and not fields:
-        rule = "may be the label, and none has the name of one"
-        labels, doubts = others, [f"{paths[0]}: the columns {', '.join(others[:6])} {rule}"]
-    doubts += [f"{paths[0]}: several columns hold images ({', '.join(stored)})"] if len(masks) > 1 else []
-    forms = {re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", form) for form in by_form(paths)}
-    pattern = forms.pop() if len(forms) == 1 else "**/*.parquet"
-    for label in labels[:_SHOWN] or (None,):
-        splits = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
-        source = Table(pattern, image, label, fields, splits=splits, **options)
-        yield Proposal("table", source, (pattern,), checks, tuple(doubts))
+    raise SourceError(f"{head.path}: {rule}, such as {''.join(problems[:1])}")
