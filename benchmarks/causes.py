@@ -48,7 +48,7 @@ TFPREP = {
 PLAIN = {**TFPREP, "decode": "map", "disk": "stage"}
 """With plain tf.data: a map decodes, and a generator reads. A memory budget and a store are the loader's own."""
 BENCH = {
-    "filling": "copy", "decode": "decode", "disk": "read", "python map": "python map", "memory": "memory", "step": "step",
+    "filling": "copy", "decode": "decode", "disk": "read", "memory": "memory", "step": "step",
     "processors": "processors",
 }  # fmt: skip
 """By cause what `bench` names as its limit; of the step the limit of the comparison with it."""
@@ -58,7 +58,7 @@ NOT_STAGED = {
     ("tfprep", "jax"): {"python map", "map"},
     ("tfprep", "tensorflow"): set(),
 }
-FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Deliver uint8", "deliver uint8", "Raise threads")
+FOLLOWED = ("num_parallel_calls", "end the pipeline with prefetch", "Raise threads")
 """Advice that every pipeline here follows already; a loader of one thread is the exception."""
 
 
@@ -334,10 +334,7 @@ def benched(cause: str, folder: Path) -> tuple[str, str]:
 
     loader = {name: value for name, value in loader_options(cause).items() if name != "training"}
     with slow_reads(cause):
-        sleeping = (lambda images, labels: (images, asleep(labels))) if cause == "python map" else None
-        options = BenchOptions(
-            batch_size=BATCH, rounds=1, seconds=0.8, changes=False, loader=loader, map_function=sleeping
-        )
+        options = BenchOptions(batch_size=BATCH, rounds=1, seconds=0.8, loader=loader)
         result = bench(dataset_of(cause, folder), options, step_s=0.2 if cause == "step" else None)
     found = result.against or result.limit
     return found.causes[0], found.limit

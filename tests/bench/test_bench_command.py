@@ -95,27 +95,6 @@ def test_a_split_without_samples(raw_data, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("raise ValueError('no such field')", "the function raised ValueError: no such field; its argument is {image"),
-        ("return {'x': tf.py_function(lambda b: 1 / 0, [batch['label']], tf.int64)}", "failed on the first batch: "),
-        ("return {'x': tf.reshape(batch['image'], [3, -1])[5]}", "the function raised ValueError"),
-    ],
-)
-def test_a_map_that_fails(raw_data, tmp_path, capfd, body, message):
-    (tmp_path / "mine.py").write_text(f"import tensorflow as tf\ndef f(batch):\n    {body}\n")
-    assert status_of("bench", str(raw_data.path), *QUICK, "--map", f"{tmp_path / 'mine.py'}:f") == 1
-    error = capfd.readouterr().err
-    assert f"tfprep: --map: {message}" in error or f"--map: the function {message}" in error
-    assert "tfprep: --map" in error.splitlines()[-1]
-
-
-def test_a_map_that_is_not_a_function(raw_data, capfd):
-    assert status_of("bench", str(raw_data.path), *QUICK, "--map", "os:sep") == 1
-    assert "os:sep is of type str, not a function" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("nothing", "expected module:name"),

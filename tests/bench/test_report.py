@@ -36,7 +36,7 @@ class Tags(HTMLParser):
 
 def test_the_report_of_a_bench(jpeg_data, tmp_path):
     """As a page, as text, and as JSON."""
-    options = BenchOptions(batch_size=8, rounds=1, seconds=0.2, changes=False, loader={"threads": 2})
+    options = BenchOptions(batch_size=8, rounds=1, seconds=0.2, loader={"threads": 2})
     slower = Candidate("<b>mine</b>", lambda: iter(jpeg_data.numpy_loader("train", 8)))
     result = bench(jpeg_data, options, baselines=[slower], step_s=0.02)
     page, figures = write_report(result, tmp_path / "report.html")

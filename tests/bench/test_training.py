@@ -1,7 +1,6 @@
 """A training beside the loader: a step that sleeps, a Keras model and its `fit`, and wrong names of models."""
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -84,17 +83,6 @@ def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, t
     assert text in found.limit
     assert found.steps >= 10
     assert found.share == pytest.approx(max(0.0, 1 - step_s / max(step_s, 4 * read_s)), abs=0.45)
-
-
-def test_a_map_after_the_loader_limits_the_step(raw_data):
-    import tensorflow as tf
-
-    def slow(batch):
-        return {**batch, "label": tf.py_function(lambda label: time.sleep(0.1) or label, [batch["label"]], tf.int64)}
-
-    found = train_with_step(loader_candidate(raw_data, "train", 4, map_function=slow, cache=False), 0.01, seconds=1.0)
-    assert found.causes[0] == "python map"
-    assert found.share > 0.05
 
 
 def test_the_lines_of_a_training():

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from tfprep.augment.transform import GeometryOp
-from tfprep.bench.changes import codec_name
 from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import drop_cache
 from tfprep.bench.rounds import Budget, Candidate, compare, measure
@@ -95,6 +94,14 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     for one in result:
         distinct.setdefault((one.recipe.fingerprint("train"), one.computed), one)
     return list(distinct.values())
+
+
+def codec_name(codec: Codec) -> str:
+    """Return the name of a codec, such as `JPEG 95`, `PNG`, `Zstd` or `raw`."""
+    described = codec.describe()
+    name = str(described["codec"])
+    shown = {"jpeg": "JPEG", "png": "PNG", "zstd": "Zstd"}.get(name, name)
+    return f"{shown} {described['quality']}" if "quality" in described else shown
 
 
 def written(form: Form) -> tuple[str, ...]:

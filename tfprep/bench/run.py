@@ -1,4 +1,4 @@
-"""`bench()`, the function of `tfprep bench`: the rate of a loader, what limits it and what would help, as text and as a page.
+"""`bench()`, the function of `tfprep bench`: the rate of a loader, what limits it and what to do about it, as text and as a page.
 
 The loader and its baselines take turns (`rounds`), which gives rates that can be compared. Then an `InputMonitor` watches
 a training whose step takes no time, and names what limits the loader, in the first epoch and with its cache.
@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.changes import Change, Rates, changes_of
-from tfprep.bench.loaders import Map, check_map, loader_candidate, opened
+from tfprep.bench.loaders import loader_candidate, opened
 from tfprep.bench.machine import Machine, drop_cache, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, Training, train_with_step
@@ -27,8 +26,6 @@ from tfprep.units import aligned
 LOADER = "loader"
 FIRST_EPOCH = "first epoch"
 """The loader without its cache, which is measured beside it where it has one."""
-_STORED = {"decode", "read", "fetch", "filling"}
-"""Limits against which another storage form helps."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +36,9 @@ class BenchOptions:
         split: The split to load. None takes the first one.
         batch_size: Samples per batch.
         loader: Other options of the loader, as a trainer passes them.
-        map_function: A function that is applied to the loader with `Dataset.map`.
         rounds: Number of rounds. Every candidate runs once per round.
         seconds: Measured seconds per candidate and round.
         cold: Drop the dataset's files from the page cache before every measurement.
-        changes: Also measure other storage forms of the fields.
         tolerated: The share of waiting (0 to 1) up to which a training step, and not the loader, is what limits.
 
     Raises:
@@ -53,11 +48,9 @@ class BenchOptions:
     split: str | None = None
     batch_size: int = 32
     loader: Mapping[str, Any] = field(default_factory=dict)
-    map_function: Map | None = None
     rounds: int = 3
     seconds: float = 1.5
     cold: bool = False
-    changes: bool = True
     tolerated: float = TOLERATED
 
     def __post_init__(self) -> None:
@@ -86,7 +79,6 @@ class Bench:
         rounds: The rates of all candidates.
         limit: The loader as fast as it can: what limits it.
         first_epoch: The same without its cache; equal to `limit` where it has none.
-        changes: Other storage forms that would help the first epoch, the best first.
         baselines: The names of the other candidates.
         against: The loader beside a step.
     """
@@ -100,7 +92,6 @@ class Bench:
     rounds: Rounds
     limit: Training
     first_epoch: Training
-    changes: tuple[Change, ...]
     baselines: tuple[str, ...] = ()
     against: Training | None = None
 
@@ -126,7 +117,6 @@ class Bench:
             "loader": rates[LOADER],
             "limit": asdict(self.limit),
             "first_epoch": {**rates[self.uncached], **asdict(self.first_epoch)},
-            "changes": [asdict(change) for change in self.changes],
             "against": {
                 name: {**rates[name], "ratio": asdict(self.rounds.ratio(LOADER, name))} for name in self.baselines
             },
@@ -164,12 +154,10 @@ def bench(
 
     def candidate(name: str, **changed: Any) -> Candidate:
         given: dict[str, Any] = {**options.loader, **changed}
-        made = loader_candidate(data, split, options.batch_size, name=name, map_function=options.map_function, **given)
+        made = loader_candidate(data, split, options.batch_size, name=name, **given)
         return _colder(made, files) if options.cold else made
 
     loader = candidate(LOADER)
-    if options.map_function is not None:
-        check_map(loader)
     settings = _settings_of(loader)
     keeps = settings["cache"]["kind"] != "none"
     uncached = candidate(FIRST_EPOCH, cache=False) if keeps else loader
@@ -181,24 +169,10 @@ def bench(
     limit = training(loader, options.budget.seconds)
     first = training(uncached, options.budget.seconds) if keeps else limit
     against = None if step_s is None else training(loader, options.training_s, step_s, options.tolerated)
-    changes: tuple[Change, ...] = ()
-    # No recipe stores what an index refers to in another form.
-    if options.changes and data.manifest.imported is None and _STORED & set(first.causes):
-        rates = _rates(data, split, first, rounds.of(uncached.name, "cpu_ms").median, machine.cores)
-        changes = changes_of(data, split, rates)
     return Bench(
-        data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first, changes,
+        data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first,
         tuple(one.name for one in baselines), against,
     )  # fmt: skip
-
-
-def _rates(data: Data, split: str, first: Training, cpu_ms: float, cores: int) -> Rates:
-    info, counted = data.split(split), first.counted
-    record = info.bytes / (info.samples * info.variants)
-    images = max(1.0, counted.get("records_read", 1.0))
-    reads = "read" in first.causes and counted.get("read_s", 0.0) > 0
-    rate = images * record * counted.get("threads", 1.0) / counted["read_s"] if reads else float("inf")
-    return Rates(cpu_ms, 1000 * counted.get("decode_s", 0.0) / images, record, rate, cores)
 
 
 def files_of(data: Data, split: str) -> list[Path]:
@@ -280,7 +254,6 @@ def _body(bench: Bench) -> Iterator[str]:
     yield f"limit: {bench.limit.limit}"
     if bench.uncached == FIRST_EPOCH:
         yield f"limit of the first epoch: {bench.first_epoch.limit}"
-    yield from (f"  {change.words}" for change in bench.changes)
     if bench.baselines:
         compared = []
         for name in bench.baselines:

@@ -111,7 +111,7 @@ def train_with_step(
             time.sleep(step_s)
         with monitor:
             started = time.perf_counter()
-            for number, _ in enumerate(monitor.watch(iteration.batches), 1):
+            for number, _ in enumerate(monitor.watch(iteration), 1):
                 time.sleep(step_s)
                 if number >= _TRIED and time.perf_counter() - started > seconds:
                     break

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_WAITING = 4
 _NOT_AT_URL = {
-    "--model": "model_name", "--map": "map_name", "--report": "report", "--against": "against", "--cold": "cold",
+    "--model": "model_name", "--report": "report", "--against": "against", "--cold": "cold",
 }  # fmt: skip
 
 
@@ -35,7 +35,6 @@ _NOT_AT_URL = {
 @click.argument("folder")
 @option("--split", help="Split to load. [default: the first]")
 @option("--batch-size", type=click.IntRange(1), default=32)
-@option("--map", "map_name", metavar="MODULE:NAME", help="Function that is applied to the loader with Dataset.map.")
 @option("--rounds", type=click.IntRange(1), default=3, help="Number of rounds.")
 @option("--seconds", type=click.FloatRange(0.05), default=1.5, help="Measured seconds per round.")
 @option("--cold", is_flag=True, help="Drop the dataset's files from the page cache before each measurement.")
@@ -82,7 +81,7 @@ _NOT_AT_URL = {
 @option("--hours", type=POSITIVE, help="With --forms, the longest time of the build, in hours.")
 @option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
-    """Measure how fast the dataset in FOLDER loads, which stage limits the rate, and what would help.
+    """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
     At a URL: what an epoch fetches, what the link delivers, and whether the link limits. With --forms: size, rate and build time
     of the whole dataset in each storage form, predicted from a sample, and which one to take.
@@ -108,14 +107,10 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
     from tfprep.load import open as open_data
 
     start_tensorflow("tfprep bench")
-    function = named(flags["map_name"]) if flags["map_name"] else None
-    if function is not None and not callable(function):
-        raise LoaderError(f"{flags['map_name']} is of type {type(function).__name__}, not a function")
     options = BenchOptions(
         split=flags["split"],
         batch_size=flags["batch_size"],
         loader=_loader_options(flags),
-        map_function=function,
         rounds=flags["rounds"],
         seconds=flags["seconds"],
         cold=flags["cold"],
