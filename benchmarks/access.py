@@ -26,7 +26,7 @@ from typing import Any
 import harness
 import loader_data
 import numpy as np
-from loader_peers import contents
+from loader_data import contents
 
 BATCH, SIZE = 64, 224
 Read = Callable[[list[int]], Any]

@@ -1,6 +1,6 @@
 """Damaged and malicious dataset folders: mutated manifests, indices, shards and other files are opened, verified and read.
 
-    python benchmarks/fuzz_datasets.py --count 2000 --seed 0 --json fuzz_datasets.json
+    python benchmarks/fuzz.py datasets --count 2000 --seed 0 --json fuzz_datasets.json
 
 Each folder is a copy of one small dataset with one to three mutations. The manifests of half of the folders are sealed again, so
 that the checksums agree and only the rules of the format can detect the mutation. Every folder is opened, verified and read for
@@ -59,7 +59,10 @@ def make_dataset(folder: Path) -> Path:
         shards={"train": 2},
     )
     build(recipe, folder / "whole", folder / "raw", options=BuildOptions(workers=0))
-    return folder / "whole"
+    shutil.copytree(
+        tfprep.open(folder / "whole").path, folder / "version"
+    )  # a folder without the pointer and older versions
+    return folder / "version"
 
 
 # --- mutations ------------------------------------------------------------------------------------------------------
@@ -249,10 +252,7 @@ def read_all(folder: Path) -> str:
     return outcome
 
 
-def main() -> None:
-    options = harness.arguments(
-        __doc__ or "", count=(2000, "Number of mutated folders"), seed=(0, "Seed of all mutations")
-    )
+def run(options: Any) -> None:
     outside: list[str] = []
 
     def read_inside(folder: Path) -> str:
@@ -289,7 +289,3 @@ def watch_opened_files(folder: Path, outside: list[str]) -> None:
                 outside.append(path)
 
     sys.addaudithook(hook)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Thousands of damaged image files are built and read back: no crash, no hang, no traceback, bounded memory.
 
-Run: python benchmarks/fuzz_images.py [--count 10000] [--seed 0] [--json FILE]
+Run: python benchmarks/fuzz.py images [--count 10000] [--seed 0] [--json FILE]
 
 Valid JPEG, PNG, GIF, TIFF, WebP, BMP, AVIF, JPEG 2000 and 16-bit files, each in several forms, are damaged at random positions,
 headers included: bytes are flipped, cut, repeated, removed or filled. The checksums of PNG files are corrected in half of the
@@ -27,6 +27,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import harness
@@ -48,10 +49,7 @@ FOREIGN_ERROR = re.compile(r"[A-Z]\w*(Error|Exception|Interrupt|Exit)\b: ")
 """Matches the beginning of a reject whose exception is not tfprep's."""
 
 
-def main() -> None:
-    options = harness.arguments(
-        __doc__, count=(10_000, "Number of damaged files, built in batches of 500"), seed=(0, "Seed of all damage")
-    )
+def run(options: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     folder = Path(tempfile.mkdtemp(prefix="tfprep-fuzz-"))
     rng = np.random.default_rng(options.seed)
@@ -60,7 +58,7 @@ def main() -> None:
     total: Counter[str] = Counter()
     started = time.monotonic()
     while total["files"] < options.count:
-        total.update(one_batch(folder, originals, rng))
+        total.update(one_batch(folder, originals, rng, options.count - total["files"]))
     shutil.rmtree(folder)
     seconds = time.monotonic() - started
     print(
@@ -71,13 +69,14 @@ def main() -> None:
     harness.finish(options, {**total, "seconds": seconds, "seed": options.seed})
 
 
-def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.Generator) -> Counter[str]:
+def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.Generator, most: int) -> Counter[str]:
     """Builds one batch and checks it. A failed check raises AssertionError and leaves the files for a look at them."""
     data, out = folder / "data", folder / "out"
     for path in (data, out):
         shutil.rmtree(path, ignore_errors=True)
     data.mkdir()
-    for number in range(BATCH):
+    count = min(BATCH, most)
+    for number in range(count):
         name, content = originals[rng.integers(len(originals))]
         (data / f"{number:05d}.{name}").write_bytes(damaged(content, rng))
     as_mask = rng.random() < 0.3
@@ -92,12 +91,12 @@ def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.G
     try:
         summary = build(Recipe("fuzz", source, store), out, data, options=options, on_event=events.append)
     except TooManyRejectsError:
-        return Counter(files=BATCH, rejects=BATCH)
+        return Counter(files=count, rejects=count)
     where = f"see {data}"
     crashes = [event.text for event in events if event.name == "crash"]
     assert not crashes, f"{crashes}; {where}"
-    assert summary.samples + summary.rejects == BATCH, f"{summary}; {where}"
-    rejects = [json.loads(line) for line in (out / "current/rejects.jsonl").read_text().splitlines()]
+    assert summary.samples + summary.rejects == count, f"{summary}; {where}"
+    rejects = [json.loads(line) for line in (summary.path / "rejects.jsonl").read_text().splitlines()]
     read = open_dataset(out)
     kept = [key for split in read.splits for key in read.index(split)["key"].to_pylist()]
     assert sorted(kept + [reject["key"] for reject in rejects]) == names, where
@@ -112,7 +111,7 @@ def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.G
             assert not lossless or np.array_equal(sample["image"], again), (
                 f"{key} is decoded differently each time; {where}"
             )
-    return Counter(files=BATCH, images=summary.samples, rejects=summary.rejects)
+    return Counter(files=count, images=summary.samples, rejects=summary.rejects)
 
 
 def decoded_again(path: Path) -> np.ndarray:
@@ -219,7 +218,3 @@ def right_checksums(data: bytes) -> bytes:
         out += data[position : position + 4] + body + struct.pack(">I", zlib.crc32(body))
         position += 12 + size
     return bytes(out + data[position:])
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
     pip download --no-deps --no-binary pillow pillow && tar xzf pillow-*.tar.gz
     pip download --no-deps pydicom-data && unzip pydicom_data-*.whl
-    python benchmarks/fuzz_odd_files.py --folders pillow-*/Tests/images data_store/data --json fuzz_odd_files.json
+    python benchmarks/fuzz.py odd-files --folders pillow-*/Tests/images data_store/data --json fuzz_odd_files.json
 
 Without a folder, the test files of the installed pydicom are taken. Every file gets a folder of its own. An outcome is one of:
 built; rejected (some samples of the file, such as frames of a video, are); refused (a `TfprepError` of `init` or of the build,
@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import harness
 
@@ -62,8 +63,7 @@ def whole(folder: Path) -> str:
         return outcome_of(folder, Path(scratch) / "out")
 
 
-def main() -> None:
-    options = harness.arguments(__doc__ or "", folders=([], "Folders of odd files; by default pydicom's test files"))
+def run(options: Any) -> None:
     harness.limit_memory(8)
     cases: list[tuple[str, Callable[[], str], float]] = []
     for folder in map(Path, options.folders or [pydicom_files()]):
@@ -78,7 +78,3 @@ def pydicom_files() -> Path:
     if spec is None or spec.origin is None:
         raise SystemExit("name a folder of odd files, or pip install pydicom, whose test files are then taken")
     return Path(os.path.dirname(spec.origin)) / "data" / "test_files"
-
-
-if __name__ == "__main__":
-    main()

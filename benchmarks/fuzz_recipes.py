@@ -1,6 +1,6 @@
 """Recipe files with mistakes: each raises an error of tfprep or builds, and none ends in a traceback.
 
-    python benchmarks/fuzz_recipes.py [--recipes 500] [--seconds 300] [--seed 0] [--json FILE]
+    python benchmarks/fuzz.py recipes [--count 500] [--seed 0] [--json FILE]
 
 Each recipe is one of four valid recipes with one to three random mistakes: an option of another type, a misspelt name, a missing
 bracket, a class that is not called, an op in the wrong list, a missing field, a function that raises or returns something else.
@@ -16,10 +16,10 @@ import random
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import harness
 import numpy as np
@@ -100,16 +100,10 @@ LIMIT_S = 60.0
 NAME = re.compile(r"[A-Za-z_]{3,}")
 
 
-def main() -> None:
-    numbers = {"recipes": (500, "Number of recipes"), "seed": (0, "Seed of all mistakes")}
-    options = harness.arguments(__doc__, **numbers, seconds=(300.0, "Stop after this time"))
-
+def run(options: Any) -> None:
     def cases(folder: Path) -> Iterator[tuple[str, Callable[[], str], float]]:
         write_data(folder / "data")
-        started = time.monotonic()
-        for number in range(options.recipes):
-            if time.monotonic() - started > options.seconds:
-                return
+        for number in range(options.count):
             path, text = folder / f"recipe_{number}.py", with_mistakes(random.Random(f"{options.seed}/{number}"))
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
             yield f"{path.name}\n{text}", partial(outcome, path), LIMIT_S
@@ -204,7 +198,3 @@ def load_and_build(path: Path, out: Path, data: Path) -> str:
     except TfprepError as error:
         return f"refused by the build: {type(error).__name__}"
     return "built, with rejects" if summary.rejects else "built"
-
-
-if __name__ == "__main__":
-    main()

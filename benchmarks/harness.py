@@ -21,13 +21,16 @@ from statistics import median
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+SOAK = str(Path(__file__).with_name("soak.py"))
+"""The script that the runs of `soak_*.py` start again for a process of theirs, with `--part`."""
 
 
-def arguments(doc: str, **known: tuple[Any, str]) -> Any:
+def arguments(doc: str, commands: Sequence[str] = (), **known: tuple[Any, str]) -> Any:
     """Parse the command line of a script.
 
     Args:
         doc: The module's docstring, which is the help.
+        commands: The subcommands; the one that is given is the value `command`.
         **known: Arguments by name, as (default, help). The type is that of the default; a list takes several values, False is a
             flag, and a type in the place of a default means None.
 
@@ -35,6 +38,8 @@ def arguments(doc: str, **known: tuple[Any, str]) -> Any:
         The values, with `json`: the file for the results, or None.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if commands:
+        parser.add_argument("command", choices=commands)
     known["json"] = (Path, "File for the results")
     for name, (default, text) in known.items():
         if default is False:

@@ -1,8 +1,6 @@
-"""The loader compared with the limit of the hardware, with tf.data and with FFCV.
+"""The loader compared with the limit of the hardware. `benchmarks/peers` compares it with other libraries.
 
-Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE]
-
-FFCV takes part where `--ffcv` names an interpreter that has it (benchmarks/peers/requirements.txt).
+Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--json FILE]
 
 The datasets have 10,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
 each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
@@ -23,8 +21,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import mmap
 import os
+import sys
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -34,17 +37,27 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import harness
 import loader_data
-import loader_peers as peers
+import numpy as np
 import psutil
-from loader_peers import BATCH, DRAIN, Candidate
+import simplejpeg
 
+import tfprep
 from tfprep.bench.machine import this_machine
+
+Candidate = Callable[[int], float]
+"""Takes a number of images, delivers that many, and returns the seconds that this took."""
+BATCH = 64
+DRAIN = 16
+"""Batches consumed before the clock starts."""
+STEPS = 8
+"""Batches that Keras takes at a time: one by one, Keras itself takes longer than a batch of raw images. DRAIN is a multiple."""
+SHAPE = (224, 224, 3)
 
 TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys((
-    "pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, threads, read", "raw: FFCV", "fit, nothing to read",
+    "pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, threads, read", "fit, nothing to read",
     "raw: tfprep, fit", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
 ), 4)  # fmt: skip
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
@@ -59,17 +72,18 @@ RATIOS = {
     "raw_vs_memory": ("raw: tfprep", "pread", "memory map"),
     "raw_read_vs_pread": ("raw: tfprep, read", "pread"),
     "raw_fit_vs_memory": ("raw: tfprep, fit", "pread", "memory map"),
-    "jpeg_vs_ffcv": ("jpeg: tfprep", "jpeg: FFCV"),
-    "raw_vs_ffcv": ("raw: tfprep, read", "raw: FFCV"),
 }
 """A candidate, and those to the fastest of which it is compared."""
 
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds"),
-        ffcv=(Path, "Interpreter that has FFCV"),
+        __doc__ or "", images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds"), decode=(Path, argparse.SUPPRESS),
     )  # fmt: skip
+    if options.decode:
+        candidate = decode_only(options.decode, 1)
+        harness.serve(lambda count: candidate(int(count)))
+        return
     with loader_data.datasets(options.images) as folder:
         result = {
             "images": options.images,
@@ -84,39 +98,27 @@ def main() -> None:
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def all_candidates(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Candidate]:
-    from loader_fit import fit, fitted, keras_alone
-
-    tfdata = {
-        "raw: tf.data by batch": peers.tfdata_by_batch(raw),
-        "raw: tf.data, fixed length": peers.tfdata_fixed_length(raw),
-    }
+def all_candidates(jpeg: Path, raw: Path) -> dict[str, Candidate]:
     threads: dict[str, Any] = {"cache": False, "workers": "threads"}
-    candidates: dict[str, Candidate] = {
-        "decode only, threads": peers.decode_only(jpeg),
-        "decode only, processes": peers.decode_processes(jpeg),
-        "jpeg: tfprep": peers.loader(jpeg, cache=False),
+    return {
+        "decode only, threads": decode_only(jpeg),
+        "decode only, processes": decode_processes(jpeg),
+        "jpeg: tfprep": loader(jpeg, cache=False),
         "jpeg: tfprep, fit": fit(jpeg, cache=False),
-        "jpeg: tfprep, threads": peers.loader(jpeg, **threads),
+        "jpeg: tfprep, threads": loader(jpeg, **threads),
         "jpeg: tfprep, threads, fit": fit(jpeg, **threads),
-        "jpeg: tf.data by record": peers.eager(iter(peers.tfdata_by_record(jpeg))),
-        "pread": peers.pread(raw),
-        "memory map": peers.memory_map(raw),
-        "raw: tfprep": peers.loader(raw),
-        "raw: tfprep, read": peers.loader(raw, cache=False),
-        "raw: tfprep, threads, read": peers.loader(raw, **threads),
+        "pread": pread(raw),
+        "memory map": memory_map(raw),
+        "raw: tfprep": loader(raw),
+        "raw: tfprep, read": loader(raw, cache=False),
+        "raw: tfprep, threads, read": loader(raw, **threads),
         "raw: tfprep, fit": fit(raw),
-        **{name: peers.eager(iter(batches)) for name, batches in tfdata.items()},
-        **{f"{name}, fit": fitted(batches) for name, batches in tfdata.items()},
-        "fit, nothing to read": keras_alone(),
+        "fit, nothing to read": keras_only(),
     }
-    if options.ffcv:
-        candidates |= {f"{folder.name}: FFCV": peers.ffcv(folder, options.ffcv) for folder in (jpeg, raw)}
-    return candidates
 
 
 def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Any]:
-    candidates = all_candidates(jpeg, raw, options)
+    candidates = all_candidates(jpeg, raw)
     turns = {name: partial(turn, name, candidate, int(options.images * TURN)) for name, candidate in candidates.items()}
     rest()
     runs = harness.in_turns(turns, options.rounds, warm_up=1)
@@ -157,7 +159,7 @@ def drained(name: str) -> int:
     """Number of batches that a candidate delivers before its clock starts."""
     if "tfprep" in name and "fit" in name:  # an epoch, the first batches of which are not in the time
         return 0
-    return DRAIN if any(word in name for word in ("tf", "fit", "FFCV")) else 0
+    return DRAIN if "tf" in name or "fit" in name else 0
 
 
 def rest(timeout_s: float = 10.0) -> None:
@@ -177,6 +179,151 @@ def cpu_s() -> float:
         with contextlib.suppress(psutil.NoSuchProcess):
             seconds += sum(child.cpu_times()[:2])
     return seconds
+
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+
+
+def in_threads(work: Callable[[Any, int], None], count: int, threads: int = 2) -> float:
+    """Seconds in which the threads call `work(numbers, thread)`, each with its part of a random order of `count` numbers."""
+    order = np.random.default_rng().integers(0, 1 << 62, count)
+    parts = [(order[number::threads], number) for number in range(threads)]
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: work(*part), parts))
+    return time.perf_counter() - start
+
+
+def batch_memory() -> np.ndarray:
+    """uint8 [2 threads, 64, 224 · 224 · 3], page-aligned; all pages are allocated."""
+    memory = np.frombuffer(mmap.mmap(-1, 2 * BATCH * 224 * 224 * 3), np.uint8).reshape(2, BATCH, -1)
+    memory[:] = 1
+    return memory
+
+
+def decode_only(folder: Path, threads: int = 2) -> Candidate:
+    """Limit for JPEG: threads decode JPEG bytes from memory into the memory of a batch."""
+    jpegs, rows = loader_data.contents(folder), batch_memory().reshape(2, BATCH, *SHAPE)
+
+    def work(order: np.ndarray, thread: int) -> None:
+        for at, number in enumerate((order % len(jpegs)).tolist()):
+            simplejpeg.decode_jpeg(jpegs[number], buffer=rows[thread, at % BATCH])
+
+    return lambda count: in_threads(work, count, threads)
+
+
+def decode_processes(folder: Path) -> Candidate:
+    """The other limit for JPEG: two processes that decode the same bytes, as `decode_only` does with threads. They share no
+    interpreter, but the kernel moves them between cores more often than threads: either limit may be the higher one."""
+    running = [harness.Process([sys.executable, __file__, "--decode", folder]) for _ in range(2)]
+
+    def run(count: int) -> float:
+        for process in running:
+            process.tell(count // len(running))
+        return max(float(process.answer()) for process in running)
+
+    return run
+
+
+def pread(folder: Path) -> Candidate:
+    """Limit for raw images: two threads read them into the memory of a batch with `preadv`."""
+    files, file, offset, _ = loader_data.record_spans(folder)
+    descriptors = [os.open(path, os.O_RDONLY) for path in files]
+    fds, offsets = [descriptors[f] for f in file.tolist()], offset.tolist()
+    rows = [[memoryview(row) for row in half] for half in batch_memory()]
+
+    def work(order: np.ndarray, thread: int) -> None:
+        mine = rows[thread]
+        for at, number in enumerate((order % len(fds)).tolist()):
+            os.preadv(fds[number], (mine[at % BATCH],), offsets[number])
+
+    return lambda count: in_threads(work, count)
+
+
+def memory_map(folder: Path) -> Candidate:
+    """Limit for raw images: two threads gather batches from a memory map of the pixels with `numpy.take`, 64 rows per call."""
+    path = folder.parent / "pixels.bin"  # only the pixels, in the order of the records
+    path.write_bytes(b"".join(loader_data.contents(folder)))
+    pixels = np.memmap(path, np.uint8, "r").reshape(-1, math.prod(SHAPE))
+    memory = batch_memory()
+
+    def work(order: np.ndarray, thread: int) -> None:
+        numbers = order % len(pixels)
+        for start in range(0, len(numbers), BATCH):
+            chosen = numbers[start : start + BATCH]
+            np.take(pixels, chosen, axis=0, out=memory[thread, : len(chosen)], mode="clip")
+
+    return lambda count: in_threads(work, count)
+
+
+def loader(folder: Path, **options: Any) -> Candidate:
+    """tfprep's loader."""
+    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
+    return eager(iter(train.repeat().eager()))
+
+
+def eager(batches: Iterator[Any]) -> Candidate:
+    """Batches taken in a loop that does not use them."""
+
+    def run(count: int) -> float:
+        for _ in range(DRAIN):
+            next(batches)
+        start = time.perf_counter()
+        for _ in range(count // BATCH):
+            next(batches)
+        return time.perf_counter() - start
+
+    return run
+
+
+def fit(folder: Path, **options: Any) -> Candidate:
+    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch."""
+    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
+    return fitted(train, len(train))
+
+
+def keras_only() -> Candidate:
+    """`fit` of the same model on one constant batch, which measures the time of Keras."""
+    import tensorflow as tf
+
+    batch = tf.zeros((BATCH, *SHAPE), tf.uint8), tf.zeros((BATCH,), tf.int64)
+    return fitted(tf.data.Dataset.from_tensors(batch).repeat())
+
+
+def fitted(train: Any, epoch: int = 0) -> Candidate:
+    """`fit` of the same model on batches of images and labels. `epoch`: the number of batches, unless there is no end.
+
+    Keras takes `STEPS` batches at a time, also the last time, so an epoch has a multiple of them or ends by itself.
+    """
+    import keras
+
+    class OnePixel(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return keras.ops.cast(inputs[:, 0, 0, :], "float32") / 255
+
+    class Clock(keras.callbacks.Callback):
+        """Seconds of an epoch without its first batches, which were ready before it began."""
+
+        seconds = 0.0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == DRAIN - 1:
+                self._start = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.seconds = time.perf_counter() - self._start
+
+    model = keras.Sequential([keras.Input(SHAPE, dtype="uint8"), OnePixel(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=STEPS)
+    clock = Clock()
+
+    def run(count: int) -> float:
+        batches = count // BATCH
+        steps = epoch or -(-(batches + DRAIN) // STEPS) * STEPS
+        model.fit(train, steps_per_epoch=None if epoch else steps, verbose=0, shuffle=False, callbacks=[clock])
+        return clock.seconds * batches / (steps - DRAIN)
+
+    return run
 
 
 if __name__ == "__main__":

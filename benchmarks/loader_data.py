@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 
 from tfprep import Recipe, augment, build, codecs, sources
+from tfprep.dataset import open_dataset
 
 SIZE = 224
 CLASSES = 1000
@@ -58,3 +59,18 @@ def datasets(count: int) -> Iterator[Path]:
         write(Path(name) / "jpeg", codecs.Jpeg(95), count)
         write(Path(name) / "raw", codecs.Raw(), count)
         yield Path(name)
+
+
+def record_spans(folder: Path) -> tuple[list[Path], np.ndarray, np.ndarray, np.ndarray]:
+    """Returns (files, file of each image, offset and size of each image's bytes)."""
+    dataset = open_dataset(folder)
+    index = dataset.index("train", 0, ["shard", "image_offset", "image_size"])
+    files = [dataset.path / file.name for file in dataset.split("train").files[0]]
+    return (files, *(index.column(name).to_numpy() for name in ("shard", "image_offset", "image_size")))
+
+
+def contents(folder: Path) -> list[bytes]:
+    """The bytes of each image."""
+    files, file, offset, size = record_spans(folder)
+    data = [path.read_bytes() for path in files]
+    return [data[f][o : o + s] for f, o, s in zip(file.tolist(), offset.tolist(), size.tolist(), strict=True)]

@@ -31,11 +31,11 @@ from typing import Any
 
 import harness
 import loader_data
+from tfprep.load.workers import THREADS_EACH
 from waiting import WAIT_S, Waiting
 
 import tfprep
 from tfprep import codecs
-from tfprep.load.budget import THREADS_EACH
 
 BATCH = 64
 STEP_S = 0.4e-3

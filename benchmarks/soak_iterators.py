@@ -1,6 +1,6 @@
 """Thousands of iterators that the garbage collector finalises: threads, descriptors and resident memory that they leave.
 
-    python benchmarks/soak_iterators.py [--count 10000] [--kinds numpy eager tf.data] [--json soak.json]
+    python benchmarks/soak.py iterators [--count 10000] [--kinds numpy eager tf.data] [--json soak.json]
 
 Each iterator is kept by a trainer that also keeps a bound method of itself. The garbage collector finalises such a cycle, at
 Python's default thresholds: at any allocation, in any thread, so also in a thread that reads for the iterator. The kinds are
@@ -14,7 +14,6 @@ threads are printed.
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import gc
 import json
@@ -54,15 +53,11 @@ class Trainer:
         return next(self.batches)
 
 
-def main() -> None:
-    options = harness.arguments(
-        __doc__ or "", kinds=(list(KINDS), "Kinds of iterators"), count=(10_000, "Iterators of each kind"),
-        data=(Path, argparse.SUPPRESS),
-    )  # fmt: skip
-    if options.data is not None:
-        print(json.dumps(soak(options.kinds[0], options.data, options.count)))
+def run(options: Any) -> None:
+    if options.part:
+        print(json.dumps(soak(options.kinds[0], Path(options.part[0]), options.count)))
         return
-    results = run_all(options.kinds, options.count)
+    results = run_all(options.kinds or list(KINDS), options.count)
     more = [result for result in results.values() for name in LEFT if result["after"][name] > result["before"][name]]
     harness.finish(options, results, failed=more)
 
@@ -72,7 +67,17 @@ def run_all(kinds: list[str], count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         data = loader_data.write(Path(folder) / "raw", codecs.Raw(), IMAGES)
         for kind in kinds:
-            command = [sys.executable, __file__, "--kinds", kind, "--count", str(count), "--data", str(data)]
+            command = [
+                sys.executable,
+                harness.SOAK,
+                "iterators",
+                "--kinds",
+                kind,
+                "--count",
+                str(count),
+                "--part",
+                str(data),
+            ]
             environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
             done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=environment)
             if done.returncode:
@@ -125,7 +130,3 @@ def settled(condition: Callable[[], bool], timeout_s: float = STALLED_S) -> None
     end = time.monotonic() + timeout_s
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    main()

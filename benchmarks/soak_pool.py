@@ -1,6 +1,6 @@
 """Kill workers of builds, and interrupt loops over loaders, at random moments.
 
-    python benchmarks/soak_pool.py --kills 100 --interrupts 500 --seed 0 --json FILE
+    python benchmarks/soak.py pool --count 100 --seed 0 --json FILE
 
 - A build loses workers by SIGKILL until it ends; its shards must have the bytes of a build without a kill.
 - A loop over a loader with worker processes gets SIGINT, with its whole process group, as from a terminal. Each must arrive in
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
 import hashlib
 import json
@@ -23,6 +22,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import harness
 import loader_data
@@ -31,7 +31,7 @@ import psutil
 import tfprep
 from tfprep import codecs
 
-BATCH = 8
+BATCH, IMAGES = 8, 150
 CLOSED_EVERY = 10
 """Interrupts after which the loader is closed, and the next loop begins with a new one."""
 LATEST_S = 60.0
@@ -52,18 +52,14 @@ RECIPE = Recipe(
 """
 
 
-def main() -> None:
-    options = harness.arguments(
-        __doc__ or "", kills=(100, "Workers of builds that are killed"), interrupts=(500, "Interrupts of loops"),
-        seed=(0, "Seed of the moments"), images=(150, "Images of each build"), loop=([], argparse.SUPPRESS),
-    )  # fmt: skip
-    if options.loop:
-        loop(Path(options.loop[0]))
+def run(options: Any) -> None:
+    if options.part:
+        loop(Path(options.part[0]))
         return
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
-        kill_in_builds(Path(temporary), options.kills, options.images, chance, counts)
-        interrupt_loops(Path(temporary), options.interrupts, chance, counts)
+        kill_in_builds(Path(temporary), options.count, chance, counts)
+        interrupt_loops(Path(temporary), 5 * options.count, chance, counts)
     print(json.dumps(counts, indent=1))
     failed = counts["builds"] != counts["equal builds"] or counts["interrupts"] != counts["arrived"] or counts["left"]
     harness.finish(options, counts, failed=bool(failed))
@@ -72,11 +68,9 @@ def main() -> None:
 # --- builds ---------------------------------------------------------------------------------------------------------------
 
 
-def kill_in_builds(
-    folder: Path, kills: int, images: int, chance: random.Random, counts: collections.Counter[str]
-) -> None:
+def kill_in_builds(folder: Path, kills: int, chance: random.Random, counts: collections.Counter[str]) -> None:
     (folder / "slow.py").write_text(RECIPE)
-    loader_data.raw_files(folder / "raw", images)
+    loader_data.raw_files(folder / "raw", IMAGES)
     expected = digests(build(folder, "expected"))
     while counts["kills"] < kills:
         process = start_build(folder, f"out{counts['builds']}")
@@ -96,18 +90,8 @@ def kill_in_builds(
 
 
 def start_build(folder: Path, out: str) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "tfprep",
-        "build",
-        folder / "slow.py",
-        "--data",
-        folder / "raw",
-        "--out",
-        folder / out,
-    ]
-    return subprocess.Popen([*map(str, command), "--workers", "2", "--quiet"])
+    places = [str(folder / "slow.py"), "--data", str(folder / "raw"), "--out", str(folder / out)]
+    return subprocess.Popen([sys.executable, "-m", "tfprep", "build", *places, "--workers", "2", "--quiet"])
 
 
 def build(folder: Path, out: str) -> Path:
@@ -118,12 +102,8 @@ def build(folder: Path, out: str) -> Path:
 def digests(out: Path) -> list[str]:
     """The digests of the dataset's shards."""
     data = tfprep.open(out)
-    return [
-        hashlib.sha256((data.path / file.name).read_bytes()).hexdigest()
-        for info in data.manifest.splits.values()
-        for files in info.files
-        for file in files
-    ]
+    files = [file for info in data.manifest.splits.values() for files in info.files for file in files]
+    return [hashlib.sha256(data.shard_path(file).read_bytes()).hexdigest() for file in files]
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------------
@@ -131,7 +111,7 @@ def digests(out: Path) -> list[str]:
 
 def interrupt_loops(folder: Path, interrupts: int, chance: random.Random, counts: collections.Counter[str]) -> None:
     data = loader_data.write(folder / "jpeg", codecs.Jpeg(95), 400)
-    command = [sys.executable, __file__, "--loop", str(data)]
+    command = [sys.executable, harness.SOAK, "pool", "--part", str(data)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -177,7 +157,3 @@ def loop(path: Path) -> None:
                 loader.close()
                 loader = None
             print("interrupted", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Interrupt runs at random steps and continue them elsewhere: every batch that is left equals that of the uninterrupted run.
 
-    python benchmarks/soak_resumes.py [--framework numpy tensorflow graph jax torch stateful] [--count 300] [--json resumes.json]
+    python benchmarks/soak.py resumes [--kinds numpy tensorflow graph jax torch stateful] [--count 300] [--json resumes.json]
 
 Each round takes one of `CASES`, reads a random number of batches, saves the state as JSON, and continues in a new loader with
 another number of threads or worker processes, or on several hosts, up to the end of the last epoch. The keys and pixels of every
@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import importlib.util
+import inspect
 import itertools
 import json
 import random
@@ -32,7 +33,6 @@ import numpy as np
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.load import Buckets
-from tfprep.load.options import deciding
 
 BATCH, EPOCHS, IMAGES = 8, 3, 61
 SHAPES = ((224, 150), (160, 160), (140, 224), (224, 200))
@@ -70,18 +70,12 @@ FRAMEWORKS = {
 """By name the package that each needs."""
 
 
-def main() -> None:
-    options = harness.arguments(
-        __doc__,
-        framework=(list(FRAMEWORKS), "What reads"),
-        count=(300, "Interruptions of each framework"),
-        seed=(0, "Seed of the interruptions"),
-    )
+def run(options: Any) -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = write_dataset(Path(folder))
         expected = {name: uninterrupted(data, case) for name, case in CASES.items()}
-        for framework in options.framework:
+        for framework in options.kinds or FRAMEWORKS:
             if importlib.util.find_spec(FRAMEWORKS[framework]) is None:
                 print(f"{framework}: {FRAMEWORKS[framework]} is not installed, left out")
                 continue
@@ -120,7 +114,8 @@ def uninterrupted(data: Any, case: dict[str, Any]) -> list[str]:
 def interrupted(data: Any, framework: str, expected: dict[str, list[str]], count: int, seed: int) -> Any:
     """Interrupt `count` runs; return what was counted."""
     chance, counts = random.Random(f"{framework} {seed}"), collections.Counter[str]()
-    cases = [name for name in CASES if framework != "stateful" or CASES[name].keys() <= {*deciding("order", "part")}]
+    of_sampler = inspect.signature(data.batch_sampler).parameters.keys()
+    cases = [name for name in CASES if framework != "stateful" or CASES[name].keys() <= of_sampler]
     counts["different"] = 0
     for number in range(count):
         name = cases[number % len(cases)]
@@ -244,7 +239,3 @@ def digest(batch: Any) -> str:
     content = b"".join(repr(image.shape).encode() + image.tobytes() for image in map(np.asarray, images))
     label = np.asarray(batch["label"]).astype(np.float64)
     return hashlib.sha256(repr(keys).encode() + content + label.tobytes()).hexdigest()
-
-
-if __name__ == "__main__":
-    main()

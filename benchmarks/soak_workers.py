@@ -1,6 +1,6 @@
 """Kill worker processes, and trainers, at random moments: every batch is right, or there is a clear error, and nothing is left.
 
-    python benchmarks/soak_workers.py --rounds 50 --seed 0 --json FILE
+    python benchmarks/soak.py workers --count 50 --seed 0 --json FILE
 
 Each round takes one of the loaders of `OPTIONS`, and kills with SIGKILL one worker, all workers, or the process that trains.
 After a killed worker, the batches are compared with those of threads. After a killed trainer, no process of it may be left. At
@@ -9,7 +9,6 @@ the end the counts are printed, and no more descriptors and shared memory may be
 
 from __future__ import annotations
 
-import argparse
 import collections
 import gc
 import json
@@ -33,7 +32,7 @@ import tfprep
 from tfprep import Recipe, augment, codecs, sources
 from tfprep.load.reader.worker_pool import ENTRY
 
-BATCH = 32
+BATCH, IMAGES = 32, 1000
 STEPS = 40
 MOST_DESCRIPTORS = 4
 """Descriptors that Python itself may open meanwhile."""
@@ -49,23 +48,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    numbers = {"rounds": (50, "Processes that are killed"), "seed": (0, "Seed of the moments")}
-    images, train_on = (1000, "Records of each dataset"), ([], argparse.SUPPRESS)
-    options = harness.arguments(__doc__ or "", **numbers, images=images, train=train_on)
-    if options.train:
-        train(*options.train)
+def run(options: Any) -> None:
+    if options.part:
+        train(*options.part)
         return
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
-        uneven = write_captioned(Path(temporary) / "uneven", options.images)
+        uneven = write_captioned(Path(temporary) / "uneven", IMAGES)
         folders = dict.fromkeys(OPTIONS, uneven)
-        folders["jpeg"] = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), options.images)
-        folders["damaged"] = write_captioned(Path(temporary) / "damaged", options.images)
+        folders["jpeg"] = loader_data.write(Path(temporary) / "jpeg", codecs.Jpeg(95), IMAGES)
+        folders["damaged"] = write_captioned(Path(temporary) / "damaged", IMAGES)
         damage(folders["damaged"])
-        folders["cached text"] = write_captioned(Path(temporary) / "even", options.images // 4, even=True)
+        folders["cached text"] = write_captioned(Path(temporary) / "even", IMAGES // 4, even=True)
         before = left()
-        for number in range(options.rounds):
+        for number in range(options.count):
             loader = list(OPTIONS)[number % len(OPTIONS)]
             folder = folders[loader]
             whom = chance.choice(["one worker", "all workers", "the trainer"])
@@ -114,7 +110,7 @@ def damage(folder: Path) -> None:
     data = tfprep.open(folder)
     places = data.index("train", 0, ["shard", "image_offset"]).to_pylist()
     for place in places[::20]:
-        with (folder / data.file("train", 0, place["shard"]).name).open("r+b") as file:
+        with data.shard_path(data.file("train", 0, place["shard"])).open("r+b") as file:
             file.seek(place["image_offset"] + 30)
             file.write(b"\x00\xff\x00")
 
@@ -171,7 +167,7 @@ def compare(batch: Any, other: Any, step: int) -> None:
 
 def kill_trainer(folder: Path, name: str, chance: random.Random) -> None:
     """Kill a process that trains; its workers must end by themselves."""
-    command = [sys.executable, __file__, "--train", str(folder), name]
+    command = [sys.executable, harness.SOAK, "workers", "--part", str(folder), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         if chance.random() < 0.8:  # else while the workers start
@@ -183,7 +179,3 @@ def kill_trainer(folder: Path, name: str, chance: random.Random) -> None:
     while any(worker.is_running() for worker in workers) and time.monotonic() < end:
         time.sleep(0.01)
     assert not any(worker.is_running() for worker in workers), "a worker process outlives the process that trains"
-
-
-if __name__ == "__main__":
-    main()

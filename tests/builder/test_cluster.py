@@ -1,7 +1,6 @@
 """Builds on a Ray cluster of real nodes, each with processes and an address of its own, which are killed, added and refused.
 
 The tests share one cluster and follow each other in it, since each node takes seconds to start.
-`benchmarks/scale_build.py --kills 20` kills a node 20 times.
 """
 
 import json
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
 from tests.builder.conftest import digests
+from tests.builder.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
 from tests.photos import save
 from tests.waiting import wait_until
 from tfprep.storage.urls import durable_write

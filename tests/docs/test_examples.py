@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import tfprep
-from benchmarks import fuzz_geometry
+from tests.builder import random_geometry
 from tests.docs import pages
 from tfprep.builder import BuildOptions, build
 from tfprep.recipe.file import load_recipe
@@ -78,7 +78,7 @@ def test_the_recipe_of_the_readme_invents_no_sky(tmp_path):
     options = {"fields": ["mask", "key", "variant"], "variants": "all", "training": False}
     for batch in tfprep.open(tmp_path / "out").numpy_loader("train", 1, **options):
         key, variant, stored = str(batch["key"][0]), int(batch["variant"][0]), batch["mask"][0]
-        matrix, size = fuzz_geometry.expected_matrix(recipe.geometry, (360, 480), key, variant, recipe.seed)
+        matrix, size = random_geometry.expected_matrix(recipe.geometry, (360, 480), key, variant, recipe.seed)
         assert stored.shape == size
         rows, columns = np.mgrid[: size[0], : size[1]] + 0.5
         x, y, _ = np.linalg.inv(matrix) @ np.stack([columns.ravel(), rows.ravel(), np.ones(rows.size)])

@@ -158,7 +158,7 @@ def test_errors_after_control_c_keep_their_type(make_dataset, slow_with_control_
         list(train)
 
 
-SOAK = Path(__file__).parents[2] / "benchmarks" / "soak_iterators.py"
+SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def images(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["eager", "tf.data"])
 def test_iterators_in_reference_cycles(images, kind):
     """Those of NumPy's loader are in reader/test_reader.py. The batches of 30 iterators that stayed would take over 130 MB."""
-    done = run_python([str(SOAK), "--kinds", kind, "--count", "30", "--data", str(images)])
+    done = run_python([str(SOAK), "iterators", "--kinds", kind, "--count", "30", "--part", str(images)])
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["iterators"] == 30

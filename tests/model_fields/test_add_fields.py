@@ -45,7 +45,6 @@ def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site):
 
 
 def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(plain, s3):
-    """`benchmarks/soak_fields.py` kills 20 times, at random moments."""
     undisturbed, url = s3.copy(plain.out), s3.copy(plain.out)
     plain.define("time.sleep(0.05)")
     before = len(s3.proxy.requests)

@@ -1,6 +1,4 @@
-"""Random recipes of detection and segmentation, compared with a geometry of their own: 20 recipes by default.
-
-    python benchmarks/fuzz_geometry.py [--recipes 20] [--seed 0]
+"""Random recipes of detection and segmentation, compared with a geometry of their own.
 
 Each recipe has one to four geometry ops, and is built from images with masks and from images with boxes. The expected matrices
 come from the formulas here and the draws that a build makes. A recipe fails if a stored box has no area, is not the expected one
@@ -9,10 +7,7 @@ or has lost its label, or if a pixel of a mask has a class that the image does n
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-import tempfile
 from math import ceil, cos, floor, radians, sin, tan
 from pathlib import Path
 from typing import Any
@@ -196,22 +191,3 @@ def _write(root: Path, rng: np.random.Generator) -> tuple[dict[str, Array], dict
     content = {"images": images, "annotations": annotations, "categories": categories}
     (root / "train.json").write_text(json.dumps(content))
     return masks, boxes
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipes", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    failed = 0
-    for seed in range(options.seed, options.seed + options.recipes):
-        with tempfile.TemporaryDirectory() as folder:
-            text, faults = check_recipe(seed, Path(folder))
-        failed += bool(faults)
-        print(f"{seed}: {text}: {len(faults)} faults", *faults[:5], sep="\n    ")
-    print(f"{failed} of {options.recipes} recipes failed")
-    sys.exit(bool(failed))
-
-
-if __name__ == "__main__":
-    main()

@@ -51,7 +51,7 @@ class Cluster:
         # A node takes the first name of a socket that is free: of two that look at the same moment, one fails after 30 s.
         self._naming = threading.Lock()
         self._holder: subprocess.Popen[bytes] | None = None
-        root = str(Path(__file__).resolve().parents[1])
+        root = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH", "")) if path)
         settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0", "PYTHONPATH": paths}
         self.environment = {**os.environ, **settings, **(environment or {})}
