@@ -75,17 +75,3 @@ def test_scalars_are_read_back(tf, tmp_path):
     read = [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors("a/b")]
     assert read == [(7, 0.25), (9, 0.5)]
     assert events.SummaryMetadata("c").plugin_data.plugin_name == "scalars"
-
-
-def test_the_layout_equals_tensorboards_message():
-    from tensorboard.plugins.custom_scalar import layout_pb2
-
-    from tfprep.train.charts import layout_bytes
-
-    tags = {"one": "a/.*", "x" * 300: "c"}
-    charts = [
-        layout_pb2.Chart(title=title, multiline=layout_pb2.MultilineChartContent(tag=[tag]))
-        for title, tag in tags.items()
-    ]
-    expected = layout_pb2.Layout(category=[layout_pb2.Category(title="Input", chart=charts)])
-    assert layout_bytes("Input", tags) == expected.SerializeToString()

@@ -41,7 +41,7 @@ def this_machine(folder: Path) -> Machine:
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that `folder` lies on, as `ext4` or `nfs4`; "unknown" where the system does not say."""
+    """The type of the file system that `folder` is on, such as `ext4` or `nfs4`; "unknown" where the system does not say."""
     if is_remote(folder):
         return scheme_of(folder)
     path = folder.resolve()

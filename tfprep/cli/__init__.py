@@ -55,8 +55,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
-            way_out = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
-            ctx.fail(f"No such command {cmd_name!r}. {way_out}")
+            fix = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
+            ctx.fail(f"No such command {cmd_name!r}. {fix}")
         module = next(module for module, commands in _MODULES.items() if cmd_name in commands)
         imported = importlib.import_module(f"tfprep.cli.{module}")
         command: click.Command = getattr(imported, f"{cmd_name.replace('-', '_')}_command")
@@ -95,7 +95,7 @@ def tfprep() -> None:
 
 def run() -> None:
     """Run the console script, or `python -m tfprep`."""
-    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by whoever started this
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # closed by the program that started this
         from tfprep.pool import open_standard_descriptors
 
         open_standard_descriptors()

@@ -49,7 +49,7 @@ _QUIET_S = 2.0
 @option("--hash/--no-hash", show_default=False, default=True,
         help="Keep a perceptual hash of each image in the index, for tfprep check. [default: --hash]")  # fmt: skip
 @option("--reshard", is_flag=True,
-        help="Change the number of shards to that of a new dataset of this size, and build anew what has to change.")  # fmt: skip
+        help="Change the number of shards to that of a new dataset of this size, and build what has to change.")  # fmt: skip
 @option("--accept-code", is_flag=True,
         help="Keep shards for which nothing but your own code has changed, as if the present code had built them.")  # fmt: skip
 @option("--keep", type=click.IntRange(0), default=1,
@@ -75,7 +75,7 @@ _QUIET_S = 2.0
 @option("--scratch", type=PATH,
         help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]")  # fmt: skip
 @option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
-@option("--quiet", is_flag=True, help="Print warnings and errors alone.")
+@option("--quiet", is_flag=True, help="Print only warnings and errors.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,

@@ -365,7 +365,7 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
         "removed": difference.removed,
         "changed, files or values": difference.raw_changed,
     }
-    kinds |= {"changed, records alone": difference.recipe_changed}
+    kinds |= {"changed, only records": difference.recipe_changed}
     kinds |= {f"moved, {where}": keys for where, keys in difference.moved.items()}
     for kind, listed in kinds.items():
         if listed.count:

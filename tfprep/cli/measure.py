@@ -66,7 +66,7 @@ _NOT_AT_URL = {
 @option(
     "--forms",
     is_flag=True,
-    help="Compare storage forms: FOLDER is a recipe's file, of which a sample is built in each form.",
+    help="Compare storage forms: FOLDER is a recipe's file; a sample is built in each form.",
 )
 @option(
     "--form",

@@ -27,7 +27,7 @@ def option(*names: str, **given: Any) -> Callable[[Any], Any]:
 
 
 json_option = option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-quiet_option = option("--quiet", is_flag=True, help="Print errors alone.")
+quiet_option = option("--quiet", is_flag=True, help="Print only errors.")
 
 
 def share(value: str) -> float:

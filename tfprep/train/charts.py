@@ -1,8 +1,8 @@
 """Scalars for TensorBoard, written without TensorFlow and without TensorBoard installed.
 
 An event file is a TFRecord file of `tensorflow.Event` messages
-(https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto). The metadata and the layout below are
-what TensorBoard's plugins "scalars" and "custom_scalars" read.
+(https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto). The metadata is what TensorBoard's plugin
+"scalars" reads.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tfprep.records.example import varint
 
 Value: TypeAlias = "int | float | str | bytes | list[bytes]"
 
-_DATA_CLASSES = {"scalars": 1}
+_METADATA_OF_SCALARS = 1
 """`DATA_CLASS_SCALAR` of TensorFlow's summary.proto."""
-_FLOAT, _STRING = 1, 7
-"""`DT_FLOAT` and `DT_STRING` of TensorFlow's types.proto."""
+_FLOAT = 1
+"""`DT_FLOAT` of TensorFlow's types.proto."""
 
 
 class SummaryWriter:
@@ -40,34 +40,20 @@ class SummaryWriter:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write the value of each tag."""
-        summary = {tag: message({1: _FLOAT, 2: b"", 5: struct.pack("<f", value)}) for tag, value in values.items()}
-        self._event("scalars", summary, step)
-
-    def layout(self, category: str, charts: Mapping[str, str]) -> None:
-        """Show `charts`, by title a regular expression of tags, together on TensorBoard's page "Custom Scalars"."""
-        self._event("custom_scalars", {"custom_scalars__config__": _texts([layout_bytes(category, charts)], ())}, 0)
+        metadata = message({1: message({1: "scalars"}), 4: _METADATA_OF_SCALARS})
+        tensors = {tag: message({1: _FLOAT, 2: b"", 5: struct.pack("<f", value)}) for tag, value in values.items()}
+        summary = [message({1: tag, 8: tensor, 9: metadata}) for tag, tensor in tensors.items()]
+        self._write(message({2: step, 5: message({1: summary})}))
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._file.close()
 
-    def _event(self, plugin: str, tensors: Mapping[str, bytes], step: int) -> None:
-        metadata = message({1: message({1: plugin}), 4: _DATA_CLASSES.get(plugin, 0)})
-        values = [message({1: tag, 8: tensor, 9: metadata}) for tag, tensor in tensors.items()]
-        self._write(message({2: step, 5: message({1: values})}))
-
     def _write(self, event: bytes) -> None:
         with self._lock:
             self._file.write(frame(message({1: time.time()}) + event))
             self._file.flush()
-
-
-def layout_bytes(category: str, charts: Mapping[str, str]) -> bytes:
-    """Return a serialized `tensorboard.plugins.custom_scalar.Layout` of one category, from titles and regular expressions of tags
-    (https://github.com/tensorflow/tensorboard/blob/master/tensorboard/plugins/custom_scalar/layout.proto)."""
-    described = [message({1: title, 2: message({1: [tags.encode()]})}) for title, tags in charts.items()]
-    return message({2: message({1: category, 2: described})})
 
 
 def message(fields: Mapping[int, Value]) -> bytes:
@@ -88,8 +74,3 @@ def _field(number: int, value: Value) -> bytes:
         return varint(number << 3 | 1) + struct.pack("<d", value)
     content = value.encode() if isinstance(value, str) else value
     return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def _texts(texts: list[bytes], shape: tuple[int, ...]) -> bytes:
-    """A `tensorflow.TensorProto` of byte strings."""
-    return message({1: _STRING, 2: message({2: [message({1: size}) for size in shape]}), 8: texts})

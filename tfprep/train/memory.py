@@ -66,7 +66,7 @@ class MemoryReport:
         lines = [f"{name:24s}{size / _MB:12,.1f} MB" for name, size in sizes.items()]
         if self.measured_peak is None:
             lines.append(
-                "without activations, which are measured on a GPU with TensorFlow alone; find_batch_size tries what fits"
+                "without activations, which are measured only on a GPU with TensorFlow; find_batch_size tries what fits"
             )
         return "\n".join([f"batch of {self.batch_size}", *lines])
 
@@ -140,7 +140,7 @@ def _bytes_of(values: Any) -> int:
 
 
 def _measured_peak(model: Any, inputs: Any) -> int | None:
-    """Run one step on zeros; the weights are put back after it. TensorFlow alone can set the peak back before the step."""
+    """Run one step on zeros; the weights are put back after it. Only TensorFlow can set the peak back before the step."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
@@ -204,7 +204,7 @@ def find_batch_size(
 ) -> BatchSize:
     """Find the largest batch for which train steps fit into memory, by doubling and then by quarters.
 
-    The trials run in processes of their own, so that a failed allocation leaves nothing behind and the memory of this process
+    The trials run in processes of their own, so that a failed allocation leaves nothing and the memory of this process
     and of the GPU is not touched. A batch does not fit where the backend raises its error for memory, or where the
     resident memory of the trial process exceeds the limit (CPU and GPU); it is read 50 times a second, so a shorter peak can be
     missed.
@@ -212,7 +212,7 @@ def find_batch_size(
     Args:
         build_model: Returns a compiled Keras model; a function at the top of a module, because it runs in another process.
         make_batch: Returns inputs and targets, as arrays, for a batch size; a function at the top of a module.
-        memory_limit_mb: Limit of the whole trial process in MB (10⁶ bytes), of which TensorFlow takes about 500. None means 90 %
+        memory_limit_mb: Limit of the whole trial process in MB (10⁶ bytes); TensorFlow takes about 500. None means 90 %
             of the memory that is free now.
         largest: Largest batch to try.
         steps: Train steps that must fit.
@@ -234,7 +234,7 @@ def find_batch_size(
     if not good:
         raise TrainError(
             f"not even a batch of 1 fits into {limit_mb:,.0f} MB: {trials[0].reason}. The limit covers the whole "
-            "process, of which TensorFlow alone takes about 500 MB; raise memory_limit_mb, or make the model or its input "
+            "process, and TensorFlow by itself takes about 500 MB; raise memory_limit_mb, or make the model or its input "
             "smaller (memory_report counts the weights and the input)"
         )
     bad = min((trial.size for trial in trials if not trial.fits), default=0)

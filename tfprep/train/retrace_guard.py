@@ -75,7 +75,7 @@ class RetraceGuard(Listener):
         """See `Listener`."""
         source = self._steps.source if self._steps else None
         if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._has_warned:
-            # XLA compiles for each batch size; that is no trace, and TensorFlow does not report it.
+            # XLA compiles for each batch size; that is not a trace, and TensorFlow does not report it.
             self._has_warned = True
             shapes = [spec.shape for spec in tf.nest.flatten(source.element_spec) if hasattr(spec, "shape")]
             if any(shape.rank and shape[0] is None for shape in shapes):
@@ -103,7 +103,7 @@ class RetraceGuard(Listener):
         """Guard a `tf.function`; returns the function to call, which looks up the trace count twice for each call.
 
         Raises:
-            TrainError: `function` is no `tf.function`.
+            TrainError: `function` is not a `tf.function`.
         """
         if not hasattr(function, "experimental_get_tracing_count"):
             raise TrainError(f"watch() guards a tf.function, got {function!r}; decorate it with @tf.function")
@@ -199,18 +199,18 @@ def _difference(path: str, before: Leaf | None, now: Leaf | None) -> str:
     if before is None or now is None:
         return f"{path}: {before or 'absent'} before, {now or 'absent'} now; always pass the same structure"
     if now.value or before.value:
-        way_out = "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
+        fix = "each new Python value is a new trace, so pass it as a tensor (tf.constant)"
     elif before.dtype != now.dtype:
-        way_out = "cast it in the dataset"
+        fix = "cast it in the dataset"
     elif before.shape and now.shape and _shrinks(before.shape, now.shape):
-        way_out = "the partial last batch: use batch(..., drop_remainder=True)"
+        fix = "the partial last batch: use batch(..., drop_remainder=True)"
     else:
-        way_out = "pad or resize to one shape, or give the function an input_signature with None for that axis"
-    return f"{path}: {before} before, {now} now; {way_out}"
+        fix = "pad or resize to one shape, or give the function an input_signature with None for that axis"
+    return f"{path}: {before} before, {now} now; {fix}"
 
 
 def _shrinks(before: tuple[int | None, ...], now: tuple[int | None, ...]) -> bool:
-    """Tell a call that differs in a smaller batch alone."""
+    """Return True for a call that differs only in a smaller batch."""
     return before[1:] == now[1:] and before[0] is not None and now[0] is not None and now[0] < before[0]
 
 

@@ -25,7 +25,7 @@ _CACHED = 0.99
 _FILLING = 0.1
 """Share of the records that were read for a cache that is to hold them all."""
 _PYTHON = 0.25
-"""Share of the time between steps, or in validation, from which on it is what limits."""
+"""Share of the time between steps, or in validation, from where it is what limits."""
 _RETRACED = 0.1
 """Share of the steps that were traced again."""
 _ONE_CORE = (0.6, 1.3)

@@ -133,19 +133,6 @@ class Sample:
 
 # --- the log
 
-_LAYOUT = {
-    "share of the step spent waiting for input": "input/wait_share",
-    "wait for a batch (ms)": "input/wait_ms/.*",
-    "images a second": "input/images_per_s",
-    "elements in each buffer": "buffers/elements/.*",
-    "MB in each buffer": "buffers/mb/.*",
-    "batches in the loader": "reader/batches_.*",
-    "resident memory of this process (MB)": "machine/rss_mb",
-    "available memory of the machine (MB)": "machine/available_mb",
-    "GPU memory (MB)": "gpu/.*",
-}
-"""Titles of charts, with the tags that they show."""
-
 
 class InputLog:
     """Appends to `<folder>/input.jsonl`, a line for each sample or warning; events for TensorBoard go to `<folder>/input/`."""
@@ -153,20 +140,12 @@ class InputLog:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = SummaryWriter(str(folder / "input"))
-        self._has_layout = False
         self._lines = (folder / "input.jsonl").open("a", encoding="utf-8")
 
     def sample(self, sample: Sample) -> None:
-        """Write a sample, before the first one also the layout of the charts that have data."""
+        """Write a sample."""
         self._write_line(sample.as_json())
-        scalars = sample.as_scalars()
-        if not self._has_layout:
-            self._has_layout = True
-            absent = {"gpu/"} if not sample.machine.gpus else set()
-            absent |= {"reader/"} if not sample.readers else set()
-            charts = {title: tags for title, tags in _LAYOUT.items() if not tags.startswith(tuple(absent))}
-            self._writer.layout("Input pipeline", charts)
-        self._writer.scalars(scalars, sample.step)
+        self._writer.scalars(sample.as_scalars(), sample.step)
 
     def warning(self, warned: Any) -> None:
         """Write an `InputWarning`."""
