@@ -5,10 +5,6 @@
 - `images_per_s`: images a second by the number of workers, in processes, with a consumer that does nothing.
 - `waits_per_s`: waits a second of the same number of threads in processes that only wait: the limit of `images_per_s`.
 - `share`: the first as a share of the second, the median over the rounds.
-- `step_delay`: 0.4 ms of Python in the training loop beside 16 workers, against the same loop with a batch that is there
-  already: the median of the ratio over the rounds. `step_delay_limit` is the same beside 16 threads of four processes that
-  only wait, without a loader: what a machine of few cores loses to wake-ups alone.
-- `first_batch_s`: seconds from `iter(loader)` to the first batch, the median over new loaders.
 
 Rounds are interleaved. The batches are 64 images of 224 x 224, so every worker has rows to work on.
 """
@@ -21,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from operator import truediv
 from pathlib import Path
@@ -31,15 +27,14 @@ from typing import Any
 
 import harness
 import loader_data
-from tfprep.load.workers import THREADS_EACH
 from waiting import WAIT_S, Waiting
 
 import tfprep
 from tfprep import codecs
 
 BATCH = 64
-STEP_S = 0.4e-3
-DELAY_WORKERS = 16
+THREADS_EACH = 8
+"""Threads of a process that only waits."""
 ONLY_WAITING = """
 import sys, threading, time
 threads, wait_s, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
@@ -72,9 +67,6 @@ def main() -> None:
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     turns: dict[str, Callable[[], float]] = {
-        "step_delay": partial(step_delay, folder, options.seconds),
-        "step_delay_limit": partial(step_delay_limit, options.seconds),
-        "first_batch_s": partial(first_batch_s, folder),
         **{f"images_per_s {n}": partial(images_per_s, folder, n, options.seconds) for n in options.workers},
         **{f"waits_per_s {n}": partial(waits_per_s, n, options.seconds) for n in options.workers},
     }
@@ -86,10 +78,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
     for turn, values in rounds.items():
         name, _, workers = turn.partition(" ")
-        if workers:
-            figures[name][workers] = round(median(values))
-        else:
-            figures[name] = round(median(values), 3)
+        figures[name][workers] = round(median(values))
     return figures
 
 
@@ -115,7 +104,7 @@ def started(folder: Path, workers: int) -> tuple[Any, Any]:
     next(batches)
     while not loader.report()["workers"]["started"]:
         next(batches)
-    for _ in range(2 * workers):  # what threads filled before is behind
+    for _ in range(2 * workers):  # past what threads have filled before
         next(batches)
     return loader, batches
 
@@ -131,31 +120,8 @@ def images_per_s(folder: Path, workers: int, seconds: float) -> float:
     return rate
 
 
-def step_delay(folder: Path, seconds: float) -> float:
-    """Measure what the loop's own Python takes beside the loader, against alone. Waits for batches are not counted."""
-    alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    loader, batches = started(folder, DELAY_WORKERS)
-    beside = python_seconds(lambda: next(batches), seconds / 2)
-    loader.close()
-    return beside / alone
-
-
-def step_delay_limit(seconds: float) -> float:
-    """The same beside processes of threads that wait and do nothing else."""
-    alone = python_seconds(lambda: time.sleep(1e-3), seconds / 2)
-    with only_waiting(DELAY_WORKERS, seconds):
-        return python_seconds(lambda: time.sleep(1e-3), seconds / 2) / alone
-
-
 def waits_per_s(workers: int, seconds: float) -> float:
-    """Waits a second of processes that do nothing else."""
-    with only_waiting(workers, seconds) as processes:
-        return sum(float(process.communicate()[0]) for process in processes)
-
-
-@contextmanager
-def only_waiting(workers: int, seconds: float) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes of threads that wait, when all have begun: the numbers are those of a loader with this many workers."""
+    """Waits a second of processes that do nothing else, counted from when all have begun."""
     count = min(workers, max(2, workers // THREADS_EACH))
     command = [sys.executable, "-c", ONLY_WAITING, str(workers // count), str(WAIT_S), str(seconds)]
     with ExitStack() as stack:
@@ -166,46 +132,7 @@ def only_waiting(workers: int, seconds: float) -> Iterator[list[subprocess.Popen
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
-        yield processes
-
-
-def python_seconds(wait: Any, seconds: float) -> float:
-    """The mean of how long the fixed piece of Python takes, with `wait` called in between."""
-    rounds = _rounds()
-    spent, steps, end = 0.0, 0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        wait()
-        begin = time.perf_counter()
-        _python(rounds)
-        spent += time.perf_counter() - begin
-        steps += 1
-    return spent / steps
-
-
-def _rounds() -> int:
-    """Rounds of `_python` that take `STEP_S` with nothing else to do."""
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
-        _python(1000)
-        times.append(time.perf_counter() - begin)
-    return max(1, round(1000 * STEP_S / min(times)))
-
-
-def _python(rounds: int) -> int:
-    total = 0
-    for number in range(rounds):
-        total += number
-    return total
-
-
-def first_batch_s(folder: Path) -> float:
-    loader = waiting_loader(folder, DELAY_WORKERS)
-    begin = time.perf_counter()
-    next(iter(loader))
-    seconds = time.perf_counter() - begin
-    loader.close()
-    return seconds
+        return sum(float(process.communicate()[0]) for process in processes)
 
 
 if __name__ == "__main__":
