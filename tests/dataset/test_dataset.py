@@ -15,7 +15,7 @@ from tfprep import Recipe, build, codecs, derive, sources
 from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.dataset.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
+from tfprep.inspect.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
 from tfprep.errors import DatasetError, RecordError
 from tfprep.records import format_index, read_records
 
@@ -208,7 +208,7 @@ def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, caps
     assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.jpg") == 0
     assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.txt2") == 2
     assert "sheet.txt2 cannot be written (unknown file extension: .txt2); name a .png" in capsys.readouterr().err
-    monkeypatch.setattr("tfprep.dataset.sheet.contact_sheet", lambda *_, **__: Image.new("RGB", (1 << 16, 2)))
+    monkeypatch.setattr("tfprep.inspect.sheet.contact_sheet", lambda *_, **__: Image.new("RGB", (1 << 16, 2)))
     assert status_of("show", data.path, "--out", tmp_path / "sheet.gif") == 2
     assert "sheet.gif cannot be written (" in capsys.readouterr().err
 

@@ -27,14 +27,14 @@ ROWS = {
     "a shard before the first": (0, {"shard": -1}, "shards are numbered from 0 to 1, not -1 to 1"),
     "a shard after the last": (9, {"shard": 2}, "shards are numbered from 0 to 1, not 0 to 2"),
     "another number of records": (4, {"shard": 1}, "another number of records"),
-    "a negative offset": (0, {"offset": -1}, "a record lies outside its shard"),
-    "an offset behind the end": (0, {"offset": 1 << 40}, "a record lies outside its shard"),
-    "a sum that overflows": (0, {"offset": 2**63 - 1}, "a record lies outside its shard"),
-    "a size smaller than a frame": (0, {"size": 15}, "a record lies outside its shard"),
-    "a size beyond the shard": (4, {"size": 1 << 40}, "a record lies outside its shard"),
-    "a field before its record": (3, {"image_offset": 0}, "the bytes of 'image' lie outside their record"),
-    "a field of negative size": (3, {"image_size": -1}, "the bytes of 'image' lie outside their record"),
-    "a field beyond its record": (3, {"image_size": 2**31 - 1}, "the bytes of 'image' lie outside their record"),
+    "a negative offset": (0, {"offset": -1}, "a record is outside its shard"),
+    "an offset behind the end": (0, {"offset": 1 << 40}, "a record is outside its shard"),
+    "a sum that overflows": (0, {"offset": 2**63 - 1}, "a record is outside its shard"),
+    "a size smaller than a frame": (0, {"size": 15}, "a record is outside its shard"),
+    "a size beyond the shard": (4, {"size": 1 << 40}, "a record is outside its shard"),
+    "a field before its record": (3, {"image_offset": 0}, "the bytes of 'image' are outside their record"),
+    "a field of negative size": (3, {"image_size": -1}, "the bytes of 'image' are outside their record"),
+    "a field beyond its record": (3, {"image_size": 2**31 - 1}, "the bytes of 'image' are outside their record"),
     "a missing label": (3, {"label": None}, "the column label has 1 values missing"),
     "a missing checksum": (3, {"payload_crc": None}, "the column payload_crc has 1 values missing"),
 }
@@ -150,7 +150,7 @@ def test_a_file_of_another_size(placed):
 @pytest.mark.parametrize("values", [{"offset": 1 << 40}, {"size": 15}, {"image_offset": 0}, {"image_size": 2**31 - 1}])
 def test_numbers_that_cannot_be_are_refused(placed, values):
     placed.change_index(5 + 3, **values)
-    with pytest.raises(DatasetError, match=r"lie outside their record|lies outside its shard"):
+    with pytest.raises(DatasetError, match=r"are outside their record|is outside its shard"):
         open_dataset(placed.path).locations("train", range(1)).take(np.array([3]))
 
 

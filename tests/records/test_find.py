@@ -92,10 +92,10 @@ def test_unusual_bytes_are_read_as_tensorflow_reads_them(payload):
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"\xff" * 20, "no tf.train.Example"),
-        (b"\x0a\xff\xff\xff\x7f" + b"\0" * 20, "no tf.train.Example"),
+        (b"\xff" * 20, "not a tf.train.Example"),
+        (b"\x0a\xff\xff\xff\x7f" + b"\0" * 20, "not a tf.train.Example"),
         (b"\x0a\x0d\x0a\x0b\x0a\x01b\x12\x06\x1a\x04\x08\x07\x08\x07", "not packed into one piece"),
-        (b"\x0a\x0c\x0a\x0a\x0a\x01b\x12\x05\x12\x03\x0a\x01\x00", "no list of float32"),
+        (b"\x0a\x0c\x0a\x0a\x0a\x01b\x12\x05\x12\x03\x0a\x01\x00", "not a list of float32"),
         (b"\x0a\x0c\x0a\x0a\x0a\x01b\x12\x05\x1a\x03\x0a\x01\x80", "has no end"),
     ],
 )

@@ -22,9 +22,9 @@ def link_through_a_folder(path):
 
 
 REFUSED = {
-    "a FIFO": (os.mkfifo, "is no regular file"),
-    "a link to a FIFO": (lambda p: (os.mkfifo(p.with_name("fifo")), p.symlink_to("fifo")), "is no regular file"),
-    "a folder": (os.mkdir, "is no regular file"),
+    "a FIFO": (os.mkfifo, "is not a regular file"),
+    "a link to a FIFO": (lambda p: (os.mkfifo(p.with_name("fifo")), p.symlink_to("fifo")), "is not a regular file"),
+    "a folder": (os.mkdir, "is not a regular file"),
     "a device": (lambda path: path.symlink_to("/dev/zero"), "leads out of its folder, to /dev/zero"),
     "a link out of the folder": (link_outside, "leads out of its folder"),
     "a link to a link out of it": (link_through_a_folder, "leads out of its folder"),
@@ -53,7 +53,7 @@ def test_a_socket_and_a_name_with_nul_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket has at most 107 bytes
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("file")
-    with pytest.raises(DatasetError, match="is no regular file"):
+    with pytest.raises(DatasetError, match="is not a regular file"):
         regular_identity(tmp_path / "file")
     for function, name in (
         (regular_descriptor, "file"),

@@ -106,7 +106,7 @@ def _is_published(layout: Layout, new: NewVersion, before: Manifest, manifest: M
 
 
 def says_the_same(published: Manifest, manifest: Manifest) -> bool:
-    """Return whether a published manifest says what one says that is about to be published, which names no files yet."""
+    """Return True if a published manifest says what one says that is about to be published, which names no files yet."""
     plain = replace(without_crcs(published), files={})
     if plain.splits != manifest.splits:
         return False

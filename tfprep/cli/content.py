@@ -133,7 +133,7 @@ def show_command(
 ) -> None:
     """Draw samples of the dataset in FOLDER (a path or a URL): a row per sample, with its variants, masks and maps in columns."""
     from tfprep.dataset import open_dataset
-    from tfprep.dataset.sheet import contact_sheet
+    from tfprep.inspect.sheet import contact_sheet
     from tfprep.storage.urls import is_remote
 
     data = open_dataset(folder)

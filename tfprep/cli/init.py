@@ -45,7 +45,7 @@ def _draw_samples(recipe: Path, folder: Path, picture: Path) -> str:
     try:
         import tfprep
         from tfprep.builder import BuildOptions
-        from tfprep.dataset.sheet import contact_sheet
+        from tfprep.inspect.sheet import contact_sheet
 
         with tempfile.TemporaryDirectory() as temporary:
             options = BuildOptions(workers=0, limit=_SAMPLES_BUILT)

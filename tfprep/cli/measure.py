@@ -277,8 +277,8 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     The demo takes about two minutes on two cores. All files stay in the output folder.
     """
     from tfprep.dataset import open_dataset
-    from tfprep.dataset.sheet import contact_sheet
     from tfprep.demo.scenes import write_objects
+    from tfprep.inspect.sheet import contact_sheet
 
     raw, built, picture = out / "raw", out / "built", out / "sheet.png"
     started = time.monotonic()

@@ -73,7 +73,7 @@ _DTYPES = {str(pa.from_numpy_dtype(code)): np.dtype(code) for code in "?bhilBHIL
 
 
 def _bits(data: pa.Buffer, column: pa.Array) -> Array:
-    """Return the bits of a column, of which Arrow packs the first of eight into the lowest bit of a byte: bool [N]."""
+    """Return the bits of a column, where Arrow packs the first of eight into the lowest bit of a byte: bool [N]."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=column.offset + len(column), bitorder="little")
     return bits[column.offset :].astype(bool)
 
@@ -93,7 +93,7 @@ def array_of(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
         dtype: A type of whole numbers, `string`, `binary(N)`, or a list of whole numbers.
 
     Raises:
-        TypeError: A value is of another type; True and 1.0 are no whole numbers.
+        TypeError: A value is of another type; True and 1.0 are not whole numbers.
         OverflowError: A number, or the number of bytes or items, is too large for the type.
         ValueError: Bytes have another length than the type says.
     """

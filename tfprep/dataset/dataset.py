@@ -45,7 +45,7 @@ _ROWS = 8192
 def check_no_link(folder: Path) -> None:
     """Raise DatasetError where the folder of added fields is a link: it may lead to any folder of the user's."""
     if not is_remote(folder) and folder.is_symlink():
-        raise DatasetError(f"{folder} is a link; added fields lie in a folder of the dataset: copy the folder itself")
+        raise DatasetError(f"{folder} is a link; added fields are in a folder of the dataset: copy the folder itself")
 
 
 class Splits(dict[str, SplitInfo]):
@@ -296,7 +296,7 @@ class Dataset:
             return read_index(self.path, self.manifest, split, variant, columns, first)
 
     def locations(self, split: str, variants: range) -> Locations:
-        """Return where the records of these variants lie.
+        """Return where the records of these variants are.
 
         Raises:
             DatasetError: `locations.bin` is missing or damaged.
@@ -354,7 +354,7 @@ class Dataset:
     def _frames(
         self, split: str, variant: int, positions: Sequence[int] | None
     ) -> Iterator[tuple[int, int, Frame, int]]:
-        """Yield the position of each record, its shard, where it lies in it, and the checksum of its payload."""
+        """Yield the position of each record, its shard, where it is in it, and the checksum of its payload."""
         locations = self.locations(split, range(variant, variant + 1))
         numbers = np.arange(len(locations)) if positions is None else np.array(positions, np.int64)
         for first in range(0, len(numbers), _ROWS):
@@ -364,7 +364,7 @@ class Dataset:
                 yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
 
     def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
-        """Decode one record's payload to NumPy values by field, without added ones; SampleError if it is no Example of these.
+        """Decode one record's payload to NumPy values by field, without added ones; SampleError if it is not an Example of these.
 
         Args:
             payload: The bytes of the Example.
@@ -411,12 +411,12 @@ class Dataset:
             found = crc32c_of(path), file_size(path)
         except DatasetError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise DatasetError(f"{path} is missing; {self.manifest.way_out}") from None
+                raise DatasetError(f"{path} is missing; {self.manifest.fix}") from None
             raise
         if found != (expected.crc32c, expected.bytes):
             raise DatasetError(
                 f"{path} is not the index that {MANIFEST} was written with: it is damaged, or comes from another build; "
-                f"copy the whole dataset again, or {self.manifest.way_out}"
+                f"copy the whole dataset again, or {self.manifest.fix}"
             )
         return expected
 

@@ -132,14 +132,14 @@ def read_index(
     """
     path = folder / INDEX
     files = manifest.splits[split].files[variant]
-    with _opened(path, manifest.way_out) as file:
+    with _opened(path, manifest.fix) as file:
         groups = _row_groups(file.metadata, split, variant)
         counts = [file.metadata.row_group(group).num_rows for group in groups]
         rows = sum(counts)
         if rows != manifest.splits[split].samples:
             raise DatasetError(
                 f"{path} lists {rows} records of split {split!r}, variant {variant}; manifest.json says "
-                f"{manifest.splits[split].samples}; {manifest.way_out}"
+                f"{manifest.splits[split].samples}; {manifest.fix}"
             )
         if first is not None:
             groups = groups[: np.searchsorted(np.cumsum(counts), first) + 1]
@@ -156,13 +156,13 @@ def read_index(
 
 def read_keys(path: Path) -> Iterator[list[str]]:
     """Yield the keys of all records, some at a time. Raises DatasetError if the index cannot be read."""
-    with _opened(path, "run the build again, it writes it anew") as file:
+    with _opened(path, "run the build again, which writes it") as file:
         for batch in file.iter_batches(_KEYS, columns=["key"]):
             yield batch.column(0).to_pylist()
 
 
 @contextmanager
-def _opened(path: Path, way_out: str) -> Iterator[pq.ParquetFile]:
+def _opened(path: Path, fix: str) -> Iterator[pq.ParquetFile]:
     """Open an index; DatasetError, also where it is read inside, if it is missing or damaged, or memory cannot be had."""
     try:
         if not is_remote(path):
@@ -172,13 +172,13 @@ def _opened(path: Path, way_out: str) -> Iterator[pq.ParquetFile]:
         with open_file(path) as remote, pq.ParquetFile(remote, pre_buffer=True) as file:  # in few requests
             yield file
     except FileNotFoundError:
-        raise DatasetError(f"{path} is missing; {way_out}") from None
+        raise DatasetError(f"{path} is missing; {fix}") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         # Arrow's plain exception is "Unknown error": of a thread that could not be started, for example.
         lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) in (errno.ENOMEM, errno.EAGAIN)
         if lacks or type(error) is pa.ArrowException:
             raise DatasetError(f"{path} cannot be read: memory or a thread for it cannot be had ({error})") from error
-        raise DatasetError(f"{path} is damaged ({error}); {way_out}") from error
+        raise DatasetError(f"{path} is damaged ({error}); {fix}") from error
 
 
 def _row_groups(metadata: pq.FileMetaData, split: str, variant: int) -> list[int]:
@@ -239,7 +239,7 @@ def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[
 
 
 def outside(offset: Array, size: Array, ends: Array | int, spans: Mapping[str, tuple[Array, Array]]) -> str:
-    """Return what lies outside: a record its shard, or a field its record; "" if nothing does.
+    """Return what is outside: a record of its shard, or a field of its record; "" if nothing does.
 
     Args:
         offset, size: The frames of the records, in bytes: int64 [N].
@@ -247,9 +247,9 @@ def outside(offset: Array, size: Array, ends: Array | int, spans: Mapping[str, t
         spans: By field, where its bytes begin in the frame, and their number: int64 [N] each.
     """
     if offset.min() < 0 or size.min() < FRAME_BYTES or (size > ends - offset).any():
-        return "a record lies outside its shard"
+        return "a record is outside its shard"
     room = size - FOOTER_BYTES
     for name, (first, length) in spans.items():
         if first.min() < HEADER_BYTES or length.min() < 0 or (length > room - first).any():
-            return f"the bytes of '{name}' lie outside their record"
+            return f"the bytes of '{name}' are outside their record"
     return ""

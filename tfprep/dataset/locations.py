@@ -1,10 +1,10 @@
-"""`locations.bin`: where every record lies, in rows of one width, so that a loader maps the file instead of reading it.
+"""`locations.bin`: where every record is, in rows of one width, so that a loader maps the file instead of reading it.
 
 The rows stand in the order of the index: by split, variant, shard and position in the shard. A row (`row_type`) holds the
 frame's `offset` in its shard, its `size` and `payload_crc`, the `label` if the index has one number a record, and for each
 stored field `FIELD_offset` (from the beginning of the frame) and `FIELD_size`. `manifest.json` holds the CRC-32C of the rows of
 each shard: they are compared, and the numbers checked, when a row of that shard is first used. The first batch of a dataset of
-any size thus needs some pages of the file alone.
+any size thus needs some pages of the file only.
 
 All of it follows from `index.parquet`, which is for people and tools.
 """
@@ -120,7 +120,7 @@ class Locations:
     """The rows of consecutive variants of a split. Those of a shard are checked when one of them is first used."""
 
     def __init__(self, path: Path, manifest: Manifest, split: str, variants: range) -> None:
-        """Map the rows into memory, or read them if they lie at a URL.
+        """Map the rows into memory, or read them if they are at a URL.
 
         Args:
             path: The file.
@@ -134,7 +134,7 @@ class Locations:
         info = manifest.splits[split]
         files = [file for variant in variants for file in info.files[variant]]
         self._path = path
-        self._way_out = manifest.way_out
+        self._fix = manifest.fix
         self._ends = np.cumsum([file.records for file in files])
         self._file_bytes = [file.bytes for file in files]
         self._crcs = [crc for variant in variants for crc in info.rows_crc32c[variant]]
@@ -147,7 +147,7 @@ class Locations:
             first = total + variants.start * one.samples if name == split else first
             total += one.variants * one.samples
         if (found := file_size(path)) != row.itemsize * total:
-            raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._way_out}")
+            raise DatasetError(f"{path} holds {found} bytes, {row.itemsize * total} were written; {self._fix}")
         self._rows = _mapped(path, row, first, info.samples * len(variants))
         self.nbytes = self._rows.nbytes if is_remote(path) else 0  # pages that are mapped belong to the system
 
@@ -178,7 +178,7 @@ class Locations:
         if google_crc32c.value(rows.tobytes()) != self._crcs[shard]:
             raise DatasetError(
                 f"{self._path} is damaged, or of another build: the locations of a shard are not those that were built; "
-                f"{self._way_out}"
+                f"{self._fix}"
             )
         offset, size = (
             rows["offset"].view(np.int64),

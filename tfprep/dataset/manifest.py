@@ -72,7 +72,7 @@ class SplitInfo:
             records = [file.records for file in files]
             if records != [file.records for file in self.files[0]] or sum(records) != self.samples:
                 raise DatasetError(
-                    f"variant {variant} holds {sum(records)} records in {len(records)} shards, or not as many in each shard as "
+                    f"variant {variant} holds {sum(records)} records in {len(records)} shards, or others in the shards than "
                     f"variant 0; {self.samples} samples are listed"
                 )
 
@@ -114,7 +114,7 @@ class Imported:
     Attributes:
         root: The folder that all shards are in or below: relative to that of `manifest.json`, absolute, or a URL.
         features: The name that each field has in the Examples.
-        left_out: The features that are no fields, and why.
+        left_out: The features that are not fields, and why.
         versions: By split, for each shard a text that changes when the file is written.
         fixed: The fields whose numbers are places in the image in a form that is not known: they cannot follow geometry.
     """
@@ -128,7 +128,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class AddedFields:
-    """Fields that a model computed. They lie in a dataset of their own, whose records follow those of this one.
+    """Fields that a model computed. They are in a dataset of their own, whose records follow those of this one.
 
     Attributes:
         folder: The name of its folder, inside that of this dataset.
@@ -185,9 +185,9 @@ class Manifest:
                 yield from files
 
     @property
-    def way_out(self) -> str:
+    def fix(self) -> str:
         """The command that mends what is wrong with the dataset's files, for messages."""
-        return "run tfprep index again" if self.imported else "run the build again, it writes it anew"
+        return "run tfprep index again" if self.imported else "run the build again, which writes it"
 
     def staying_in(self, folder: str) -> Manifest:
         """Return the manifest of a version at a store whose own shards and added fields stay in `folder`, where they are."""
@@ -249,7 +249,7 @@ def seal(document: Mapping[str, Any]) -> str:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Return whether the content ends exactly as `seal` ended it: no byte was changed since."""
+    """Return True if the content ends exactly as `seal` ended it: no byte was changed since."""
     length = len(_ending(b""))
     return content[-length:] == _ending(content[:-length]).encode()
 
@@ -292,7 +292,7 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
     try:
         raw = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} is damaged ({error}); run the build again, it writes it anew") from error
+        raise DatasetError(f"{path} is damaged ({error}); run the build again, which writes it") from error
     is_object = isinstance(raw, dict)
     version: Any = raw.get("format_version") if is_object else None
     if type(version) is not int or version != FORMAT_VERSION:
@@ -305,14 +305,14 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
             f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
         )
     is_imported = is_object and "imported" in raw
-    way_out = "delete it, then run tfprep index again" if is_imported else "run the build again, it writes it anew"
+    fix = "delete it, then run tfprep index again" if is_imported else "run the build again, which writes it"
     if sealed and not is_sealed(content):
-        raise DatasetError(f"{path} {NOT_SEALED}; {way_out}")
+        raise DatasetError(f"{path} {NOT_SEALED}; {fix}")
     try:
         manifest = from_json(Manifest, {n: v for n, v in raw.items() if n not in _AROUND} if is_object else raw, _leaf)
         _check(manifest)
     except (WrongJsonError, DatasetError) as error:
-        raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {way_out}") from error
+        raise DatasetError(f"{path} is damaged: {printable(str(error))[:_MOST_REASON]}; {fix}") from error
     return manifest
 
 
@@ -449,12 +449,12 @@ def _check_split(name: str, split: SplitInfo, manifest: Manifest) -> None:
         raise DatasetError(f"splits.{name}.files names no shard")
     counts = [len(shards) for shards in split.files]
     if [len(crcs) for crcs in split.rows_crc32c] != counts:
-        raise DatasetError(f"splits.{name}.rows_crc32c has not one number for each shard of each variant")
+        raise DatasetError(f"splits.{name}.rows_crc32c does not have one number for each shard of each variant")
     if manifest.imported is None:
         for file in itertools.chain.from_iterable(split.files):
             _check_sha256(file.name, file.sha256)
     elif [len(manifest.imported.versions.get(name, ()))] != counts:
-        raise DatasetError(f"imported.versions has not one text for each shard of {name}, which has one variant")
+        raise DatasetError(f"imported.versions does not have one text for each shard of {name}, which has one variant")
 
 
 def _check_sha256(way: str, value: str) -> None:
@@ -476,7 +476,7 @@ def _check_files(manifest: Manifest) -> None:
     if len(set(names)) < len(names) or set(names) & manifest.files.keys():
         raise DatasetError("splits names a file twice")
     if manifest.imported is not None and manifest.imported.features.keys() != manifest.fields.keys():
-        raise DatasetError("imported.features has not one name for each field")
+        raise DatasetError("imported.features does not have one name for each field")
 
 
 def _check_counts(manifest: Manifest) -> None:
@@ -487,7 +487,7 @@ def _check_counts(manifest: Manifest) -> None:
             raise DatasetError(f"class_counts.{name} names a split that is not there")
         if any(len(of_split) != len(manifest.classes[name]) for of_split in counts.values()):
             raise DatasetError(
-                f"class_counts.{name} has not one count for each of {len(manifest.classes[name])} classes"
+                f"class_counts.{name} does not have one count for each of {len(manifest.classes[name])} classes"
             )
     for name, statistics in manifest.statistics.items():
         if len(statistics.mean) != len(statistics.std) or not statistics.mean or min(statistics.std) < 0:
@@ -496,7 +496,7 @@ def _check_counts(manifest: Manifest) -> None:
             )
         shape = manifest.fields[name].spec.shape if name in manifest.fields else ()
         if len(shape) != 3 or shape[2] not in (None, len(statistics.mean)):
-            raise DatasetError(f"statistics.{name} has not one mean a channel of an image field")
+            raise DatasetError(f"statistics.{name} does not have one mean per channel of an image field")
 
 
 def _check_added(manifest: Manifest) -> None:
@@ -509,7 +509,9 @@ def _check_added(manifest: Manifest) -> None:
             _check_field(name, info)
         for split, variants in added.variants.items():
             if split not in manifest.splits or not 1 <= variants <= manifest.splits[split].variants:
-                raise DatasetError(f"added.{group}.variants names {variants} variants of {split}, which it has not")
+                raise DatasetError(
+                    f"added.{group}.variants names {variants} variants of {split}, which it does not have"
+                )
         names += added.fields
     if len(set(names)) < len(names):
         raise DatasetError("a field is stored twice, and added once more")
@@ -548,7 +550,7 @@ def crc32c_of(path: Path) -> int:
 
 
 def matches(path: Path, digest: FileDigest) -> bool:
-    """Return whether the file exists with the size and CRC-32C of the digest."""
+    """Return True if the file exists with the size and CRC-32C of the digest."""
     return path.is_file() and path.stat().st_size == digest.bytes and crc32c_of(path) == digest.crc32c
 
 

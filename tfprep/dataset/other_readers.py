@@ -78,7 +78,7 @@ def _is_label(manifest: Manifest, name: str) -> bool:
 
 
 def _survive(classes: Sequence[str]) -> bool:
-    """Return whether TensorFlow Datasets reads these names from lines: it strips each, drops empty ones, refuses repetitions."""
+    """Return True if TensorFlow Datasets reads these names from lines: it strips each, drops empty ones, refuses repetitions."""
     text = "".join(f"{label}\n" for label in classes)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     is_utf8 = not any("\ud800" <= letter <= "\udfff" for letter in text)  # halves of UTF-16 pairs

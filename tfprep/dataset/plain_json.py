@@ -20,7 +20,7 @@ def indented(value: Any, *, ensure_ascii: bool = True) -> str:
 
     Args:
         value: Plain JSON. Mappings count as objects, lists and tuples as lists, and a dataclass as the object of its fields; what
-            is cached in it, and is no field, is left out.
+            is cached in it, and is not a field, is left out.
         ensure_ascii: Whether characters beyond ASCII are escaped, as in `json.dumps`.
 
     Raises:
@@ -64,7 +64,7 @@ def wrong(rule: str, value: Any) -> WrongJsonError:
 
 
 def plain_leaf(kind: type) -> Callable[[Any], Any]:
-    """Return the check of a value by its type alone, for `from_json`."""
+    """Return the check of a value by its type only, for `from_json`."""
     types, rule = _LEAVES[kind]
 
     def check(value: Any) -> Any:
@@ -122,7 +122,7 @@ def _list_reader(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
         items = _expected(value, list, "is a list")
         try:
             return tuple(map(of_item, items))
-        except WrongJsonError:  # of which item, is looked up only now
+        except WrongJsonError:  # the item is looked up only now
             raise next(_errors(enumerate(items), of_item, "[{}]")) from None
 
     return read

@@ -1,4 +1,4 @@
-"""A dataset as a source: to encode its samples anew, resize them, or derive inputs from them."""
+"""A dataset as a source: to encode its samples again, resize them, or derive inputs from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Records:
     """The records of a dataset that tfprep built, or of TFRecords that have an index (`tfprep index`): variant 0 of each.
 
     `--data` names the folder or URL of the dataset. Keys, splits and class names stay. Each record is compared with its checksum:
-    one that is damaged is a reject.
+    one that is damaged is a rejected sample.
 
     Attributes:
         fields: The kind of each field that is read: `{"image": "image", "mask": "mask", "label": "label"}`.
@@ -71,7 +71,7 @@ class Records:
         for name, kind in self.fields.items():
             if name not in known or known[name].spec.kind != kind:
                 there = ", ".join(f"{field} ({info.spec.kind})" for field, info in known.items())
-                added = " in its records, of which fields that a model added are no part" if data.group_of(name) else ""
+                added = " in its records; fields that a model added are not in them" if data.group_of(name) else ""
                 raise SourceError(f"{root}: the dataset has no field {name!r} of kind {kind}{added}; it has {there}")
         missing = set(self.splits or ()) - set(data.splits)
         if missing:

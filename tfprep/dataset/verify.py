@@ -1,6 +1,6 @@
 """Compare a dataset with what was built: every file with its size and SHA-256, every record with its checksums and its codecs.
 
-What the index says of a record (where its fields lie, its label, height and width) is compared with the record, parsed anew, and
+What the index says of a record (where its fields are, its label, height and width) is compared with the record, parsed again, and
 `locations.bin` with the index: a checksum says only that a file is as it was written, not that it was written right.
 """
 
@@ -141,7 +141,7 @@ def _digest_faults(folder: Path, manifest: Manifest) -> Iterator[Fault]:
 
 
 def _shard_faults(data: Dataset, damaged: set[str], count: Callable[[int], None]) -> Iterator[Fault]:
-    """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests alone."""
+    """Yield the faults of the shards. Where the index is damaged, they are compared with their own digests only."""
     check = _IndexCheck(data)
     for split, info in data.splits.items():
         for variant, files in enumerate(info.files):
@@ -265,7 +265,7 @@ class _IndexCheck:
             self._add("height", f"record {number}: height and width are {sizes}, not {size}")
 
     def _spans(self, payload: bytes) -> dict[str, tuple[int, int]]:
-        """Return where the bytes of each field lie in a payload, by a parse of it: (offset, size)."""
+        """Return where the bytes of each field are in a payload, by a parse of it: (offset, size)."""
         spans_of_features, spans = find_features(payload), {}
         for name in self._data.manifest.fields:
             codec = self._data.codecs[name]

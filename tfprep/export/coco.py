@@ -235,7 +235,7 @@ def _objects(sample: StoredSample, stored: CocoFields) -> Iterator[dict[str, Any
 
 
 def _rows(sample: StoredSample, name: str | None, default: Array) -> Array:
-    """Return the field with a row for each box; DatasetError if it has not as many."""
+    """Return the field with a row for each box; DatasetError if it has another number."""
     rows = default if name is None else np.asarray(sample.values[name])
     if len(rows) != len(default):
         raise DatasetError(f"{sample.key}: {len(rows)} rows of {name!r}; its boxes have {len(default)}")

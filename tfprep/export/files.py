@@ -165,7 +165,7 @@ def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
 
 
 def _free(name: str, names_in_use: set[str]) -> str:
-    """Return a name for a column with '_' behind it until no other one has it, and note it among those."""
+    """Return a name for a column with '_' after it until no other one has it, and note it among those."""
     while name in names_in_use:
         name += "_"
     names_in_use.add(name)
@@ -173,7 +173,7 @@ def _free(name: str, names_in_use: set[str]) -> str:
 
 
 def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
-    """Return a value as text; one that is no number and no text is written to a file, whose path is returned."""
+    """Return a value as text; one that is neither a number nor text is written to a file, whose path is returned."""
     spec, value = data.fields[name], sample.values[name]
     if spec.kind == "text":
         return value if isinstance(value, str) else json.dumps(list(value))
@@ -281,5 +281,5 @@ def _row(fields: Mapping[str, FieldSpec], shapes: Mapping[str, str], sample: Sto
 
 
 def _items(array: Array) -> list[Any]:
-    # Arrow 17 makes its float16 of NumPy's alone, and not of Python's float.
+    # Arrow 17 makes its float16 of NumPy's only, and not of Python's float.
     return list(array.ravel()) if array.dtype == np.float16 else array.ravel().tolist()

@@ -1,4 +1,4 @@
-"""What differs between two datasets, by keys and digests alone: no shard is read.
+"""What differs between two datasets, by keys and digests only: no shard is read.
 
 A sample has changed in its raw data if its `source_digest` differs. If that is equal and the bytes of its record differ (size or
 CRC-32C of any variant), only the recipe, the classes or the versions of the libraries have changed. Of TFRecords that another

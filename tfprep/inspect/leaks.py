@@ -108,8 +108,8 @@ class Leaks:
         samples: Number of samples by split.
         distance: The largest distance of the hashes of near duplicates.
         search: How many candidates were compared.
-        unhashed: Samples without a perceptual hash, compared by their digest alone.
-        undigested: Samples without a digest, compared by their hash alone.
+        unhashed: Samples without a perceptual hash, compared by their digest only.
+        undigested: Samples without a digest, compared by their hash only.
         counts: Numbers of pairs.
         leaking: By split, then by other split, how many of its samples have a duplicate there.
         pairs: Pairs, those that straddle first, then by distance; not more than were asked for.

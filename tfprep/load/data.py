@@ -259,7 +259,7 @@ class Data(SplitLoaders, Dataset):
         Raises:
             DatasetError: There is no such split, it is empty, or nothing in it can be drawn.
         """
-        from tfprep.dataset.sheet import contact_sheet
+        from tfprep.inspect.sheet import contact_sheet
 
         return contact_sheet(self, split, samples=samples, variants=variants)
 

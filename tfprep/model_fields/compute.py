@@ -119,7 +119,7 @@ class Computer:
         except BaseException:
             for future in writing:
                 future.cancel()
-            for shard in shards.values():  # in the thread that writes them, behind what it is at
+            for shard in shards.values():  # in the thread that writes them, after what it is doing
                 self._writer.submit(shard.abort).result()
             raise
         mark(NO_ITEM)
@@ -178,7 +178,7 @@ class Computer:
     # --- reading ahead ---------------------------------------------------------------------------------------------------
 
     def _batches(self, tasks: Sequence[FieldsTask]) -> Iterator[tuple[FieldsTask, int, dict[str, Array]]]:
-        """Yield the batches of the shards, each with the number behind its last sample; `AHEAD` wait beyond the threads'."""
+        """Yield the batches of the shards, each with the number after its last sample; `AHEAD` wait beyond the threads'."""
         spans = (
             (task, first, min(first + self._fields.batch_size, task.first + task.records))
             for task in tasks
@@ -266,7 +266,7 @@ def _stacked(name: str, values: Any) -> Array:
         return values
     if len({np.shape(value) for value in values}) > 1:
         raise BuildError(
-            f"the samples of {name!r} differ in size, so that they are no array [B, ...]: give ModelFields batch_size=1, or "
+            f"the samples of {name!r} differ in size, so that they are not an array [B, ...]: give ModelFields batch_size=1, or "
             "store them in one size"
         )
     return np.stack(values)

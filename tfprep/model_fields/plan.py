@@ -36,7 +36,7 @@ class FieldsTask:
         first, records: The numbers of its samples in the split's variant: [first, first + records).
         name: The name of the file with the fields.
         of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version, and the checksum of
-            where its records lie and what they hold. Then the SHA-256 of the shards of added fields among the inputs.
+            where its records are and what they hold. Then the SHA-256 of the shards of added fields among the inputs.
     """
 
     split: str

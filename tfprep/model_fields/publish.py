@@ -106,7 +106,7 @@ def _is_published(plan: FieldsPlan) -> bool:
 
 
 def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:
-    """The groups of which inputs are among `names`, the fields of the group that changed, or are such fields themselves."""
+    """The groups whose inputs are among `names`, the fields of the group that changed, or are such fields themselves."""
     for group, one in added.items():
         if group != changed and not names.issuperset(one.fields):
             inputs = data.added(group).manifest.recipe["model_fields"]["inputs"]
@@ -155,7 +155,7 @@ def _publish(new: NewVersion, before: Manifest, manifest: Manifest, plan: Fields
 
 
 def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
-    """Return the receipt of a shard that is up to date and lies in the plan's folder, and is noted there.
+    """Return the receipt of a shard that is up to date and in the plan's folder, and is noted there.
 
     It has no rows: those of all shards together would take many times the memory of the index.
     """

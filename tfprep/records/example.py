@@ -101,7 +101,7 @@ def decode(payload: bytes) -> dict[str, Decoded]:
         list.
 
     Raises:
-        ValueError: The bytes are no Example.
+        ValueError: The bytes are not an Example.
     """
     view = memoryview(payload)
     try:
@@ -131,7 +131,7 @@ def find_features(payload: bytes) -> dict[bytes, Span]:
     except ExampleError:
         raise
     except ValueError as error:
-        raise ExampleError("its bytes are no tf.train.Example") from error
+        raise ExampleError("its bytes are not a tf.train.Example") from error
     return spans
 
 
@@ -250,7 +250,7 @@ def _span_of_numbers(payload: bytes, kind: int, start: int, stop: int) -> Span:
         return Span(kind, start, 0, 0)
     if kind == FLOAT:
         if (end - at) % 4:
-            raise ExampleError(f"{end - at} bytes are no list of float32")
+            raise ExampleError(f"{end - at} bytes are not a list of float32")
         return Span(kind, at, end - at, (end - at) // 4)
     values = 1 if end - at == 1 else sum(byte < 0x80 for byte in payload[at:end])
     if payload[end - 1] >= 0x80 or end - at > 10 * values:
@@ -278,7 +278,7 @@ def unpack(content: Array, dtype: str) -> Array:
     """
     if dtype == "float32":
         if content.nbytes % 4:
-            raise SampleError(f"{content.nbytes} bytes are no list of float32")
+            raise SampleError(f"{content.nbytes} bytes are not a list of float32")
         return np.frombuffer(content.tobytes(), "<f4").astype(np.float32, copy=False)
     if content.nbytes == 1 and content[0] < 0x80:  # most labels
         return content.astype(np.int64)
@@ -330,10 +330,10 @@ def read_varint(view: Payload, at: int, stop: int) -> tuple[int, int]:
 
 
 def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of the message in [at, stop): (number, wire type, start, stop), where the field's own content lies.
+    """Yield the fields of the message in [at, stop): (number, wire type, start, stop), with the place of the field's own content.
 
     Raises:
-        ValueError: The bytes are no message.
+        ValueError: The bytes are not a message.
     """
     while at < stop:
         tag = view[at]
@@ -354,7 +354,7 @@ def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, i
         else:
             raise ValueError(f"wire type {wire} at byte {at}")
         if end > stop:
-            raise ValueError(f"a field of {end - at} bytes ends behind its message")
+            raise ValueError(f"a field of {end - at} bytes ends after its message")
         yield tag >> 3, wire, at, end
         at = end
 
@@ -368,7 +368,7 @@ def messages(view: Payload, at: int, stop: int, known: int) -> Iterator[tuple[in
         known: The greatest number of a field of this message, which are all messages or bytes.
 
     Raises:
-        ValueError: The bytes are no message, or a known field is no message and no bytes.
+        ValueError: The bytes are not a message, or a known field is neither a message nor bytes.
     """
     for number, wire, start, end in fields(view, at, stop):
         if wire == _MESSAGE:

@@ -5,7 +5,7 @@ A record is framed as
     uint64le length | uint32le masked crc32c(the 8 length bytes) | payload | uint32le masked crc32c(payload)
 
 with mask(c) = ((c >> 15 | c << 17) + 0xa282ead8) mod 2^32, as in TensorFlow's `record_writer.h`. There is no header and no
-compression, so a record can be read alone by its offset. Offsets are those of the length field; sizes are the whole frame's.
+compression, so a single record can be read by its offset. Offsets are those of the length field; sizes are the whole frame's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 """The bytes that a frame adds to its payload."""
 MOST_RECORD = 1 << 31
 """The largest message of protocol buffers has 2 GiB."""
-_WRONG_LENGTH = "wrong checksum of the length; the file is damaged here, or is no TFRecord file"
+_WRONG_LENGTH = "wrong checksum of the length; the file is damaged here, or is not a TFRecord file"
 OTHER_RECORD = "this is not the record that the index describes; the shard and the index come from different builds"
 
 

@@ -36,7 +36,7 @@ _OURS = re.compile(r"[0-9a-f]{64}\.(whole|part)")
 
 @dataclass(frozen=True)
 class CachedObject:
-    """An object that may be cached: where it lies, its size, and its SHA-256 in hexadecimal."""
+    """An object that may be cached: where it is, its size, and its SHA-256 in hexadecimal."""
 
     url: Url
     bytes: int
@@ -59,7 +59,7 @@ class LocalCache:
         self._lease = -1
 
     def find(self, item: CachedObject) -> Path | None:
-        """Return where the object lies; None where it is not cached."""
+        """Return where the object is; None where it is not cached."""
         path = self.folder / f"{item.sha256}.whole"
         try:
             return path if path.stat().st_size == item.bytes else None
@@ -85,7 +85,7 @@ class LocalCache:
             self._lease = -1
 
     def fetch(self, item: CachedObject, stopped: Callable[[], bool] = lambda: False) -> Path | None:
-        """Fetch an object, unless it is there, another process fetches it, or there is no room; return where it lies then.
+        """Fetch an object, unless it is there, another process fetches it, or there is no room; return where it is then.
 
         Args:
             item: The object.
@@ -208,7 +208,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a process, also this one, holds a lock on the file, or it has just been renamed or removed."""
+    """Return True if a process, also this one, holds a lock on the file, or it has just been renamed or removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -42,7 +42,7 @@ def regular_descriptor(path: Path) -> int:
     """Open a file of a dataset for reading and return its descriptor.
 
     Raises:
-        DatasetError: It is missing or cannot be opened, is no regular file, or is a link that leads out of its folder.
+        DatasetError: It is missing or cannot be opened, is not a regular file, or is a link that leads out of its folder.
     """
     try:
         if path.is_symlink():
@@ -81,7 +81,7 @@ def _cannot_open(path: Path, error: Exception) -> DatasetError:
 
 
 def _not_regular(path: Path) -> DatasetError:
-    return DatasetError(f"{path} is no regular file; the files of a dataset are")
+    return DatasetError(f"{path} is not a regular file; the files of a dataset are")
 
 
 def _check_link(path: Path) -> None:

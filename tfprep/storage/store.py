@@ -6,8 +6,8 @@ never sees half of one.
 
 Every request is repeated by one rule (`Store._request`): what was throttled (429), reset, cut short, timed out or answered
 by 5xx, with an exponential, random backoff; never what was refused (403, 404, 412). obstore's own repetition, which leaves out
-cut listings and reset deletions, is switched off but for the parts of large uploads, which would begin anew without it.
-Credentials and endpoints come from the environment alone: AWS_*, GOOGLE_* and AZURE_* as the stores' own tools read them.
+cut listings and reset deletions, is switched off but for the parts of large uploads, which would begin again without it.
+Credentials and endpoints come from the environment only: AWS_*, GOOGLE_* and AZURE_* as the stores' own tools read them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _NO_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _METADATA_SERVER = "169.254.169.254"
 _END = 1 << 62
 """Where a range ends that is to reach to the end of its object: stores cut it there."""
-_BEHIND_THE_END = ("416 Range Not Satisfiable", "Invalid range")
-"""What servers, and obstore's own memory, say of a range that begins behind the end of an object."""
+_AFTER_THE_END = ("416 Range Not Satisfiable", "Invalid range")
+"""What servers, and obstore's own memory, say of a range that begins after the end of an object."""
 _CHECKS = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -125,10 +125,10 @@ class Store:
         def content() -> tuple[Any, str]:
             try:
                 answer = obstore.get(self._store, self._key(name), options={"range": (start, stop)})
-                # Web servers behind one address may give one file several tags.
+                # Web servers of one address may give one file several tags.
                 return answer.bytes(), "" if self._url.scheme in ("http", "https") else _version(answer.meta)
             except Exception as error:
-                if any(text in str(error).partition("\n")[0] for text in _BEHIND_THE_END):
+                if any(text in str(error).partition("\n")[0] for text in _AFTER_THE_END):
                     return b"", ""  # An empty object has no range at all.
                 raise
 
@@ -252,7 +252,7 @@ class Store:
         if self._url.scheme != "memory" and _asking_process.setdefault("pid", os.getpid()) != os.getpid():
             raise StorageError(  # obstore's threads are not in a fork, and no answer would come
                 f"{self._url} cannot be reached from a process that was forked from one that has used URLs; start processes with "
-                "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes alone"
+                "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes only"
             )
         end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
         for left in range(RETRIES, -1, -1):
@@ -262,7 +262,7 @@ class Store:
                 raise
             except Exception as error:
                 if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
-                    # The store's own error is no cause: its text may hold parts of a signed request.
+                    # The store's own error is not the cause: its text may hold parts of a signed request.
                     cause = FileNotFoundError("404") if _is_missing(error) else None
                     raise self._failed(name, error, what, conditional=conditional) from cause
             time.sleep(random.uniform(backoff / 2, backoff))
@@ -315,12 +315,12 @@ def find_object(store: Store, name: str) -> ObjectInfo | None:
 
 
 def _is_changed(error: Exception) -> bool:
-    """Return whether the condition of a write did not hold."""
+    """Return True if the condition of a write did not hold."""
     return type(error).__name__ in ("AlreadyExistsError", "PreconditionError")
 
 
 def _is_missing(error: Exception) -> bool:
-    """Return whether there is no such object; where the bucket itself is missing, nobody knows what there would be."""
+    """Return True if there is no such object; where the bucket itself is missing, nobody knows what there would be."""
     return isinstance(error, FileNotFoundError) and not _NO_BUCKET.search(str(error))
 
 
@@ -342,7 +342,7 @@ _with_conditions: set[Any] = set()
 
 
 def _client(url: Url, *, repeats: bool = False) -> Any:
-    """obstore's client for a bucket: one a process, so that its connections are kept, and another if the environment changes."""
+    """obstore's client for a bucket: one per process, which keeps its connections, and another if the environment changes."""
     if url.scheme == "memory":
         from obstore.store import MemoryStore
 

@@ -193,7 +193,7 @@ def listed_sizes(folder: Any) -> dict[str, int]:
 
 
 def is_remote(path: object) -> bool:
-    """Return whether this is a folder or file at a URL, as `folder_at` returns it."""
+    """Return True if this is a folder or file at a URL, as `folder_at` returns it."""
     return isinstance(path, Url)
 
 

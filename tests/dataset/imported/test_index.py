@@ -223,7 +223,7 @@ def test_images_of_several_kinds(tmp_path):
     report = index(tmp_path, [serialized({"image": content, "n": n}) for n, content in enumerate(contents)])
     image = next(item for item in report.fields if item.name == "image")
     assert image.spec.shape == (None, None, 3)
-    assert "1 values are no JPEG or PNG: bad records" in image.note
+    assert "1 values are not JPEG or PNG: bad records" in image.note
     assert "the alpha channel of 1 is dropped" in image.note
     samples = read_all(tmp_path, on_bad="skip")
     assert [sample["n"] for sample in samples] == [0, 1, 2]
@@ -275,7 +275,7 @@ def archive():
 
 
 NO_RECORDS = (
-    r"a\.tfrecord, byte 0, behind 0 whole records: (cut short|wrong checksum).*give a pattern that leaves it out"
+    r"a\.tfrecord, byte 0, after 0 whole records: (cut short|wrong checksum).*give a pattern that leaves it out"
 )
 REFUSED = [
     ([sequence()], "", {}, r"a\.tfrecord, record 0 at byte 0: it is a tf\.train\.SequenceExample"),
@@ -288,7 +288,12 @@ REFUSED = [
     (b"", "", {"shards": "b*"}, "names no file"),
     (b"", "", {"out": "s3://bucket/index"}, "is written to a local folder, not to s3://bucket/index"),
     (b"", "", {"split": None}, "Name it with --split"),
-    (b"", "", {"split": None, "shards": ""}, "no directory of TensorFlow Datasets; name the shards of one split with"),
+    (
+        b"",
+        "",
+        {"split": None, "shards": ""},
+        "not a directory of TensorFlow Datasets; name the shards of one split with",
+    ),
 ]
 
 

@@ -158,7 +158,7 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
         ("cat\n\ndog\x85 or wolf\u2028\r\nowl\x0bl", None),
         ("", None),
         ("café".encode("latin-1"), "label.labels.txt is not UTF-8"),
-        (None, "label.labels.txt is no regular file"),
+        (None, "label.labels.txt is not a regular file"),
     ],
 )
 def test_class_names_are_those_of_tensorflow_datasets_or_an_error(folder, tmp_path, names, message):

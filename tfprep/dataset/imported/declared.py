@@ -176,7 +176,7 @@ def tfds_splits(folder: Path) -> tuple[str, dict[str, dict[str, int]]]:
     """Return the name of the dataset in a directory of TensorFlow Datasets, and by split its shards with their records.
 
     Raises:
-        DatasetError: The directory cannot be read, or its files are no TFRecords.
+        DatasetError: The directory cannot be read, or its files are not TFRecords.
     """
     path = folder / INFO_JSON
     raw = _json_object(path)

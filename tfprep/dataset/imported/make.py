@@ -53,7 +53,7 @@ class IndexOptions:
         key: The feature that gives each record its key; None for the shard's name and the record's number.
         require: Features without which a record is left out.
         ignore: Features that become no fields.
-        workers: The number of processes; None for one a usable CPU, 0 for this process alone.
+        workers: The number of processes; None for one per usable CPU, 0 for this process only.
     """
 
     on_bad: str = "raise"
@@ -115,7 +115,7 @@ def index_tfrecords(
         What was done.
 
     Raises:
-        DatasetError: A shard is no TFRecord file, holds no Examples, is compressed as a whole or damaged.
+        DatasetError: A shard is not a TFRecord file, holds no Examples, is compressed as a whole or damaged.
         BuildLockedError: Another process writes this dataset.
     """
     name, beside, splits, lengths = _find_shards(os.fspath(source), split)
@@ -150,7 +150,7 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
     if old is None:
         return ()
     changes = [f"{name} is new" for name in new.fields if name not in old.fields]
-    changes += [f"{name} is no field any more" for name in old.fields if name not in new.fields]
+    changes += [f"{name} is not a field any more" for name in old.fields if name not in new.fields]
     for name, info in new.fields.items():
         if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
             changes.append(f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}")
@@ -213,7 +213,7 @@ def _tfds_folder(source: str) -> Place | None:
         raise DatasetError(f"{path} was built by tfprep; open it as it is, it needs no other index")
     if not (path / INFO_JSON).is_file():
         raise DatasetError(
-            f"{path} has no {INFO_JSON}, so it is no directory of TensorFlow Datasets; name the shards of one split with a "
+            f"{path} has no {INFO_JSON}, so it is not a directory of TensorFlow Datasets; name the shards of one split with a "
             f"pattern: '{path}/train-*' --split train"
         )
     return path
@@ -272,9 +272,9 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             raise DatasetError(f"{shard.path}, record {bad.number} at byte {bad.offset:,}: {bad.reason}. {advice}")
         if found.fault:
             rest = shard.bytes - found.end
-            other = "" if found.end else "If it is no TFRecord file, give a pattern that leaves it out. "
+            other = "" if found.end else "If it is not a TFRecord file, give a pattern that leaves it out. "
             raise DatasetError(
-                f"{shard.path}, byte {found.end:,}, behind {found.records:,} whole records: {found.fault} ({rest:,} bytes "
+                f"{shard.path}, byte {found.end:,}, after {found.records:,} whole records: {found.fault} ({rest:,} bytes "
                 f"follow). {other}{advice}"
             )
         if lengths is not None and found.records != lengths[number]:

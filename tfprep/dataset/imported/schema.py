@@ -1,6 +1,6 @@
 """From what was found in the records to the fields of a dataset: names, shapes, types and codecs.
 
-- Numbers, or strings, of which every record has equally many are an array of that shape: one is a scalar, k are [k].
+- Numbers or strings of which every record has the same number are an array of that shape: one is a scalar, k are [k].
 - Where records differ, or some do not have the feature, the field is a list of any length; a record without it has none.
 - A string that is a JPEG or a PNG is an image, of one size if all are. Each record must have it.
 - Strings that are UTF-8 without control characters are text. All other strings are left out, with what they look like, unless
@@ -26,12 +26,12 @@ RESERVED = {
     *("key", "split", "variant", "shard", "offset", "size", "payload_crc", "height", "width"),
     *("source_digest", "image_digest", "image_hash"),
 }
-"""Columns of an index that are no fields; `label` is the first label."""
+"""Columns of an index that are not fields; `label` is the first label."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
 BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
 _ROWS: Mapping[str, tuple[int]] = {"boxes": (4,), "points": (2,)}
 _MOST_SHARE = 2.0
-"""Sides of boxes that are all smaller are shares of the image, of which some are a little beyond its edge."""
+"""Sides of boxes that are all smaller are shares of the image, some of them a little beyond its edge."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
 _DTYPES = {"int64": "int64", "float": "float32"}
@@ -298,7 +298,7 @@ def _field(
 
 
 def _shape_of_places(feature: str, kind: str, shape: Shape, counts: tuple[int, int]) -> Shape:
-    """Return the shape of boxes [N, 4] or points [N, 2] of which the records hold the numbers."""
+    """Return the shape of boxes [N, 4] or points [N, 2] whose numbers the records hold."""
     shape = (1, *shape) if shape == _ROWS[kind] else shape
     if shape[1:] != _ROWS[kind]:
         raise DatasetError(
@@ -379,7 +379,7 @@ def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) ->
         raise DatasetError(f"{feature!r}: a mask has one channel of class numbers, its images have {channels}")
     shape: Shape = (height, width) if is_mask else (height, width, channels)
     spec = FieldSpec("mask" if is_mask else "image", shape, dtype)
-    notes = [f"{odd:,} values are no JPEG or PNG: bad records"] if odd else []
+    notes = [f"{odd:,} values are not JPEG or PNG: bad records"] if odd else []
     alpha = sum(count for with_alpha, _, form, count in forms if form == "png" and with_alpha in (2, 4))
     if alpha and channels in (1, 3):
         notes.append(f"the alpha channel of {alpha:,} is dropped")

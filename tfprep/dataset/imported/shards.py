@@ -41,7 +41,7 @@ def list_shards(pattern: str) -> list[Shard]:
     """The files that a path or URL with wildcards names, sorted by name.
 
     Raises:
-        DatasetError: There is none, or one is no regular file.
+        DatasetError: There is none, or one is not a regular file.
     """
     if "://" in pattern and not pattern.startswith("file://"):
         fixed = pattern[: match.start()] if (match := _WILDCARD.search(pattern)) else pattern
@@ -111,7 +111,9 @@ def _local(path: Path) -> Shard:
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror}); is the dataset complete?") from error
     if not path.is_file():
-        raise DatasetError(f"{path} is no regular file; name the shards with a pattern such as 'DIR/train-*.tfrecord'")
+        raise DatasetError(
+            f"{path} is not a regular file; name the shards with a pattern such as 'DIR/train-*.tfrecord'"
+        )
     return Shard(path, status.st_size, str(status.st_mtime_ns))
 
 
@@ -133,7 +135,7 @@ def name_below(root: Place, path: Place) -> str:
 
 
 def path_below(root: Place, name: str) -> Place:
-    """The path of a file by its name in the manifest, links resolved: the manifest refers to it wherever it lies."""
+    """The path of a file by its name in the manifest, links resolved: the manifest refers to it wherever it is."""
     if is_remote(root):
         return root / unquote(name)
     return Path(os.path.realpath(root / unquote(name)))

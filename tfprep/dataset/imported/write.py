@@ -45,11 +45,11 @@ class Content:
         name: The dataset's name.
         groups: The shards by split.
         fields: The fields.
-        left_out: The features that are no fields, and why.
+        left_out: The features that are not fields, and why.
         raster: The feature whose height and width are the index's; None if there is none.
         key: The field that is the key; None for the shard's name and the record's number in it.
         records, rejects, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
-            class (numbers of no class do not count), all of which `tables` counts.
+            class (numbers of no class do not count), which `tables` counts.
     """
 
     name: str

@@ -20,12 +20,12 @@ from PIL import Image
 from tfprep.dataset import Dataset
 from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import MOST_INSPECTED
-from tfprep.dataset.sheet import contact_sheet, marked_image, outlined
 from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
 from tfprep.inspect.groups import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.pages import render
+from tfprep.inspect.sheet import contact_sheet, marked_image, outlined
 from tfprep.inspect.stats import DatasetStats
 from tfprep.units import duration, size
 

@@ -129,7 +129,7 @@ def _labels_of(fields: Mapping[str, FieldSpec], sample: Mapping[str, Any], boxes
 
 
 def _fields(data: Dataset, sample: Mapping[str, Any]) -> dict[str, FieldSpec]:
-    """The fields that were read of a sample: a model may have added some to other splits and variants alone."""
+    """The fields that were read of a sample: a model may have added some to other splits and variants only."""
     return {name: spec for name, spec in data.fields.items() if name in sample}
 
 
