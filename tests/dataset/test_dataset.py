@@ -15,8 +15,8 @@ from tfprep import Recipe, build, codecs, derive, sources
 from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 from tfprep.dataset.names import check_name, shard_name
-from tfprep.inspect.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
 from tfprep.errors import DatasetError, RecordError
+from tfprep.inspect.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
 from tfprep.records import format_index, read_records
 
 tf = pytest.importorskip("tensorflow")
