@@ -22,7 +22,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
-from tfprep.load.prefetch import Prefetcher
+from tfprep.load.prefetch import Prefetcher, open_prefetchers
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
 from tfprep.units import number as counted
@@ -330,7 +330,8 @@ class Loader(Run):
                 f"{steps} of {size}{buckets}>"
             )
         which = "the same ones" if order == "sequential" else "other ones"
-        left = f"; {pipeline.left_out:,} samples are left out, {which} each time" if pipeline.left_out else ""
+        left_out = pipeline.schedule.left_out
+        left = f"; {left_out:,} samples are left out, {which} each time" if left_out else ""
         passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
             self._epochs, f"a pass is {self._epochs} epochs"
         )
@@ -389,15 +390,22 @@ class Loader(Run):
         `batches_ready` and `batches_in_flight` are current values. `wait_s` is the time that the consumer waited for batches, in
         `waits` waits; `read_s`, `decode_s` and `idle_s` are summed over the reading threads.
         """
-        return self.pipeline.stats
+        prefetchers = open_prefetchers(self.pipeline)
+        return {
+            **self.pipeline.stats,
+            "batches_ready": sum(prefetcher.ready for prefetcher in prefetchers),
+            "batches_in_flight": sum(prefetcher.in_flight for prefetcher in prefetchers),
+        }
 
     def report(self) -> dict[str, Any]:
         """Return what the loader chose and found: memory, cache, workers, bad records, and its `stats`."""
-        return self.pipeline.report()
+        return {**self.pipeline.report(), "stats": self.stats}
 
     def close(self) -> None:
         """Stop the reading threads and free the memory. Passes that are still open end with an error."""
         self.progress.spare = None
+        for prefetcher in open_prefetchers(self.pipeline):
+            prefetcher.close()
         self.pipeline.close()
 
 

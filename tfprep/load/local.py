@@ -1,9 +1,9 @@
-"""Shards of a dataset at a URL in a cache on a local disk: which ones, in which order, and what becomes of it.
+"""Shards of a dataset at a URL in a cache on a local disk: which ones, in which order.
 
 Shards are fetched in the order in which the run needs them first, until the limit is reached, and stay: a *fixed* set. An order
-that visits every record once an epoch finds a share p of its records in a fixed set of share p, where a set that always keeps
-what was read last would hold little of what comes next. What is not there, or not yet, is read from the store, so that the
-order of the run is the same whatever the cache holds.
+that visits every record once per epoch finds a share p of its records in a fixed set of share p, where a set that always keeps
+what was read last would hold little of what comes next. Other shards are read from the store, so that the order of the run is the
+same whatever the cache holds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError, StorageError
 from tfprep.load.budget import parse_bytes
 from tfprep.load.order.schedule import Numbers
+from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import Threads
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.urls import is_remote
 
@@ -34,43 +36,32 @@ LOOK_S = 5.0
 
 
 class LocalShards:
-    """The shards of one loader. `paths[number]` is where shard `number` lies now: at its URL, or in the cache."""
+    """The shards of one loader. `paths[number]` is where shard `number` is now: at its URL, or in the cache."""
 
     def __init__(self, cache: LocalCache, items: Sequence[CachedObject], paths: list[Any]) -> None:
         """`paths` are changed as shards arrive."""
         self._cache, self._items, self.paths = cache, items, paths
-        self._lock = threading.Lock()
-        self._waiting: SimpleQueue[int] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = Threads("tfprep-cache")
         self._ended = threading.Event()
         self._errors: list[str] = []
         self._on_local: Callable[[int], None] = lambda number: None
         cache.lease(items)
-        self.refresh(range(len(items)))
-
-    def refresh(self, numbers: Sequence[int]) -> None:
-        """Look which of these shards are in the cache: other processes fetch too."""
-        for number in numbers:
-            if (path := self._cache.find(self._items[number])) is not None:
-                self._arrived(number, path)
+        self._look()
 
     def start(self, order: Sequence[int], on_local: Callable[[int], None]) -> None:
-        """Begin to fetch the shards, in this order.
+        """Begin to fetch the shards, in this order; a second call does nothing.
 
         Args:
             order: Numbers of shards.
             on_local: Called with the number of each shard that has arrived, from any thread.
         """
-        with self._lock:
-            if self._threads or self._ended.is_set():
-                return
-            self._on_local = on_local
-            for number in order:
-                self._waiting.put(number)
-            for number in range(FETCHING_THREADS):
-                thread = threading.Thread(target=self._fetch_all, name=f"tfprep-cache-{number}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        if self._threads.threads or self._ended.is_set():
+            return
+        self._on_local = on_local
+        self._threads.grow(FETCHING_THREADS)
+        for number in order:
+            self._threads.submit(partial(self._fetch, number))
+        self._threads.submit(self._wait_for_others)
 
     def damaged(self, number: int) -> None:
         """Remove a shard with a record that cannot be read, and read it from the store from now on."""
@@ -87,66 +78,59 @@ class LocalShards:
     def close(self) -> None:
         """Stop fetching; what has arrived stays in the cache."""
         self.stop()
-        for thread in self._threads:
-            thread.join(timeout=1.0)  # one that waits for an answer ends by itself when it comes
+        self._threads.stop()
+        self._threads.join()  # a thread that waits for an answer ends by itself when it comes
         self._cache.close()
 
-    @property
-    def local(self) -> Numbers:
-        """1 for each shard that is in the cache, else 0."""
-        return np.array([isinstance(path, Path) for path in self.paths], np.int64)
-
-    def expected(self, order: Sequence[int]) -> list[int]:
-        """The shards that the cache will hold: those that it holds, and those that there is room for, in this order."""
-        cached = np.flatnonzero(self.local).tolist()
-        room = self._cache.room_bytes
-        fetched = []
-        for number in order:
-            size = self._items[number].bytes
-            if number not in cached and size <= room:
-                fetched.append(number)
-                room -= size
-        return cached + fetched
-
     def report(self, order: Sequence[int], records: Numbers) -> dict[str, Any]:
-        """Return what the cache holds and will hold; `records` is the number of records that are read of each shard."""
-        expected, local = self.expected(order), self.local
+        """Return what the cache holds and will hold: what it has room for, in this order.
+
+        Args:
+            order: Numbers of shards, in which they are fetched.
+            records: The number of records that are read of each shard.
+        """
+        local = np.array([isinstance(path, Path) for path in self.paths])
         sizes = np.array([item.bytes for item in self._items])
+        expected, room = local.copy(), self._cache.room_bytes
+        for number in order:
+            if not expected[number] and sizes[number] <= room:
+                expected[number] = True
+                room -= sizes[number]
+        total = max(records.sum(), 1)
         return {
             "folder": str(self._cache.folder),
             "limit_bytes": self._cache.limit,
             "used_bytes": self._cache.used_bytes,
             "shards": int(local.sum()),
             "of": len(self._items),
-            "bytes": int((sizes * local).sum()),
-            "bytes_to_fetch": int(sizes[expected].sum() - (sizes * local).sum()),
-            "hits": float((records * local).sum() / max(records.sum(), 1)),
-            "predicted_hits": float(records[expected].sum() / max(records.sum(), 1)),
+            "bytes": int(sizes[local].sum()),
+            "bytes_to_fetch": int(sizes[expected & ~local].sum()),
+            "hits": float(records[local].sum() / total),
+            "predicted_hits": float(records[expected].sum() / total),
             "errors": list(self._errors),
         }
 
-    def _fetch_all(self) -> None:
-        elsewhere = []
-        while not self._ended.is_set():
-            try:
-                number = self._waiting.get_nowait()
-            except Empty:
-                break
-            try:
-                path = self._cache.fetch(self._items[number], self._ended.is_set)
-            except StorageError as error:
-                self._note(str(error))
-                continue
-            if path is not None:
-                self._arrived(number, path)
-            else:
-                elsewhere.append(number)
-        while elsewhere and not self._ended.wait(LOOK_S):
-            self.refresh(elsewhere)
-            elsewhere = [number for number in elsewhere if not isinstance(self.paths[number], Path)]
+    def _fetch(self, number: int, state: ThreadState) -> None:
+        if self._ended.is_set():
+            return
+        try:
+            path = self._cache.fetch(self._items[number], self._ended.is_set)
+        except StorageError as error:
+            self._note(str(error))
+        else:
+            self._arrived(number, path)
 
-    def _arrived(self, number: int, path: Path) -> None:
-        if not isinstance(self.paths[number], Path):
+    def _wait_for_others(self, state: ThreadState) -> None:
+        """Look for shards that other processes fetch, or for which there was no room."""
+        while not all(isinstance(path, Path) for path in self.paths) and not self._ended.wait(LOOK_S):
+            self._look()
+
+    def _look(self) -> None:
+        for number, item in enumerate(self._items):
+            self._arrived(number, self._cache.find(item))
+
+    def _arrived(self, number: int, path: Path | None) -> None:
+        if path is not None and not isinstance(self.paths[number], Path):
             self.paths[number] = path
             self._on_local(number)
 
@@ -173,7 +157,7 @@ def local_shards(
     """The shards at these URLs in the folder `local`, of at most `limit` bytes. `imported`: nobody knows their SHA-256.
 
     Raises:
-        LoaderError: They lie in a folder, or nobody knows their SHA-256.
+        LoaderError: They are in a folder, or nobody knows their SHA-256.
     """
     here = [path for path in urls if not is_remote(path)]
     if here:

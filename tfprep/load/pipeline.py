@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.outputs import has_array
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
@@ -35,7 +35,7 @@ from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
 from tfprep.load.state import first_step
-from tfprep.load.threads import Threads, WeakList
+from tfprep.load.threads import Threads
 from tfprep.storage.local import FileIdentity
 
 REQUESTS = 16
@@ -45,21 +45,6 @@ _OF_THREADS = {
     "idle_s": "idle_s",
 }  # fmt: skip
 """Counters of a loader that its threads keep, and their names there."""
-
-
-class Prefetching(Protocol):
-    """What fills batches in advance, and is closed with the loader."""
-
-    @property
-    def ready(self) -> int:
-        """Batches that wait for the consumer."""
-
-    @property
-    def in_flight(self) -> int:
-        """Batches that are being filled."""
-
-    def close(self) -> None:
-        """Fill no more batches."""
 
 
 def _warn_of_versions(sources: Sequence[SplitRows]) -> None:
@@ -78,6 +63,7 @@ class Pipeline:
     """The parts of a loader, made from its plan. The passes of a loader share it.
 
     Attributes:
+        plan: What is delivered, and how it is read.
         start_step: The step with which the run begins.
         counts: Counters of what consumers received, and of the time that they waited.
         made_in: The process that made it: in a fork of that, its threads and worker processes are not there.
@@ -97,9 +83,12 @@ class Pipeline:
         if options.host.count > 1:
             _warn_of_versions(sources)
         self.plan, self.start_step = plan, first_step(plan)
-        self.sources, self.options = plan.sources, plan.options
-        self.outputs, self.table, self.schedule, self.variants = plan.outputs, plan.table, plan.schedule, plan.variants
-        self.workers, self.memory, self.is_remote = plan.workers, plan.memory, plan.is_remote
+        self.sources, self.options, self.outputs, self.schedule = (
+            plan.sources,
+            plan.options,
+            plan.outputs,
+            plan.schedule,
+        )
         self._identities: list[FileIdentity | None] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
         for part in _table_splits(plan):
@@ -117,7 +106,6 @@ class Pipeline:
         self.pool: WorkerPool | None = None
         if self._shared is not None:
             self.pool = _make_pool(plan, self._shared, self.assembler)
-        self.local_threads = plan.threads
         self._channels_first = [] if options.layout == "NHWC" else plan.rasters_with_channels
         self.threads = Threads()
         self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, self._shared)
@@ -125,7 +113,6 @@ class Pipeline:
             "batches": 0, "samples": 0, "bytes_delivered": 0, "waits": 0, "wait_s": 0.0, "longest_wait_s": 0.0,
         }  # fmt: skip
         self._ended = dict.fromkeys(_OF_THREADS, 0)  # counters of threads that have ended
-        self._prefetchers: WeakList[Prefetching] = WeakList()
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)
@@ -145,21 +132,9 @@ class Pipeline:
             return self
         return Pipeline(self.sources, replace(self.options, hosts=hosts))
 
-    # --- what it is -------------------------------------------------------------------------------------------------
-
     @property
     def training(self) -> bool:
         return self.plan.training
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.schedule.steps_per_epoch
-
-    @property
-    def left_out(self) -> int:
-        """Samples that each epoch leaves out, because they would be a smaller batch."""
-        drops = self.schedule.remainder == "drop"
-        return self.schedule.size - self.steps_per_epoch * self.options.batch_size if drops else 0
 
     # --- a batch in the calling thread ----------------------------------------------------------------------------------
 
@@ -191,7 +166,7 @@ class Pipeline:
         if values is None:
             values = {output.name: empty_array(output.of_form(form), rows) for output in self.plan.filled.outputs}
         batch = Batch(step, indices, located, values)
-        if not self.is_remote or rows < 2:
+        if not self.plan.is_remote or rows < 2:
             self.assembler.fill(batch, 0, rows, self._state())
             return batch
         with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
@@ -206,29 +181,25 @@ class Pipeline:
 
     # --- what prefetchers use -------------------------------------------------------------------------------------------
 
-    def note(self, prefetcher: Prefetching) -> None:
-        """Know a prefetcher, for its counters and to close it."""
-        self._prefetchers.add(prefetcher)
-
     def start_threads(self) -> None:
         """Start the reading threads, unless they run: after `close` new ones."""
         if self.local is not None:
             self.local.start(self.first_needed, self.assembler.reader.files.arrived)
         if self.pool is not None:
             self.pool.on_done(answer)
-        self.threads.grow(self.local_threads)
+        self.threads.grow(self.plan.threads)
 
     def fetch_ahead(self, first: int) -> ReadAhead | None:
         """Fetches what the steps from `first` on need from URLs; None where nothing is there."""
-        if not self.is_remote or not self.memory.fetch_bytes:
-            return None
-        return ReadAhead(self.assembler, self.schedule, self.memory.fetch_bytes, start=first)
+        nbytes = self.plan.memory.fetch_bytes
+        return ReadAhead(self.assembler, self.schedule, nbytes, start=first) if nbytes else None
 
     @property
     def prefetch(self) -> int:
         """The number of batches that may be filled beyond the one delivered last."""
+        planned = self.plan.memory.prefetch
         from_memory = self.assembler.all_cached and not (self.pool is not None and self.pool.ready)
-        return min(self.memory.prefetch, PREFETCH_FROM_MEMORY) if from_memory else self.memory.prefetch
+        return min(planned, PREFETCH_FROM_MEMORY) if from_memory else planned
 
     def fill(
         self, batch: Batch, start: int, stop: int, state: ThreadState, then: Callable[[BaseException | None], None]
@@ -247,14 +218,13 @@ class Pipeline:
             then(None)
 
     def close(self) -> None:
-        """Stop all threads and give the memory back."""
-        for prefetcher in list(self._prefetchers):
-            prefetcher.close()
+        """Stop all threads and give the memory back. What fills batches in advance is closed before."""
+        is_ours = os.getpid() == self.made_in
         threads, self.threads = self.threads, Threads()
         threads.stop()
-        if self.pool is not None and os.getpid() == self.made_in:
+        if self.pool is not None and is_ours:
             self.pool.close()
-        if os.getpid() == self.made_in:
+        if is_ours:
             threads.join()
         for name, own in _OF_THREADS.items():
             self._ended[name] += sum(getattr(state, own) for state in self._states(threads))
@@ -262,7 +232,7 @@ class Pipeline:
             self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
         self.assembler.close()
-        if self.cache is not None and self._shared is not None and os.getpid() == self.made_in:
+        if self.cache is not None and self._shared is not None and is_ours:
             self.cache.free(self._shared)
         if self.local is not None:
             self.local.close()
@@ -284,7 +254,7 @@ class Pipeline:
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
-        prefetchers, fetched = list(self._prefetchers), self.assembler.fetched
+        fetched = self.assembler.fetched
         counts = {
             name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self._states(self.threads))
             for name, ended in self._ended.items()
@@ -293,8 +263,6 @@ class Pipeline:
             **self.counts,
             **{name: value for name, value in counts.items() if name != "records"},
             "records_read": counts["records"] - counts["records_cached"],
-            "batches_ready": sum(prefetcher.ready for prefetcher in prefetchers),
-            "batches_in_flight": sum(prefetcher.in_flight for prefetcher in prefetchers),
             "prefetch": self.prefetch,
             "threads": len(self.threads.threads),
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
@@ -306,46 +274,41 @@ class Pipeline:
 
     def report(self) -> dict[str, Any]:
         """See `Loader.report`."""
-        memory, options, local, rows = self.memory, self.options, self.local, self.cache
+        plan, schedule, rows = self.plan, self.schedule, self.cache
+        memory, records = plan.memory, np.array([info.records for info in _infos(plan)], np.int64)
         cache: dict[str, Any] = {"kind": "none"}
         if rows is not None:
-            cache = {"kind": "decoded", "capacity": rows.capacity, "of": self.table.records}
+            cache = {"kind": "decoded", "capacity": rows.capacity, "of": plan.table.records}
             cache |= {"records": rows.records, "bytes": rows.nbytes}
         return {
-            "samples": self.schedule.sampler.size,
+            "samples": schedule.sampler.size,
             "training": self.training,
-            "steps_per_epoch": self.steps_per_epoch,
-            "left_out_per_epoch": self.left_out,
-            "order": self.schedule.order.name,
-            "variants": self.variants.choice,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "left_out_per_epoch": schedule.left_out,
+            "order": schedule.order.name,
+            "variants": plan.variants.choice,
             "memory": {
                 "budget_bytes": memory.budget,
                 "batch_bytes": memory.batch_bytes,
                 "prefetch": memory.prefetch,
                 "batches_bytes": memory.batches_bytes,
-                "workers_bytes": self.workers.nbytes,
-                "index_bytes": self.table.nbytes,
+                "workers_bytes": plan.workers.nbytes,
+                "index_bytes": plan.table.nbytes,
             },
             "cache": cache,
-            "fetching": {**self.fetching, "memory_bytes": memory.fetch_bytes} if self.is_remote else None,
-            "local": None if local is None else local.report(self.first_needed, self.shard_records),
-            "threads": self.local_threads,
-            "workers": self.workers_report(),
-            "verify": options.verify,
-            "on_bad": options.on_bad,
+            "fetching": {**self.fetching, "memory_bytes": memory.fetch_bytes} if plan.is_remote else None,
+            "local": None if self.local is None else self.local.report(self.first_needed, records),
+            "threads": plan.threads,
+            "workers": self._workers_report(),
+            "verify": self.options.verify,
+            "on_bad": self.options.on_bad,
             "bad_records": self.bad.report(),
-            "stats": self.stats,
         }
-
-    @property
-    def shard_records(self) -> Numbers:
-        """The number of records of each of the plan's shards: int64 [shards]."""
-        return np.array([info.records for info in _infos(self.plan)], np.int64)
 
     @cached_property
     def fetching(self) -> dict[str, float]:
         """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
-        budget = max(self.memory.fetch_bytes // 4, 1)
+        budget = max(self.plan.memory.fetch_bytes // 4, 1)
         samples = self.schedule.size / self.options.host.count
         per_sample = requests_per_sample(self.assembler, self.schedule, self.start_step, budget)
         return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
@@ -355,26 +318,27 @@ class Pipeline:
     @cached_property
     def first_needed(self) -> list[int]:
         """The numbers of the plan's shards, in the order in which the run needs them first."""
-        schedule = self.schedule
+        schedule, table = self.schedule, self.plan.table
         start, _ = schedule.global_span(self.start_step)
         stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
         indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
-        files = self.table.file_of(self.table.record(indices.row, indices.variant))
-        order, count = first_needed(files, len(self.table.files)), len(self.table.files)
+        count = len(table.files)
+        order = first_needed(table.file_of(table.record(indices.row, indices.variant)), count)
         return [number + count * place for number in order for place in range(len(self.plan.tables))]
 
-    def workers_report(self) -> dict[str, Any]:
+    def _workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""
         failure = "" if self.pool is None else self.pool.failure
         if not failure and self.pool is not None and self.pool.stopped:
             failure = "the loader was closed: threads read from then on"
-        processes = 0 if failure else self.workers.processes
+        workers = self.plan.workers
+        processes = 0 if failure else workers.processes
         return {
             "kind": "processes" if processes else "threads",
             "processes": processes,
-            "threads_each": self.workers.threads,
+            "threads_each": workers.threads,
             "started": self.pool is not None and self.pool.ready,
-            "because": failure or self.workers.because,
+            "because": failure or workers.because,
             "deaths": [] if self.pool is None else list(self.pool.deaths),
         }
 
@@ -400,7 +364,7 @@ def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
 
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for. Batches and the cache lie in `memory`."""
+    """The pool; its processes start with the first batch that is asked for. Batches and the cache are in `memory`."""
     filled = {part.output.name for part in (*plan.parts, *plan.placed)}
     ours = [output for output in plan.filled.outputs if output.name in filled]
     cache = None

@@ -77,7 +77,6 @@ class Prefetcher:
         """Whether Ctrl-C came while it was started, so that parts of it are missing."""
         self._cancelled = False
         self._ahead = pipeline.fetch_ahead(first)
-        pipeline.note(self)
         _open.add(self)
 
     def next(self) -> Batch:
@@ -271,7 +270,7 @@ class Prefetcher:
 
     def _chunk_rows(self, step: int, rows: int) -> int:
         """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
-        threads, pool = self._pipeline.local_threads, self._pipeline.pool
+        threads, pool = self._pipeline.plan.threads, self._pipeline.pool
         if pool is not None and pool.ready:
             threads = pool.tasks
             size = min(max(self._pipeline.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
@@ -320,6 +319,11 @@ def _arrays_in_work() -> Iterator[Array]:
 
 
 slots.in_work.append(_arrays_in_work)
+
+
+def open_prefetchers(pipeline: Pipeline) -> list[Prefetcher]:
+    """Return the prefetchers of a pipeline that passes hold."""
+    return [prefetcher for prefetcher in _open if prefetcher._pipeline is pipeline]
 
 
 def close_all() -> None:

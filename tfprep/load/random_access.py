@@ -48,8 +48,9 @@ class RandomAccess:
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         """`options.variants` is a number or "all"."""
         self._pipeline = Pipeline(sources, options)
-        self._rows = table_rows(self._pipeline.sources, self._pipeline.table)
-        self._samples = self._pipeline.table.samples if self._rows is None else len(self._rows)
+        table = self._pipeline.plan.table
+        self._rows = table_rows(self._pipeline.sources, table)
+        self._samples = table.samples if self._rows is None else len(self._rows)
         self._single = BatchSlots(self._pipeline.plan.filled.outputs, 1, SINGLE_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -41,7 +41,8 @@ class WeakList(Generic[T]):
 class Threads:
     """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "tfprep-read") -> None:
+        self._name = name
         self.states: list[ThreadState] = []
         self.threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -51,7 +52,7 @@ class Threads:
         """Start threads until there are `count`. LoaderError where the system allows no more."""
         with self._lock:
             while len(self.threads) < count:
-                state = ThreadState(f"tfprep-read-{len(self.threads)}", number=len(self.threads))
+                state = ThreadState(f"{self._name}-{len(self.threads)}", number=len(self.threads))
                 thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
                 try:
                     thread.start()

@@ -55,9 +55,9 @@ def records_of(pipeline, steps):
     """By file and record of these steps the byte ranges that are read, computed row by row from the index."""
     needed = {}
     for indices in pipeline.schedule.batch_indices(steps):
-        records = pipeline.table.record(indices.row, indices.variant)
-        places = pipeline.table.locate(records, ["offset", "size"])
-        for file, start, size in zip(pipeline.table.file_of(records), places["offset"], places["size"], strict=True):
+        records = pipeline.plan.table.record(indices.row, indices.variant)
+        places = pipeline.plan.table.locate(records, ["offset", "size"])
+        for file, start, size in zip(pipeline.plan.table.file_of(records), places["offset"], places["size"], strict=True):
             needed[int(file), int(start)] = int(start) + int(size)
     return needed
 
@@ -168,7 +168,7 @@ def test_a_store_that_does_not_answer_is_a_stalled_pipeline(url, s3, monkeypatch
     monkeypatch.setattr("tfprep.load.threads.JOIN_S", 0.1)
     data = tfprep.open(url)
     loader = data.numpy_loader("train", 8, timeout_s=1.0)
-    loader.pipeline.table.read()  # the index is read before the store stalls
+    loader.pipeline.plan.table.read()  # the index is read before the store stalls
     s3.proxy.always = "stall"
     with pytest.raises(StalledPipelineError, match=r"(?s)no batch for step 0 in 1 s.*read s3://bucket/.*tfrecord"):
         next(iter(loader))
@@ -212,7 +212,7 @@ def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, s
         steps = (taken.append(step) or step for step in itertools.count())
         first = next(plan_ranges(pipeline.assembler, pipeline.schedule, steps, 1 << 20))
         assert sum(len(part.records) for part in first) == samples
-        assert len(taken) <= 2 * pipeline.steps_per_epoch  # the next epoch tells where a window ends
+        assert len(taken) <= 2 * pipeline.schedule.steps_per_epoch  # the next epoch tells where a window ends
 
 
 # --- stores in general --------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_request_that_fails_is_no_bad_record(photos, s3):
     """Records that a store does not deliver are not damaged: leaving them out would train on less, and nobody would notice."""
     data = tfprep.open(s3.copy(photos.path))
     loader = data.numpy_loader("train", 8, training=False, on_bad="skip")
-    loader.pipeline.table.read()  # the index is read before the store refuses
+    loader.pipeline.plan.table.read()  # the index is read before the store refuses
     s3.proxy.always = "403"
     with pytest.raises(StorageError, match=r"made-train.* cannot be read: the store refuses"):
         list(loader)

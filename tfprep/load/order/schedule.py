@@ -116,6 +116,11 @@ class BatchSchedule:
         return whole if self.remainder == "drop" else -(-self.size // self.batch_size)
 
     @property
+    def left_out(self) -> int:
+        """Samples that each epoch leaves out, because they would be a smaller batch."""
+        return self.size - self.steps_per_epoch * self.batch_size if self.remainder == "drop" else 0
+
+    @property
     def smaller(self) -> list[int]:
         """The sizes of batches that are smaller than the others, of all hosts together."""
         if self.remainder == "drop":
