@@ -4,7 +4,6 @@ import time
 from contextlib import closing
 from itertools import islice
 
-import numpy as np
 import pytest
 
 import tfprep
@@ -15,7 +14,6 @@ from tfprep.dataset.imported.make import index_tfrecords
 from tfprep.dataset.manifest import sha256_of
 from tfprep.errors import LoaderError, RecordError
 from tfprep.load import local as module
-from tfprep.load.local import first_needed
 from tfprep.storage import cache
 
 pytest.importorskip("obstore")
@@ -171,10 +169,6 @@ def test_the_report_before_the_first_step(url, s3, tmp_path, made):
 def test_options_that_cannot_be_met(made, options, text):
     with pytest.raises(LoaderError, match=text):
         tfprep.open(made.path).numpy_loader("train", 8, **options)
-
-
-def test_first_needed():
-    assert first_needed(np.array([3, 1, 3, 0]), 5) == [3, 1, 0, 2, 4]
 
 
 def test_an_index_of_tfrecords_has_no_checksums_to_compare_with(url, s3, tmp_path):

@@ -205,9 +205,10 @@ class Dataset:
 
     def split(self, name: str) -> SplitInfo:
         """Return the split of this name; DatasetError lists those there are."""
-        if name not in self.splits:
-            raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits) or 'none'}")
-        return self.splits[name]
+        splits = self.manifest.splits
+        if name not in splits:
+            raise DatasetError(f"{self.path} has no split {name!r}; it has {', '.join(splits) or 'none'}")
+        return splits[name]
 
     @property
     def shards_folder(self) -> Path:

@@ -22,7 +22,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
 from tfprep.limits import available_memory
 from tfprep.load.order.schedule import Numbers
-from tfprep.load.outputs import Output, row_bytes
+from tfprep.load.outputs import Output
 
 if TYPE_CHECKING:
     from tfprep.load.reader.table import RecordTable
@@ -88,7 +88,7 @@ class SampleSizes:
 
     def of_batch(self, outputs: Sequence[Output], batch_rows: int) -> int:
         """Bytes of the largest batch of `batch_rows` samples."""
-        fixed = batch_rows * sum(max(row_bytes(output), SMALLEST_ROW) for output in outputs)
+        fixed = batch_rows * sum(max(output.row_bytes, SMALLEST_ROW) for output in outputs)
         return fixed + self._varying(outputs, batch_rows)
 
     def of_decoding(self, outputs: Sequence[Output], at_once: int) -> int:

@@ -1,9 +1,9 @@
-"""Shards of a dataset at a URL in a cache on a local disk: which ones, in which order.
+"""Shards of a dataset at a URL in a cache on a local disk.
 
-Shards are fetched in the order in which the run needs them first, until the limit is reached, and stay: a *fixed* set. An order
-that visits every record once per epoch finds a share p of its records in a fixed set of share p, where a set that always keeps
-what was read last would hold little of what comes next. Other shards are read from the store, so that the order of the run is the
-same whatever the cache holds.
+Shards are fetched one after another until the limit is reached, and stay: a *fixed* set. An order that visits every record once
+per epoch finds a share p of its records in a fixed set of share p, where a set that always keeps what was read last would hold
+little of what comes next. Other shards are read from the store, so that the order of the run is the same whatever the cache
+holds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from tfprep.storage.urls import is_remote
 
 FETCHING_THREADS = 4
 """Shards on their way at a time: a connection to S3 brings some 80 MB/s."""
-FIRST_POSITIONS = 1 << 16
-"""Positions of the run in which shards are ranked by their first use; shards that come later follow in the order on disk."""
 _MOST_ERRORS = 10
 LOOK_S = 5.0
 """Time between two looks for shards that other processes fetch, or for which there was no room."""
@@ -48,18 +46,16 @@ class LocalShards:
         cache.lease(items)
         self._look()
 
-    def start(self, order: Sequence[int], on_local: Callable[[int], None]) -> None:
-        """Begin to fetch the shards, in this order; a second call does nothing.
+    def start(self, on_local: Callable[[int], None]) -> None:
+        """Begin to fetch the shards; a second call does nothing.
 
-        Args:
-            order: Numbers of shards.
-            on_local: Called with the number of each shard that has arrived, from any thread.
+        `on_local` is called with the number of each shard that has arrived, from any thread.
         """
         if self._threads.threads or self._ended.is_set():
             return
         self._on_local = on_local
         self._threads.grow(FETCHING_THREADS)
-        for number in order:
+        for number in range(len(self._items)):
             self._threads.submit(partial(self._fetch, number))
         self._threads.submit(self._wait_for_others)
 
@@ -82,18 +78,13 @@ class LocalShards:
         self._threads.join()  # a thread that waits for an answer ends by itself when it comes
         self._cache.close()
 
-    def report(self, order: Sequence[int], records: Numbers) -> dict[str, Any]:
-        """Return what the cache holds and will hold: what it has room for, in this order.
-
-        Args:
-            order: Numbers of shards, in which they are fetched.
-            records: The number of records that are read of each shard.
-        """
+    def report(self, records: Numbers) -> dict[str, Any]:
+        """Return what the cache holds and will hold; `records` is the number of records that are read of each shard."""
         local = np.array([isinstance(path, Path) for path in self.paths])
         sizes = np.array([item.bytes for item in self._items])
         expected, room = local.copy(), self._cache.room_bytes
-        for number in order:
-            if not expected[number] and sizes[number] <= room:
+        for number in np.flatnonzero(~local).tolist():
+            if sizes[number] <= room:
                 expected[number] = True
                 room -= sizes[number]
         total = max(records.sum(), 1)
@@ -137,13 +128,6 @@ class LocalShards:
     def _note(self, error: str) -> None:
         if len(self._errors) < _MOST_ERRORS:
             self._errors.append(error)
-
-
-def first_needed(files: Numbers, shards: int) -> list[int]:
-    """The numbers of all shards, in the order in which they occur first in `files`; those that do not occur come last."""
-    numbers, first = np.unique(files, return_index=True)
-    order: list[int] = numbers[np.argsort(first, kind="stable")].tolist()
-    return order + sorted(set(range(shards)) - set(order))
 
 
 def local_shards(

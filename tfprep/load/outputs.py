@@ -24,7 +24,7 @@ import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import LoaderError
-from tfprep.fields import RASTER_KINDS, FieldSpec, stored_name
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, stored_name
 
 if TYPE_CHECKING:
     from tfprep.dataset import Statistics  # it imports pyarrow, which worker processes do without
@@ -76,20 +76,26 @@ class Output:
     def stacked(self) -> bool:
         return len(self.fields) > 1
 
+    @cached_property
+    def has_array(self) -> bool:
+        """True if the samples of a batch are one array: they are not text, and do not differ in size."""
+        return None not in self.shape and self.dtype != "string"
 
-def has_array(output: Output) -> bool:
-    """Return whether the samples of a batch are one array: they are not text, and do not differ in size."""
-    return None not in output.shape and output.dtype != "string"
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one sample's array; 0 where that differs or is text."""
+        return prod(self.fixed_shape) * np.dtype(self.dtype).itemsize if self.has_array else 0
 
+    @cached_property
+    def fixed_shape(self) -> tuple[int, ...]:
+        """The sizes that all samples have."""
+        return tuple(size for size in self.shape if size is not None)
 
-def row_bytes(output: Output) -> int:
-    """Bytes of one sample's array; 0 where that differs or is text."""
-    return prod(fixed_shape(output)) * np.dtype(output.dtype).itemsize if has_array(output) else 0
-
-
-def fixed_shape(output: Output) -> tuple[int, ...]:
-    """The sizes that all samples have."""
-    return tuple([size for size in output.shape if size is not None]) if None in output.shape else output.shape  # type: ignore[return-value]
+    def empty(self, rows: int) -> Array | list[Any]:
+        """An array of arbitrary content for a batch of `rows` rows, or a list of nothing where samples differ in size."""
+        if None in self.shape:
+            return [None] * rows
+        return np.empty((rows, *self.fixed_shape), object if self.dtype == "string" else self.dtype)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ import numpy as np
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
-from tfprep.load.local import FIRST_POSITIONS, LocalShards, first_needed, local_shards
+from tfprep.load.local import LocalShards, local_shards
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
-from tfprep.load.outputs import has_array
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
@@ -33,7 +32,7 @@ from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool, answer
 from tfprep.load.reader.worker_process import Setup
 from tfprep.load.selection import SplitRows
-from tfprep.load.slots import BatchSlots, SharedMemory, empty_array
+from tfprep.load.slots import BatchSlots, SharedMemory
 from tfprep.load.state import first_step
 from tfprep.load.threads import Threads
 from tfprep.storage.local import FileIdentity
@@ -164,7 +163,7 @@ class Pipeline:
         located = self.assembler.located(indices, np.arange(rows))
         form = int(located["form"][0]) if rows else self.schedule.form(step)
         if values is None:
-            values = {output.name: empty_array(output.of_form(form), rows) for output in self.plan.filled.outputs}
+            values = {output.name: output.of_form(form).empty(rows) for output in self.plan.filled.outputs}
         batch = Batch(step, indices, located, values)
         if not self.plan.is_remote or rows < 2:
             self.assembler.fill(batch, 0, rows, self._state())
@@ -184,7 +183,7 @@ class Pipeline:
     def start_threads(self) -> None:
         """Start the reading threads, unless they run: after `close` new ones."""
         if self.local is not None:
-            self.local.start(self.first_needed, self.assembler.reader.files.arrived)
+            self.local.start(self.assembler.reader.files.arrived)
         if self.pool is not None:
             self.pool.on_done(answer)
         self.threads.grow(self.plan.threads)
@@ -297,7 +296,7 @@ class Pipeline:
             },
             "cache": cache,
             "fetching": {**self.fetching, "memory_bytes": memory.fetch_bytes} if plan.is_remote else None,
-            "local": None if self.local is None else self.local.report(self.first_needed, records),
+            "local": None if self.local is None else self.local.report(records),
             "threads": plan.threads,
             "workers": self._workers_report(),
             "verify": self.options.verify,
@@ -314,17 +313,6 @@ class Pipeline:
         return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
             f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
-
-    @cached_property
-    def first_needed(self) -> list[int]:
-        """The numbers of the plan's shards, in the order in which the run needs them first."""
-        schedule, table = self.schedule, self.plan.table
-        start, _ = schedule.global_span(self.start_step)
-        stop = start + FIRST_POSITIONS if schedule.epochs is None else schedule.size * schedule.epochs
-        indices = schedule.at(np.arange(start, max(start, min(stop, start + FIRST_POSITIONS))))
-        count = len(table.files)
-        order = first_needed(table.file_of(table.record(indices.row, indices.variant)), count)
-        return [number + count * place for number in order for place in range(len(self.plan.tables))]
 
     def _workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""
@@ -373,8 +361,8 @@ def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler
     setup = Setup(
         assembler.reading,
         memory.fd,
-        outputs=[output for output in ours if has_array(output)],
-        sent=[output.name for output in ours if not has_array(output)],
+        outputs=[output for output in ours if output.has_array],
+        sent=[output.name for output in ours if not output.has_array],
         cache=cache,
         threads=plan.workers.threads,
     )

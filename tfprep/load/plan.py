@@ -38,7 +38,7 @@ from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule, Numbers
-from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve, row_bytes
+from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve
 from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
@@ -362,7 +362,7 @@ class LoaderPlan:
         """Who fills batches, and why. They get what batches and decoding leave of the memory budget."""
         options, (batch, decoding) = self.options, self._batch_and_decoding
         least = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + decoding
-        rows_bytes = self.table.records * sum(map(row_bytes, self.cached_outputs))
+        rows_bytes = self.table.records * sum(output.row_bytes for output in self.cached_outputs)
         all_cached = self._may_cache and rows_bytes <= self.budget // 2  # batches leave at least half
         records = 0 if all_cached else self.schedule.size // options.host.count
         obstacle = "" if options.workers == "threads" else self._obstacle

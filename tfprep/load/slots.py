@@ -28,7 +28,7 @@ import numpy as np
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
 from tfprep.limits import available_memory
-from tfprep.load.outputs import Output, fixed_shape, has_array, row_bytes
+from tfprep.load.outputs import Output
 from tfprep.load.threads import WeakList
 from tfprep.pool import open_standard_descriptors
 
@@ -213,27 +213,21 @@ class BatchSlots:
         """`shared`: the memory that worker processes fill."""
         self._outputs = outputs
         least = 1 if shared else RECYCLED_BYTES
-        sizes = {output.name: batch_rows * row_bytes(output) for output in outputs}
+        sizes = {output.name: batch_rows * output.row_bytes for output in outputs}
         self._slots = {name: ArraySlots(size, keep, shared) for name, size in sizes.items() if size >= least}
         self._copied = [name for name in self._slots if sizes[name] < RECYCLED_BYTES]
-        self._forms: dict[int, list[tuple[str, ArraySlots | None, tuple[int, ...] | None, str | type]]] = {}
+        self._forms: dict[int, list[Output]] = {}
 
     def arrays(self, rows: int, form: int = 0) -> dict[str, Any]:
         """Arrays of arbitrary content for a batch of `rows` rows, of this form."""
         if form not in self._forms:
-            outputs = [output.of_form(form) for output in self._outputs]
-            self._forms[form] = [
-                (output.name, self._slots.get(output.name) if has_array(output) else None, *_array_form(output))
-                for output in outputs
-            ]
+            self._forms[form] = [output.of_form(form) for output in self._outputs]
         arrays: dict[str, Any] = {}
-        for name, slots, shape, dtype in self._forms[form]:
-            if shape is None:
-                arrays[name] = [None] * rows
-            elif slots is None:
-                arrays[name] = np.empty((rows, *shape), dtype)
-            else:
-                arrays[name] = slots.take((rows, *shape), dtype)
+        for output in self._forms[form]:
+            slots = self._slots.get(output.name)
+            arrays[output.name] = (
+                output.empty(rows) if slots is None else slots.take((rows, *output.fixed_shape), output.dtype)
+            )
         return arrays
 
     def finish(self, values: dict[str, Any]) -> None:
@@ -245,17 +239,6 @@ class BatchSlots:
     def close(self) -> None:
         for slots in self._slots.values():
             slots.close()
-
-
-def _array_form(output: Output) -> tuple[tuple[int, ...] | None, str | type]:
-    """The shape of a sample's array, and its dtype; None for the shape where samples differ, whose batches are lists."""
-    return None if None in output.shape else fixed_shape(output), object if output.dtype == "string" else output.dtype
-
-
-def empty_array(output: Output, rows: int) -> Array | list[Any]:
-    """An array of arbitrary content, or a list of nothing, for an output of `rows` rows."""
-    shape, dtype = _array_form(output)
-    return [None] * rows if shape is None else np.empty((rows, *shape), dtype)
 
 
 # --- forks --------------------------------------------------------------------------------------------------------------

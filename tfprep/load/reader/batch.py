@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tfprep.fields import Array
 from tfprep.load.order.schedule import BatchIndices
-from tfprep.load.outputs import Output, fixed_shape, row_bytes
+from tfprep.load.outputs import Output
 from tfprep.load.reader.rows import Rows
 from tfprep.load.slots import SharedMemory, kept_array
 
@@ -82,7 +82,7 @@ class DecodedCache:
         self._written = np.zeros(self.capacity, bool)  # by slot
         self.rows: dict[str, Array] = {}
         for output in outputs:
-            shape, text = (self.capacity, *fixed_shape(output)), output.dtype == "string"
+            shape, text = (self.capacity, *output.fixed_shape), output.dtype == "string"
             self.rows[output.name] = np.empty(shape, object) if text else kept_array(shape, output.dtype, shared)
         self._lock = threading.Lock()
         self._full = False
@@ -131,7 +131,7 @@ class DecodedCache:
 
 
 def _record_bytes(outputs: Sequence[Output]) -> int:
-    return sum(max(row_bytes(output), 64) for output in outputs)
+    return sum(max(output.row_bytes, 64) for output in outputs)
 
 
 def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:

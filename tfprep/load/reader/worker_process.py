@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
-from tfprep.load.outputs import Output, fixed_shape
+from tfprep.load.outputs import Output
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.slots import MappedMemory
@@ -103,7 +103,7 @@ def open_worker(setup: Setup) -> Work:
         values: dict[str, Any] = {}
         rows = Rows(numbers[first:].reshape(columns, -1))
         for output, offset in zip(setup.outputs, offsets, strict=True):
-            shape = fixed_shape(output.of_form(int(rows["form"][0])))
+            shape = output.of_form(int(rows["form"][0])).fixed_shape
             values[output.name] = memory.array(offset, (batch_rows, *shape), output.dtype)
         sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
         try:
