@@ -57,7 +57,9 @@ def records_of(pipeline, steps):
     for indices in pipeline.schedule.batch_indices(steps):
         records = pipeline.plan.table.record(indices.row, indices.variant)
         places = pipeline.plan.table.locate(records, ["offset", "size"])
-        for file, start, size in zip(pipeline.plan.table.file_of(records), places["offset"], places["size"], strict=True):
+        for file, start, size in zip(
+            pipeline.plan.table.file_of(records), places["offset"], places["size"], strict=True
+        ):
             needed[int(file), int(start)] = int(start) + int(size)
     return needed
 
