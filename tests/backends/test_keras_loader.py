@@ -124,8 +124,6 @@ def test_what_the_backend_has_no_arrays_for_is_refused(data, make_dataset):
         LoaderError, match=r"'inputs' is text, and Keras on \w+ takes numbers only; name what the model takes"
     ):
         data.keras_loader("train", 8, inputs="caption", targets="label")
-    with pytest.raises(LoaderError, match=r"takes prefetch_to_device with TensorFlow only, and Keras runs on \w+"):
-        data.keras_loader("train", 8, prefetch_to_device="/GPU:0", **OPTIONS)
 
     def other_sizes(rng, number):
         return {"image": np.zeros([8 + number, 8, 3], np.uint8), "label": 0}

@@ -89,7 +89,7 @@ WRONG = [
     ({"timeout_s": None}, "a number of seconds above 0, not None; inf waits for ever"),
     ({"timeout_s": float("nan")}, "a number of seconds above 0"),
     ({"normalize": True}, "name their dtype as well"),
-    ({"prefetch_to_device": "/GPU:0"}, "numpy_loader() has no option 'prefetch_to_device'; instead: loader() has it"),
+    ({"prefetch_to_device": "/GPU:0"}, "numpy_loader() has no option 'prefetch_to_device'; instead: loader"),
     ({"layout": "CHW"}, "layout is 'NHWC' or 'NCHW', not 'CHW'"),
     ({"dtype": "float64"}, "dtype is float32, float16, bfloat16, or None"),
     ({"geometry": augment.Resize(8, 8)}, "geometry: expected a list of ops"),

@@ -20,6 +20,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.loader import Loader, Pass, Progress, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchSchedule
+from tfprep.load.outputs import Outputs
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 
@@ -42,12 +43,7 @@ class JaxLoader(Loader):
             )
         super().__init__(pipeline.on_host(jax_hosts()))
         self._sharding, self._ahead = sharding, ahead
-        for output in self.pipeline.outputs.outputs:
-            if None in output.shape:
-                raise LoaderError(
-                    f"the samples of {output.name!r} differ in shape, {output.shape}, and JAX takes arrays of one shape; give "
-                    "the loader geometry=[augment.Resize(...)], or crop in the recipe"
-                )
+        check_elements(self.pipeline.outputs, "JAX")
         if sharding is not None:
             self._check_sharding()
 
@@ -124,6 +120,29 @@ def in_types_of_jax(value: np.ndarray, name: str = "a field") -> np.ndarray:
             f"{name} holds {lost[0]}, which JAX would cut off to {dtype}; jax.config.update('jax_enable_x64', True) keeps 64 bits"
         )
     return narrow
+
+
+def check_elements(outputs: Outputs, taker: str, *, text: bool = True) -> None:
+    """Refuse outputs that a framework has no arrays for.
+
+    Args:
+        outputs: What the loader delivers.
+        taker: The framework, for the message.
+        text: False where text is refused, too.
+
+    Raises:
+        LoaderError: An output is text, or its samples differ in shape.
+    """
+    for output in outputs.outputs:
+        if output.dtype == "string" and not text:
+            raise LoaderError(
+                f"{output.name!r} is text, and {taker} takes numbers only; name what the model takes with inputs= and targets="
+            )
+        if None in output.shape:
+            raise LoaderError(
+                f"the samples of {output.name!r} differ in shape, {output.shape}, and {taker} takes arrays of one shape; give "
+                "the loader geometry=[augment.Resize(...)], or crop in the recipe"
+            )
 
 
 # --- several processes of JAX -------------------------------------------------------------------------------------------

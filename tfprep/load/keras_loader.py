@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from tfprep.errors import LoaderError
-from tfprep.load.jax_loader import check_distribution, check_equal_parts, in_types_of_jax, jax_hosts
+from tfprep.load.jax_loader import check_distribution, check_elements, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
@@ -48,10 +48,6 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
                 "jax_loader() on JAX"
             )
         options, backend = pipeline.options, keras.backend.backend()
-        if options.prefetch_to_device is not None and backend != "tensorflow":
-            raise LoaderError(
-                f"keras_loader() takes prefetch_to_device with TensorFlow only, and Keras runs on {backend}"
-            )
         if backend == "jax":
             check_distribution("keras_loader()", options)
             if options.hosts is None:  # the call initializes the devices
@@ -62,7 +58,7 @@ class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is un
             pipeline = pipeline.on_host(torch_hosts())
         super().__init__(pipeline)
         if backend != "tensorflow":
-            _check_elements(pipeline, backend)
+            check_elements(pipeline.outputs, f"Keras on {backend}", text=False)
         if backend == "jax":
             check_equal_parts(pipeline.schedule)
 
@@ -122,18 +118,3 @@ _DROPPED = {
     "sample and name it with sample_weight=",
 }
 """Arguments of `fit` and `evaluate` that Keras drops, and what to use instead."""
-
-
-def _check_elements(pipeline: Pipeline, backend: str) -> None:
-    """Refuse what JAX and PyTorch have no arrays for."""
-    for output in pipeline.outputs.outputs:
-        if output.dtype == "string":
-            raise LoaderError(
-                f"{output.name!r} is text, and Keras on {backend} takes numbers only; name what the model takes with inputs= "
-                "and targets="
-            )
-        if None in output.shape:
-            raise LoaderError(
-                f"the samples of {output.name!r} differ in shape, {output.shape}, and Keras on {backend} takes arrays of one "
-                "shape; give the loader geometry=[augment.Resize(...)], or crop in the recipe"
-            )

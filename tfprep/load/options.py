@@ -226,10 +226,6 @@ class LoaderOptions:
     """Batches kept ready in host memory; None for as many as are of use within the budget."""
     timeout_s: float = field(default=300.0, metadata=_rules(_seconds, decides="nothing"))
     """Seconds without a batch after which StalledPipelineError is raised."""
-    prefetch_to_device: str | None = field(
-        default=None, metadata=_rules(decides="nothing", only=("loader()", "keras_loader()"))
-    )
-    """A device such as "/GPU:0" to which finished batches are copied; TensorFlow only. `jax_loader` transfers by itself."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -284,7 +280,7 @@ ELSEWHERE = {
     "label": "targets",
     "class_weight": "balance or weights, or class_weight of model.fit",
     "layout": "numpy_loader() and torch_loader() have it; a model can begin with keras.layers.Permute((3, 1, 2))",
-    "prefetch_to_device": "loader() has it, which is for TensorFlow; jax_loader() transfers by itself",
+    "prefetch_to_device": "loader(...).apply(tf.data.experimental.prefetch_to_device('/GPU:0'))",
 }
 """Options of other loaders, and what has that effect here."""
 

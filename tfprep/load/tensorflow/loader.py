@@ -54,17 +54,14 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
     """
 
     def __init__(self, pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> None:
-        """`progress`: that of a loader whose passes this one continues. LoaderError where there is no such device."""
+        """`progress`: that of a loader whose passes this one continues."""
         Loader.__init__(self, pipeline)
         self._epochs = epochs
         if progress is not None:
             self.progress = progress
         self._passes = _Passes(self)
-        dataset = _dataset(self._passes)
-        if pipeline.options.prefetch_to_device is not None:
-            dataset = dataset.apply(tf.data.experimental.prefetch_to_device(pipeline.options.prefetch_to_device))
-        self._dataset = dataset
-        tf.data.Dataset.__init__(self, tf.data.experimental.to_variant(dataset))
+        self._dataset = _dataset(self._passes)
+        tf.data.Dataset.__init__(self, tf.data.experimental.to_variant(self._dataset))
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return [self._dataset]
@@ -156,39 +153,16 @@ def make_loader(pipeline: Pipeline, progress: Progress | None = None, epochs: in
         epochs: The epochs of one iterator in training; None for a stream without an end.
 
     Raises:
-        LoaderError: TensorFlow has no device `prefetch_to_device`, or the options do not fit tf.data.
+        LoaderError: The options do not fit tf.data.
     """
     if pipeline.options.hosts is not None:
         check_distribution("loader()", pipeline.options)
-    if pipeline.options.prefetch_to_device is not None:
-        _check_device(pipeline.options.prefetch_to_device)
     if not pipeline.training and pipeline.start_step:
         raise LoaderError(
             "start_step is for training here: tf.data is promised all batches of an evaluation; use numpy_loader() or eager() "
             "with load_state_dict to continue one"
         )
     return TensorFlowLoader(pipeline, progress, epochs)
-
-
-def _check_device(name: str) -> None:
-    """Raise LoaderError if TensorFlow has no such device. Its own error comes with the first batch, and names an op."""
-    try:
-        device = tf.DeviceSpec.from_string(str(name))
-    except (TypeError, ValueError):
-        device = tf.DeviceSpec()
-    specs = [tf.DeviceSpec.from_string(logical.name) for logical in tf.config.list_logical_devices()]
-    known = {(spec.device_type, spec.device_index) for spec in specs}
-    if (device.device_type, device.device_index or 0) not in known:
-        listed = ", ".join(f"/{kind}:{index}" for kind, index in sorted(known))
-        raise LoaderError(
-            f"prefetch_to_device={name!r}: there is no such device; there are {listed}. None keeps batches here"
-        )
-    if device.device_type == "CPU":
-        _LOG.warning(
-            "prefetch_to_device=%r: batches are in the processor's memory already, so no transfer could overlap "
-            "with a step; leave it out, or name a GPU",
-            name,
-        )
 
 
 # --- passes that tf.data reads ------------------------------------------------------------------------------------------
