@@ -4,17 +4,14 @@ import html
 import json
 import os
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 import tfprep
 from tests.commands import status_of
-from tfprep.bench.link import bench_link
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench, lines, write_report
-from tfprep.storage.store import open_store
 
 
 class Tags(HTMLParser):
@@ -84,40 +81,16 @@ def test_the_report_of_a_bench(jpeg_data, tmp_path):
 pytest.importorskip("obstore")
 
 
-def test_figures_of_a_slow_store(photos, s3):
+def test_a_dataset_at_a_url(photos, s3, capsys):
+    """The same engine names fetching as the limit, and says what an epoch fetches."""
     url = s3.copy(photos.path)
     s3.proxy.delay_s = 0.05
-    data = tfprep.open(url)
-    result = bench_link(data, "val", 11, seconds=0.3, fields="image", verify="never", order="sequential")
-    images = sum(tfprep.open(photos.path).index("val", 0, ["image_size"])["image_size"].to_pylist())
-    assert images <= result.fetching["bytes_per_epoch"] <= data.split("val").bytes, "what lies between images comes too"
-    assert result.link_requests_per_s < 64 / 0.05
-    assert result.link_images_per_s == pytest.approx(result.link_bytes_per_s / result.fetching["bytes_per_sample"])
-    assert result.loader_images_per_s > 0
-    assert result.local is None
-
-
-def test_what_limits(photos, tmp_path):
-    url = f"memory://{tmp_path.name}"
-    for path in photos.path.iterdir():
-        open_store(url).write(path.name, path)
-    result = bench_link(tfprep.open(url), "train", 10, seconds=0.05, fields="label", local=tmp_path / "cache")
-    fast = replace(result, loader_images_per_s=100.0, link_images_per_s=300.0)
-    slow = replace(result, loader_images_per_s=100.0, link_images_per_s=110.0)
-    assert (fast.link_limits, slow.link_limits) == (False, True)
-    assert list(fast.lines())[-1] == "  This machine limits, not the link, which allows 3.0 times as much"
-    for requests, text in ((1.0, "order='block' joins"), (0.1, "local= keeps shards on a disk here, smaller images")):
-        last = list(replace(slow, fetching={**slow.fetching, "requests_per_sample": requests}).lines())[-1]
-        assert last.startswith("  The link limits")
-        assert text in last
-    assert list(slow.lines(90.0))[-1] == "  The step's 90 images/s limit: the loader delivers more"
-    assert "100% of the records are read from it" in "\n".join(slow.lines())
-
-
-def test_the_command(photos, s3, capsys):
-    url = s3.copy(photos.path)
-    assert status_of("bench", url, "--rounds", "1", "--seconds", "0.1", "--order", "sequential", "--json") == 0
+    quick = ["--rounds", "1", "--seconds", "0.3", "--batch-size", "10", "--cache", "none", "--order", "sequential"]
+    assert status_of("bench", url, *quick, "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["order"], result["samples"]) == ("sequential", 50)
+    fetching = result["settings"]["fetching"]
+    assert 0 < fetching["bytes_per_epoch"] <= tfprep.open(url).split("train").bytes
+    assert result["limit"]["causes"][0] == "fetch"
+    assert "requests brought" in result["limit"]["limit"]
     assert status_of("bench", url, "--cold") == 2
-    assert "--cold needs the dataset on a local disk" in capsys.readouterr().err
+    assert "this dataset is at a URL" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from tfprep.errors import DatasetError, LoaderError
 from tfprep.inspect.pages import render
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
-from tfprep.units import aligned
+from tfprep.units import aligned, size
 
 LOADER = "loader"
 FIRST_EPOCH = "first epoch"
@@ -144,7 +144,7 @@ def bench(
 
     Raises:
         DatasetError: If the dataset is missing, incomplete or has no sample in the split.
-        LoaderError: If an option cannot be met, or the dataset is at a URL.
+        LoaderError: If an option cannot be met.
     """
     options = options or BenchOptions()
     data = opened(data)
@@ -176,15 +176,12 @@ def bench(
 
 
 def files_of(data: Data, split: str) -> list[Path]:
-    """The files of a split. Raises DatasetError if one is missing or the split is empty, and LoaderError if they are at a URL."""
-    if is_remote(data.shards_folder):
-        raise LoaderError(
-            f"{data.shards_folder}: bench measures datasets on a local disk; copy the dataset to this machine first, or "
-            "measure the link with tfprep bench URL"
-        )
+    """The files of a split on a local disk; none at a URL. Raises DatasetError if one is missing or the split is empty."""
     if not data.split(split).samples:
-        there = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
-        raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {there} (option --split)")
+        filled = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
+        raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {filled} (option --split)")
+    if is_remote(data.shards_folder):
+        return []
     files = [data.shard_path(file) for files in data.split(split).files for file in files]
     for path in files:
         if not path.is_file():
@@ -247,6 +244,16 @@ def _head(bench: Bench) -> Iterator[str]:
         yield (
             f"  the cache keeps {share}records {cache['kind']} in memory{filling}; the first epoch reaches "
             f"{_whole(rounds.images_per_s(FIRST_EPOCH))} images/s"
+        )
+    if (fetching := bench.settings.get("fetching")) is not None:
+        yield (
+            f"  an epoch fetches {size(int(fetching['bytes_per_epoch']))} with {fetching['requests_per_epoch']:,.0f} requests: "
+            f"{size(int(fetching['bytes_per_sample']))} and {fetching['requests_per_sample']:.3g} requests per sample"
+        )
+    if (local := bench.settings.get("local")) is not None:
+        yield (
+            f"  {size(local['bytes_to_fetch'])} to fetch into {local['folder']}; then {local['predicted_hits']:.0%} of the "
+            "records are read from it"
         )
 
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 
 EXIT_WAITING = 4
-_NOT_AT_URL = {
-    "--model": "model_name", "--report": "report", "--against": "against", "--cold": "cold",
-}  # fmt: skip
 
 
 @click.command("bench")
@@ -83,8 +80,8 @@ _NOT_AT_URL = {
 def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
-    At a URL: what an epoch fetches, what the link delivers, and whether the link limits. With --forms: size, rate and build time
-    of the whole dataset in each storage form, predicted from a sample, and which one to take.
+    At a URL also what an epoch fetches. With --forms: size, rate and build time of the whole dataset in each storage form,
+    predicted from a sample, and which one to take.
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
@@ -98,9 +95,9 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
     if flags["report"]:
         flags["report"].parent.mkdir(parents=True, exist_ok=True)
-    if is_remote(place):
-        return _at_url(place, as_json, flags, step_s, fail_if_waiting)
-    if flags["local"]:
+    if is_remote(place) and flags["cold"]:
+        raise click.UsageError("--cold drops files of a local disk from the page cache; this dataset is at a URL")
+    if flags["local"] and not is_remote(place):
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
     from tfprep.bench.run import BenchOptions, bench, lines, write_report
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
@@ -139,24 +136,6 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
-def _at_url(
-    folder: Path, as_json: bool, flags: dict[str, Any], step_s: float | None, fail_if_waiting: float | None
-) -> int:
-    from tfprep.bench.link import bench_link
-    from tfprep.load import open as open_data
-
-    unknown = [option for option, name in _NOT_AT_URL.items() if flags[name]]
-    unknown += ["--fail-if-waiting"] if fail_if_waiting is not None else []
-    if unknown:
-        raise click.UsageError(f"{unknown[0]} needs the dataset on a local disk; copy it to this machine first")
-    options = _loader_options(flags) | {name: flags[name] for name in ("local", "local_limit") if flags[name]}
-    seconds = flags["rounds"] * flags["seconds"]
-    result = bench_link(open_data(folder), flags["split"], flags["batch_size"], seconds=seconds, **options)
-    rate = None if step_s is None else flags["batch_size"] / step_s
-    text.print_result(as_json, result.as_json(), result.lines(rate))
-    return 0
-
-
 def _step_s(flags: dict[str, Any]) -> float | None:
     """The length of the step to compare with, in seconds; None without such an option."""
     if flags["step_ms"] is not None and flags["images_per_second"] is not None:
@@ -167,7 +146,7 @@ def _step_s(flags: dict[str, Any]) -> float | None:
 
 
 def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
-    names = ("threads", "prefetch", "order", "cache", "memory_budget")
+    names = ("threads", "prefetch", "order", "cache", "memory_budget", "local", "local_limit")
     options = {name: flags[name] for name in names if flags[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
 
