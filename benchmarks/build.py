@@ -8,11 +8,9 @@ Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 
 
 - `limit`: processes that do only this, with simplejpeg and OpenCV, each for its share of the files, without checks or an index;
 - `pil pool`: the script that most people write (`benchmarks/build_usual.py`): Pillow in a `multiprocessing.Pool`, Examples and
-  the writer of TensorFlow. A large part of its time is the import of TensorFlow; `rest` is the time after the first record;
+  the writer of TensorFlow. A large part of its time is the import of TensorFlow;
 - `lean pil pool`: the same pixels without TensorFlow: no Examples, framed by tfprep's writer;
-- `copy`: the bytes of the files are read and written, in processes like those of `limit`, and synced at the end;
-- `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics; also with `Original`, to compare
-  with `copy`.
+- `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics.
 
 The photos are linked `--repeat` times into one folder, so that a run takes seconds. With `--megapixels`, the first 16 of them are
 enlarged to that size before, with a camera's noise, as JPEG of quality 90. The files come from a warm page cache. In each round
@@ -49,20 +47,13 @@ RECIPE = Recipe(
     store={"image": codecs.Jpeg(95), "label": codecs.Scalar()},
 )
 """
-ORIGINAL = """
-from tfprep import Recipe, codecs, sources
-RECIPE = Recipe("photos", sources.Folder(), {"image": codecs.Original(), "label": codecs.Scalar()})
-"""
-POLL_S = 0.01
-"""Interval of the checks for the first record: 1 % of the second that a start takes."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a candidate: seconds to the end and to the first bytes of a record, and CPU seconds of the process tree."""
+    """A run of a candidate: seconds to the end, and CPU seconds of the process tree."""
 
     seconds: float
-    first_s: float
     cpu_s: float
 
 
@@ -84,7 +75,7 @@ def main() -> None:
         images = gather(options.data, folder / "data", options.repeat)
         workers = options.workers.split(",")
         turns = {
-            name: partial(run_once, name, command, folder)
+            name: partial(run_once, command, folder)
             for count in workers
             for name, command in candidates(folder, count).items()
             if name.startswith(tuple(options.only.split(",")))
@@ -92,7 +83,7 @@ def main() -> None:
         runs = harness.in_turns(turns, options.rounds, warm_up=1)
     result = summary(runs, images, max(workers, key=int))
     for name in runs:
-        figures = {of: result[of][name] for of in ("images_per_s", "cpu_ms", "first_s")}
+        figures = {of: result[of][name] for of in ("images_per_s", "cpu_ms")}
         print(f"{name:22} " + "  ".join(f"{of} {value:.4g}" for of, value in figures.items()))
     print({name: value for name, value in result.items() if name.startswith("build_vs")})
     harness.finish(options, result)
@@ -134,21 +125,15 @@ def enlarged(data: Path, into: Path, megapixels: float) -> Path:
 def candidates(folder: Path, workers: str) -> dict[str, list[str]]:
     """The commands by name; the folder of the result is `folder / "out"`."""
     data, out, here = str(folder / "data"), str(folder / "out"), Path(__file__)
-    for name, text in (("plain", RECIPE), ("original", ORIGINAL)):
-        (folder / f"{name}.py").write_text(text)
-
-    def tfprep(recipe: str) -> list[str]:
-        command = [sys.executable, "-m", "tfprep", "build", str(folder / f"{recipe}.py"), "--data", data]
-        return [*command, "--workers", workers, "--out", out, "--quiet"]
-
+    recipe = folder / "plain.py"
+    recipe.write_text(RECIPE)
+    tfprep = [sys.executable, "-m", "tfprep", "build", str(recipe), "--data", data]
     part = [sys.executable, str(here), "--part"]
     return {
         f"limit {workers}": [*part, "limit", data, out, workers],
         f"pil pool {workers}": [sys.executable, str(here.with_name("build_usual.py")), data, out, workers],
         f"lean pil pool {workers}": [*part, "pil", data, out, workers],
-        f"copy {workers}": [*part, "copy", data, out, workers],
-        f"tfprep {workers}": tfprep("plain"),
-        f"tfprep original {workers}": tfprep("original"),
+        f"tfprep {workers}": [*tfprep, "--workers", workers, "--out", out, "--quiet"],
     }
 
 
@@ -160,7 +145,7 @@ def in_shares(name: str, data: str, out: str, workers: str, number: str = "") ->
         shares = [subprocess.Popen([*command, str(share)]) for share in range(int(workers))]
         sys.exit(max(share.wait() for share in shares))
     with open(f"{out}/{number}.tfrecord", "wb") as file:
-        {"limit": limit, "copy": copy}[name](files_of(data)[int(number) :: int(workers)], file)
+        limit(files_of(data)[int(number) :: int(workers)], file)
 
 
 def limit(paths: list[Path], file: BinaryIO) -> None:
@@ -179,15 +164,6 @@ def limit(paths: list[Path], file: BinaryIO) -> None:
         top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
         crop = small[top : top + 224, left : left + 224].copy()
         file.write(frame(simplejpeg.encode_jpeg(crop, 95, colorsubsampling="420")))
-
-
-def copy(paths: list[Path], file: BinaryIO) -> None:
-    from tfprep.records import frame
-
-    for path in paths:
-        file.write(frame(path.read_bytes()))
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def pil(data: str, out: str, workers: str) -> None:
@@ -222,37 +198,20 @@ def files_of(data: str) -> list[Path]:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def run_once(name: str, command: list[str], folder: Path) -> Run:
+def run_once(command: list[str], folder: Path) -> Run:
     """Bytecode is kept, as after an installation by pip; the first round compiles it."""
-    out = folder / "out"
-    shutil.rmtree(out, ignore_errors=True)
+    shutil.rmtree(folder / "out", ignore_errors=True)
     os.sync()
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment = {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    records = ".tfprep/new/*" if name.startswith("tfprep") else "*.tfrecord"
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-    first_s = 0.0
-    while True:
-        ended, status, usage = os.wait4(process.pid, 0 if first_s else os.WNOHANG)
-        seconds = time.perf_counter() - started
-        if ended:
-            break
-        if any_bytes(out, records):
-            first_s = seconds
-        else:
-            time.sleep(POLL_S)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - started
     process.returncode = status
     if status:
-        sys.exit(f"{name} failed")
-    return Run(seconds, first_s or seconds, usage.ru_utime + usage.ru_stime)
-
-
-def any_bytes(out: Path, pattern: str) -> bool:
-    try:
-        return any(path.stat().st_size for path in out.glob(pattern))
-    except OSError:  # renamed between the two calls
-        return False
+        sys.exit(f"{command} failed")
+    return Run(seconds, usage.ru_utime + usage.ru_stime)
 
 
 def summary(runs: dict[str, list[Run]], images: int, workers: str) -> dict[str, Any]:
@@ -272,7 +231,6 @@ def summary(runs: dict[str, list[Run]], images: int, workers: str) -> dict[str, 
         **times,
         "images_per_s": each(lambda run: images / run.seconds),
         "cpu_ms": each(lambda run: 1000 * run.cpu_s / images),
-        "first_s": each(lambda run: run.first_s),
         "seconds": {name: [round(run.seconds, 3) for run in of_one] for name, of_one in runs.items()},
     }
 

@@ -9,11 +9,8 @@ second. A turn begins when the process is idle, since pipelines go on filling th
 a pipeline has ready are consumed before the clock starts. The limit for JPEG is the faster of two threads and two processes that
 only decode. Figures are medians over the rounds; ratios are medians of the ratios within a round.
 
-The files are in the page cache. JPEG images are read without the loader's cache, with which nothing would be decoded from the
-second epoch on. Raw images are read with the default options, which keep the rows in memory if all fit, as the page cache does
-for the limit, and in the candidate "read" without that cache. Threads of the process that trains read for the candidates
-"threads", and what `workers="auto"` takes on this machine for the others: from 10,000 images on, worker processes where nothing
-is cached.
+The files are in the page cache, and the loader's own cache is off. Threads of the process that trains read for the candidates
+"threads", and what `workers="auto"` takes on this machine for the others: from 10,000 images on, worker processes.
 Processor time includes child processes.
 """
 
@@ -21,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import mmap
 import os
 import sys
@@ -57,8 +53,7 @@ TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys((
-    "pread", "memory map", "raw: tfprep", "raw: tfprep, read", "raw: tfprep, threads, read", "fit, nothing to read",
-    "raw: tfprep, fit", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
+    "pread", "raw: tfprep, read", "raw: tfprep, threads, read", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
 ), 4)  # fmt: skip
 """Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
 whose turn is an epoch."""
@@ -69,9 +64,7 @@ RATIOS = {
     "jpeg_fit_vs_decode": ("jpeg: tfprep, fit", *DECODE_ONLY),
     "jpeg_threads_vs_decode": ("jpeg: tfprep, threads", *DECODE_ONLY),
     "jpeg_threads_fit_vs_decode": ("jpeg: tfprep, threads, fit", *DECODE_ONLY),
-    "raw_vs_memory": ("raw: tfprep", "pread", "memory map"),
     "raw_read_vs_pread": ("raw: tfprep, read", "pread"),
-    "raw_fit_vs_memory": ("raw: tfprep, fit", "pread", "memory map"),
 }
 """A candidate, and those to the fastest of which it is compared."""
 
@@ -108,12 +101,8 @@ def all_candidates(jpeg: Path, raw: Path) -> dict[str, Candidate]:
         "jpeg: tfprep, threads": loader(jpeg, **threads),
         "jpeg: tfprep, threads, fit": fit(jpeg, **threads),
         "pread": pread(raw),
-        "memory map": memory_map(raw),
-        "raw: tfprep": loader(raw),
         "raw: tfprep, read": loader(raw, cache=False),
         "raw: tfprep, threads, read": loader(raw, **threads),
-        "raw: tfprep, fit": fit(raw),
-        "fit, nothing to read": keras_only(),
     }
 
 
@@ -240,22 +229,6 @@ def pread(folder: Path) -> Candidate:
     return lambda count: in_threads(work, count)
 
 
-def memory_map(folder: Path) -> Candidate:
-    """Limit for raw images: two threads gather batches from a memory map of the pixels with `numpy.take`, 64 rows per call."""
-    path = folder.parent / "pixels.bin"  # only the pixels, in the order of the records
-    path.write_bytes(b"".join(loader_data.contents(folder)))
-    pixels = np.memmap(path, np.uint8, "r").reshape(-1, math.prod(SHAPE))
-    memory = batch_memory()
-
-    def work(order: np.ndarray, thread: int) -> None:
-        numbers = order % len(pixels)
-        for start in range(0, len(numbers), BATCH):
-            chosen = numbers[start : start + BATCH]
-            np.take(pixels, chosen, axis=0, out=memory[thread, : len(chosen)], mode="clip")
-
-    return lambda count: in_threads(work, count)
-
-
 def loader(folder: Path, **options: Any) -> Candidate:
     """tfprep's loader."""
     train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
@@ -277,23 +250,9 @@ def eager(batches: Iterator[Any]) -> Candidate:
 
 
 def fit(folder: Path, **options: Any) -> Candidate:
-    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch."""
-    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
-    return fitted(train, len(train))
+    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch.
 
-
-def keras_only() -> Candidate:
-    """`fit` of the same model on one constant batch, which measures the time of Keras."""
-    import tensorflow as tf
-
-    batch = tf.zeros((BATCH, *SHAPE), tf.uint8), tf.zeros((BATCH,), tf.int64)
-    return fitted(tf.data.Dataset.from_tensors(batch).repeat())
-
-
-def fitted(train: Any, epoch: int = 0) -> Candidate:
-    """`fit` of the same model on batches of images and labels. `epoch`: the number of batches, unless there is no end.
-
-    Keras takes `STEPS` batches at a time, also the last time, so an epoch has a multiple of them or ends by itself.
+    Keras takes `STEPS` batches at a time.
     """
     import keras
 
@@ -317,11 +276,11 @@ def fitted(train: Any, epoch: int = 0) -> Candidate:
     model.compile("sgd", "mse", steps_per_execution=STEPS)
     clock = Clock()
 
+    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
+
     def run(count: int) -> float:
-        batches = count // BATCH
-        steps = epoch or -(-(batches + DRAIN) // STEPS) * STEPS
-        model.fit(train, steps_per_epoch=None if epoch else steps, verbose=0, shuffle=False, callbacks=[clock])
-        return clock.seconds * batches / (steps - DRAIN)
+        model.fit(train, verbose=0, shuffle=False, callbacks=[clock])
+        return clock.seconds * (count // BATCH) / (len(train) - DRAIN)
 
     return run
 
