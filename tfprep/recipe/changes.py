@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tfprep.recipe.describe import FUNCTION
+
 _SHOWN = 60
 """Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
 _BY_NAME = "derive", "store", "variants", "fill", "row_fields", "flip_indices", "shards", "files", "code"
@@ -31,8 +33,14 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def only_code_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return True if two recipes, as for `what_changed`, have the same options and refer to other source."""
-    options = [{**described, "code": None} for described in (old, new)]
-    return _text(options[0]) == _text(options[1]) and _text(old["code"]) != _text(new["code"])
+    options = [_without_functions({**described, "code": None}) for described in (old, new)]
+    return _text(options[0]) == _text(options[1]) and _text(old) != _text(new)
+
+
+def _without_functions(described: Any) -> Any:
+    if isinstance(described, Mapping):
+        return {name: _without_functions(part) for name, part in described.items() if name != FUNCTION}
+    return [_without_functions(part) for part in described] if isinstance(described, list) else described
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
@@ -49,7 +57,9 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
             yield from _differences(f"{path}[{number}]", before, after)
     elif _text(old) != _text(new):  # Python holds 1, 1.0 and True for equal; a description does not
         before, after = _short(old), _short(new)
-        shown = max(len(before), len(after)) <= _SHOWN and not path.startswith(("module ", "function "))
+        shown = (
+            max(len(before), len(after)) <= _SHOWN and not path.startswith("module ") and not path.endswith(FUNCTION)
+        )
         yield f"{path}: {before} -> {after}" if shown else f"{path} changed"
 
 

@@ -72,17 +72,6 @@ def function_trees(function: FunctionType) -> list[ast.AST]:
     return trees
 
 
-def has_definition(kind: type) -> bool:
-    """Return True if the source of a class's module has a `class` statement for it outside of functions."""
-    body = _parsed(_read(file_of(sys.modules.get(kind.__module__)))).body
-    for name in kind.__qualname__.split("."):
-        definitions = [node for node in body if isinstance(node, ast.ClassDef) and node.name == name]
-        if not definitions:
-            return False
-        body = definitions[-1].body
-    return True
-
-
 def file_of(module: ModuleType | None) -> str:
     """Return the path of a module's file; "" if it has none, as a notebook."""
     return getattr(module, "__file__", None) or ""
@@ -93,13 +82,12 @@ def module_name(name: str) -> str:
     return "of the recipe" if name.startswith(_RUN_BY_PATH) else name
 
 
-def module_digests(defining: Iterable[str], *, whole: bool = False) -> dict[str, Any]:
+def module_digests(defining: Iterable[str]) -> dict[str, Any]:
     """Describe the source of modules of the user, and of all of the user's modules that they import, and so on.
 
     Args:
         defining: Names of modules that define what a recipe refers to. Their statements `RECIPE = ...` and `FIELDS = ...` do not
             count, unless another of these modules imports them or they use the variable elsewhere.
-        whole: These statements count.
 
     Returns:
         "module NAME" to the digest of its source; "package NAME" to the version of an installed package, None for one that
@@ -126,7 +114,7 @@ def module_digests(defining: Iterable[str], *, whole: bool = False) -> dict[str,
             waiting += names - files.keys()
     for name, file in sorted(files.items()):
         if file:
-            digests[f"module {module_name(name)}"] = _module_digest(name, file, whole or name in imported)
+            digests[f"module {module_name(name)}"] = _module_digest(name, file, name in imported)
     return digests
 
 

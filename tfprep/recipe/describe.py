@@ -13,7 +13,6 @@ import functools
 import hashlib
 import json
 import math
-import random
 import sys
 import types
 import weakref
@@ -31,7 +30,6 @@ from tfprep.recipe.code import (
     digest_of,
     file_of,
     function_trees,
-    has_definition,
     is_users,
     module_digests,
     module_name,
@@ -39,15 +37,10 @@ from tfprep.recipe.code import (
     public_name,
 )
 
+FUNCTION = "source of the function"
+"""The key of the digest of a function's syntax tree."""
 NO_SOURCE = "without source"
 """The key in a description's code of the names of functions and classes whose source cannot be found."""
-_OF_EVERY_CLASS = {
-    *vars(type("", (), {})),
-    "__annotations__",
-    "__dataclass_params__",
-    "__abstractmethods__",
-    "_abc_impl",
-}
 _CACHES = weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet
 
 
@@ -55,23 +48,19 @@ class Description:
     """Describes the values of one recipe; `code` tells what source they refer to."""
 
     def __init__(self) -> None:
-        self._trees: dict[str, str] = {}
-        self._names: dict[types.CodeType, str] = {}
         self._packages: dict[str, str] = {}
         self._modules: set[str] = set()
         self._no_source: set[str] = set()
         self._open: dict[int, Any] = {}  # the values that are being described; one may hold itself
-        self._depth = 0
-        self._whole = False
 
     def code(self) -> dict[str, Any]:
-        """Return the digest of each function, module and package that was reached so far, such as {"module blurring": "1f..."}.
+        """Return the digest of each module and the version of each package that was reached: {"module blurring": "1f..."}.
 
         Raises:
             RecipeError: A module was edited after this process had imported it.
         """
         unseen = {NO_SOURCE: sorted(self._no_source)} if self._no_source else {}
-        digests = {**self._trees, **self._packages, **module_digests(self._modules, whole=self._whole)}
+        digests = {**self._packages, **module_digests(self._modules)}
         return {**dict(sorted(digests.items())), **unseen}
 
     def option(self, value: Any) -> Any:
@@ -88,9 +77,7 @@ class Description:
         Raises:
             RecipeError: The value holds something that cannot be described, such as a lock or an open file.
         """
-        if value is None or type(value) in (bool, int, str):
-            return value
-        if not is_users(type(value)) and (plain := _plain(value)) is not None:
+        if not is_users(type(value)) and (plain := _plain(value)) is not _NOT_PLAIN:
             return plain
         if isinstance(value, type | Enum):
             return self._class(value) if isinstance(value, type) else {**self._class(type(value)), "member": value.name}
@@ -133,15 +120,21 @@ class Description:
         kind = type(value)
         if isinstance(value, _CACHES):  # their content depends on what has run so far
             return {"opaque": self._public(kind)}
-        if isinstance(value, _generators()):  # their state differs from process to process
-            return self._opaque(value)
         try:
             reducer = copyreg.dispatch_table.get(kind)  # `re.Pattern` and other types of extensions have theirs here
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
         except Exception:
-            return self._opaque(value)
-        if not isinstance(reduced, str) and not (isinstance(reduced, tuple) and isinstance(reduced[1], tuple)):
-            return self._opaque(value)
+            reduced = None
+        is_generator = any(
+            one.__module__ in _RANDOM for one in kind.__mro__
+        )  # the state differs from process to process
+        if is_generator or not (
+            isinstance(reduced, str) or (isinstance(reduced, tuple) and isinstance(reduced[1], tuple))
+        ):
+            raise RecipeError(
+                f"a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; {_repr(value)}"
+                " cannot be described in JSON. Make it in the function that needs it, or in a variable of its module"
+            )
         name: Any = self._class(kind) if is_users(kind) else self._public(kind)
         if isinstance(reduced, str):  # the name of a global variable; functools.cache and the like wrap what counts
             wrapped = self.describe(value.__wrapped__) if hasattr(value, "__wrapped__") else self._public(value)
@@ -164,21 +157,6 @@ class Description:
         computed.update(functools.WRAPPER_ASSIGNMENTS)  # functools.update_wrapper copies names and texts
         return {"attributes": self._named({str(name): state[name] for name in sorted(state.keys() - computed)})}
 
-    def _opaque(self, value: Any) -> Any:
-        """A value whose content cannot be seen: refused as an option, and inside code named by its type.
-
-        The code that makes it is then seen instead, also where that is the statement `RECIPE = ...`.
-        """
-        if not self._depth:
-            try:
-                text = repr(value)
-            except Exception:
-                text = f"a {type(value).__name__} whose __repr__ fails"
-            rule = "a recipe holds plain values, arrays, dataclasses and functions"
-            raise RecipeError(f"{rule}; {text} cannot be described in JSON")
-        self._whole = True
-        return {"opaque": self._class(type(value)) if is_users(type(value)) else self._public(type(value))}
-
     # --- code ---------------------------------------------------------------------------------------------------------
 
     def _public(self, value: Any) -> str:
@@ -196,17 +174,19 @@ class Description:
 
     def _function(self, function: types.FunctionType) -> dict[str, Any]:
         """A function, with its defaults, captured variables and attributes."""
-        described: dict[str, Any] = {}
         uses: dict[str, Any] = {}
         if not is_users(function):
             described = {"function": self._public(function)}
         else:
-            described = {"function": self._own_name(function), "module": module_name(str(function.__module__))}
+            name, trees = function.__code__.co_qualname.replace(".<locals>", ""), function_trees(function)
+            described = {"function": name, "module": module_name(str(function.__module__)), FUNCTION: digest_of(trees)}
+            if not trees:
+                self._no_source.add(f"function {name}")
             module = sys.modules.get(str(function.__globals__.get("__name__")))
-            if file_of(module):
-                self._modules.add(module.__name__)  # type: ignore[union-attr]
-            else:
-                nodes = [node for tree in function_trees(function) for node in ast.walk(tree)]
+            if module is not None and file_of(module):
+                self._modules.add(module.__name__)
+            else:  # of a notebook: what it uses has no module that counts
+                nodes = [node for tree in trees for node in ast.walk(tree)]
                 names = sorted({node.id for node in nodes if isinstance(node, ast.Name)} & function.__globals__.keys())
                 uses = {name: function.__globals__[name] for name in names}
         parts = {
@@ -218,84 +198,48 @@ class Description:
             "attributes": vars(function),
             "uses": uses,
         }
-        return {**described, **self._inside({what: items for what, items in parts.items() if items})}
-
-    def _inside(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Values that code holds, by name: one that cannot be described is named by its type."""
-        self._depth += 1
-        try:
-            return {
-                name: self._named(part) if type(part) is dict else self.describe(part) for name, part in parts.items()
-            }
-        finally:
-            self._depth -= 1
-
-    def _own_name(self, function: types.FunctionType) -> str:
-        """Return a name that no other function of the user has here; its tree is noted under it."""
-        code = function.__code__
-        if (name := self._names.get(code)) is None:
-            base = name = code.co_qualname.replace(".<locals>", "")
-            number = 2
-            while name in self._names.values():
-                name, number = f"{base} ({number})", number + 1
-            self._names[code] = name
-            if trees := function_trees(function):
-                self._trees[f"function {name}"] = digest_of(trees)
-            else:
-                self._no_source.add(f"function {name}")
-        return name
+        named = {
+            what: self._named(part) if type(part) is dict else self.describe(part)
+            for what, part in parts.items()
+            if part
+        }
+        return {**described, **named}
 
     def _class(self, kind: type) -> dict[str, Any]:
         if not is_users(kind):
             return {"class": self._public(kind)}
-        described: dict[str, Any] = {
-            "class": kind.__qualname__.replace(".<locals>", ""),
-            "module": module_name(kind.__module__),
-        }
-        for one in kind.__mro__:
-            if is_users(one) and file_of(sys.modules.get(one.__module__)):
-                self._modules.add(one.__module__)
-                self._whole |= not has_definition(one)  # it may be made by the statement RECIPE = ...
-            elif is_users(one) and id(one) not in self._open:  # a class of a notebook, by its members
-                self._open[id(one)] = one
-                own = {name: value for name, value in vars(one).items() if name not in _OF_EVERY_CLASS}
-                described[f"members of {one.__qualname__}"] = self._inside(own)
-        return described
+        for one in filter(is_users, kind.__mro__):
+            module = sys.modules.get(one.__module__)
+            if not file_of(module):  # of a notebook
+                self._no_source.add(f"class {one.__qualname__}")
+                continue
+            if getattr(module, one.__qualname__.partition(".")[0], None) is None or "<locals>" in one.__qualname__:
+                raise RecipeError(
+                    f"the class {one.__qualname__} is not a variable of its module, so that what it is made of cannot be seen; "
+                    f"define it at the top of {file_of(module)}"
+                )
+            self._modules.add(one.__module__)
+        return {"class": kind.__qualname__, "module": module_name(kind.__module__)}
 
 
-@functools.singledispatch
+_NOT_PLAIN = object()
+_RANDOM = "random", "_random", "numpy.random._generator", "numpy.random.mtrand", "numpy.random.bit_generator"
+
+
 def _plain(value: Any) -> Any:
-    """A value that holds no other, as JSON; None where it is of another kind."""
-    return None
-
-
-@_plain.register
-def _(value: float) -> Any:
-    return float(value) if math.isfinite(value) else {"float": str(float(value))}
-
-
-@_plain.register(bytes)
-@_plain.register(bytearray)
-def _(value: bytes | bytearray) -> Any:
-    return {"bytes": hashlib.sha256(value).hexdigest()}
-
-
-@_plain.register
-def _(value: np.ndarray) -> Any:
-    if value.dtype.hasobject or type(value) is not np.ndarray:  # a masked array holds more than its numbers
-        return None
-    content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-    return {"array": str(value.dtype.descr), "shape": list(value.shape), "sha256": content}
-
-
-@_plain.register
-def _(value: np.generic) -> Any:
-    return {"scalar": value.dtype.str, "value": repr(value.item())}
-
-
-@_plain.register
-def _(value: PurePath) -> Any:
-    return {"path": str(value)}
+    """Return a value that holds no other as JSON; `_NOT_PLAIN` where it is of another kind."""
+    if value is None or isinstance(value, bool | int | str):
+        return value if type(value) in (bool, int, str, type(None)) else _NOT_PLAIN
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
+    if type(value) is np.ndarray and not value.dtype.hasobject:  # a masked array holds more than its numbers
+        content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+        return {"array": str(value.dtype.descr), "shape": list(value.shape), "sha256": content}
+    if isinstance(value, np.generic):
+        return {"scalar": value.dtype.str, "value": repr(value.item())}
+    return {"path": str(value)} if isinstance(value, PurePath) else _NOT_PLAIN
 
 
 def _content(cell: types.CellType) -> Any:
@@ -305,11 +249,11 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _generators() -> tuple[type, ...]:
-    """Return the classes of generators of random numbers; `numpy.random`, which a worker may never need, is not imported."""
-    if "numpy.random" not in sys.modules:
-        return (random.Random,)
-    return random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__} whose __repr__ fails"
 
 
 def _text(described: Any) -> str:
