@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfprep.errors import DatasetError
-from tfprep.storage.local import open_regular, regular_descriptor, regular_identity
+from tfprep.storage.local import open_regular, regular_descriptor, regular_size
 
 
 def link_outside(path):
@@ -35,7 +35,7 @@ REFUSED = {
 }
 
 
-FUNCTIONS = (regular_descriptor, regular_identity, open_regular)
+FUNCTIONS = (regular_descriptor, regular_size, open_regular)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -54,7 +54,7 @@ def test_a_socket_and_a_name_with_nul_are_refused(tmp_path, monkeypatch):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("file")
     with pytest.raises(DatasetError, match="is not a regular file"):
-        regular_identity(tmp_path / "file")
+        regular_size(tmp_path / "file")
     for function, name in (
         (regular_descriptor, "file"),
         *((one, name) for one in FUNCTIONS for name in ("a\0b", "gone/file")),
@@ -70,7 +70,7 @@ def test_a_link_inside_the_folder_is_followed_and_so_is_one_of_the_folder(tmp_pa
     (tmp_path / "disk/absolute").symlink_to(tmp_path / "disk/content")
     (tmp_path / "dataset").symlink_to("disk")  # a user's own link to a folder is no stranger's
     for name in ("disk/content", "disk/file", "disk/absolute", "dataset/content", "dataset/file"):
-        assert regular_identity(tmp_path / name).bytes == 5
+        assert regular_size(tmp_path / name) == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
 
@@ -87,7 +87,7 @@ def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
             os.seteuid(nobody)
         with pytest.raises(PermissionError):
             os.listdir("dataset")
-        assert regular_identity(Path("dataset/file")).bytes == 3
+        assert regular_size(Path("dataset/file")) == 3
     finally:
         if user == 0:
             os.seteuid(user)

@@ -34,7 +34,7 @@ from tfprep.dataset.versions import Held, Version, hold, hold_current
 from tfprep.errors import DatasetError, RecordError, SampleError
 from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
-from tfprep.storage.local import FileIdentity, regular_identity
+from tfprep.storage.local import regular_size
 from tfprep.storage.urls import PathOrUrl, file_size, is_remote, listed_sizes, open_file
 from tfprep.units import aligned, size
 
@@ -232,7 +232,7 @@ class Dataset:
         """Return what the manifest says about one shard file."""
         return self.split(split).files[variant][shard]
 
-    def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> Sequence[FileIdentity | None]:
+    def check_files(self, split: str, variants: Iterable[int], *, sizes: bool = True) -> None:
         """Check that the shards of a split are regular files of their folder, of the sizes that the manifest gives.
 
         At a URL, names and sizes are compared with a listing of the folder, if its store has one: more would cost a request a
@@ -243,9 +243,6 @@ class Dataset:
             variants: Its variants.
             sizes: Whether another size is an error; if not, records that are cut short show when they are read.
 
-        Returns:
-            The identity of each imported shard, which another tool may replace while it is read; None for those of a version.
-
         Raises:
             DatasetError: The version was removed; or a file is missing, is not a regular file, leads out of the folder, or has
                 another size.
@@ -254,8 +251,7 @@ class Dataset:
         if self.manifest.imported is not None:
             if sizes:
                 check_sizes(self.path, self.manifest, split)
-            paths = [self.shard_path(file) for file in files]
-            return [None if is_remote(path) else regular_identity(path) for path in paths]
+            return
         folder = self.shards_folder
         with self._named_if_removed():
             if is_remote(folder):
@@ -266,14 +262,13 @@ class Dataset:
                             f"{folder / file.name} does not exist in its store; is the dataset complete?"
                         )
             else:
-                found = {file.name: regular_identity(folder / file.name).bytes for file in files}
+                found = {file.name: regular_size(folder / file.name) for file in files}
             for file in files if sizes else ():
                 if found.get(file.name, file.bytes) != file.bytes:
                     raise DatasetError(
                         f"{folder / file.name} holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}; copy the file "
                         "again, or run tfprep build --verify. tfprep verify lists all damage"
                     )
-        return [None] * len(files)
 
     def index(
         self, split: str, variant: int = 0, columns: Sequence[str] | None = None, first: int | None = None

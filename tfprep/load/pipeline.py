@@ -35,7 +35,7 @@ from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory
 from tfprep.load.state import first_step
 from tfprep.load.threads import Threads
-from tfprep.storage.local import FileIdentity
+from tfprep.storage.urls import is_remote
 
 REQUESTS = 16
 """Records that a single batch fetches from a store at a time."""
@@ -88,10 +88,12 @@ class Pipeline:
             plan.outputs,
             plan.schedule,
         )
-        self._identities: list[FileIdentity | None] = []
+        self._imported: list[bool] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
         for part in _table_splits(plan):
-            self._identities += part.dataset.check_files(part.split, part.variants, sizes=sizes)
+            part.dataset.check_files(part.split, part.variants, sizes=sizes)
+            is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
+            self._imported += [is_imported] * sum(len(part.dataset.split(part.split).files[v]) for v in part.variants)
         self.local: LocalShards | None = None
         if options.local is not None:
             imported = any(source.dataset.manifest.imported is not None for source in sources)
@@ -117,7 +119,7 @@ class Pipeline:
         self.bad = BadRecords(self.options.on_bad)
         paths, damaged = (self.local.paths, self.local.damaged) if self.local else (None, None)
         self.assembler = BatchAssembler(
-            self.plan, self._identities, self.bad, self.cache, cold=self._cold, paths=paths, damaged=damaged
+            self.plan, self._imported, self.bad, self.cache, cold=self._cold, paths=paths, damaged=damaged
         )
         self._of_thread = threading.local()
 

@@ -16,26 +16,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from tfprep.errors import BuildError, DatasetError
 
 LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 """How a folder is opened to look at its files. O_PATH, where the system has it, needs no permission to list the folder."""
-
-
-class FileIdentity(NamedTuple):
-    """Identifies a file and its content as long as nobody writes to it: a file that takes its place has another inode."""
-
-    device: int
-    inode: int
-    bytes: int
-    mtime_ns: int
-
-
-def identity_of(status: os.stat_result) -> FileIdentity:
-    """Return the identity of the file with this status."""
-    return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def regular_descriptor(path: Path) -> int:
@@ -56,8 +42,8 @@ def regular_descriptor(path: Path) -> int:
     return descriptor
 
 
-def regular_identity(path: Path) -> FileIdentity:
-    """Return the identity of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
+def regular_size(path: Path) -> int:
+    """Return the size of a file of a dataset without opening it; the errors are those of `regular_descriptor`."""
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -67,7 +53,7 @@ def regular_identity(path: Path) -> FileIdentity:
         raise _cannot_open(path, error) from error
     if not stat.S_ISREG(status.st_mode):
         raise _not_regular(path)
-    return identity_of(status)
+    return status.st_size
 
 
 def open_regular(path: Path) -> BinaryIO:

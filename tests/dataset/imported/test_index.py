@@ -426,6 +426,16 @@ def test_changed_shards_are_an_error_that_names_the_command(tmp_path):
         data.numpy_loader("train", 4)
 
 
+def test_a_record_that_changes_under_a_loader_is_found_at_each_reading(tmp_path):
+    payloads = [serialized({"label": number, "text": b"x" * 20}) for number in range(8)]
+    index(tmp_path, payloads)
+    loader = tfprep.open(tmp_path).numpy_loader("train", 4, training=False, cache=False)
+    assert len(list(loader)) == 2
+    write(tmp_path / "0.tfrecord", [*payloads[:5], serialized({"label": 5, "text": b"y" * 20}), *payloads[6:]])
+    with pytest.raises(DatasetError, match="not the record that the index describes"):
+        list(loader)
+
+
 def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_folders(tmp_path):
     write(tmp_path / "store/x", numbers(0))
     write(tmp_path / "before/b/0.tfrecord", numbers(1))

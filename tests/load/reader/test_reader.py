@@ -221,7 +221,7 @@ def test_a_file_stays_open_while_the_system_is_told_of_it(tmp_path, monkeypatch)
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(b"12345678")
-    files, announced = Files(paths, [None, None], limit=1), []
+    files, announced = Files(paths, limit=1), []
 
     def advise(descriptor, *_):
         files.get(1)

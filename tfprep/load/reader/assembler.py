@@ -21,7 +21,6 @@ from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, field_names
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool
-from tfprep.storage.local import FileIdentity
 
 LISTED = 1_000
 """All bad records are counted, and up to this number are named."""
@@ -73,7 +72,7 @@ class BatchAssembler:
     def __init__(
         self,
         plan: LoaderPlan,
-        identities: Sequence[FileIdentity | None],
+        imported: Sequence[bool],
         bad: BadRecords,
         cache: DecodedCache | None,
         *,
@@ -81,13 +80,13 @@ class BatchAssembler:
         paths: Sequence[Any] | None = None,
         damaged: Callable[[int], None] | None = None,
     ) -> None:
-        """`identities`: those of the files. `cold`: the page cache cannot hold all files, so the system is told in every epoch
+        """`imported`: see `Reading`. `cold`: the page cache cannot hold all files, so the system is told in every epoch
         what comes next. `paths`: where the table's files are now, if some are copies on a local disk; `damaged`: see
         `Files`."""
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
         paths = plan.files if paths is None else paths
         own, *added = plan.parts_in.values()
-        self.reading = Reading(paths, identities, own, plan.placed, plan.augmentation, cold, added)
+        self.reading = Reading(paths, imported, own, plan.placed, plan.augmentation, cold, added)
         self.reader = RowReader(self.reading, self.cached_arrays, damaged)
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))

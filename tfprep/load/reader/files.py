@@ -17,7 +17,7 @@ import numpy as np
 from tfprep.errors import DatasetError, RecordError, StorageError
 from tfprep.fields import Array
 from tfprep.load.order.schedule import Numbers
-from tfprep.storage.local import FileIdentity, identity_of, regular_descriptor
+from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
 
@@ -139,26 +139,19 @@ class _LocalFile:
 
 
 class Files:
-    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread.
-
-    An imported file that is opened must be the one that was there when the loader was made: another tool may replace it.
-    `changed` holds those that were written to in place since then: the checksums of each of their records are to be compared.
-    """
+    """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
 
     def __init__(
         self,
         paths: Sequence[Path],
-        identities: Sequence[FileIdentity | None],
         *,
         damaged: Callable[[int], None] | None = None,
         limit: int = OPEN_FILES,
     ) -> None:
-        """`identities`: those of imported files when the loader was made; None for the files of a version, which never change.
-        `damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
-        self.paths, self._identities = paths, identities
+        """`damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
+        self.paths = paths
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
-        self.changed: set[int] = set()
         self._limit, self._damaged = limit, damaged
         self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -167,30 +160,16 @@ class Files:
         """The open file; the least recently used is closed where there are too many.
 
         Raises:
-            DatasetError: Another file has taken its place, or it cannot be opened.
+            DatasetError: It cannot be opened.
         """
         with self._lock:
             if number in self._open:
                 self._open.move_to_end(number)
                 return self._open[number]
-            file = self._open[number] = self._opened(number)
+            file = self._open[number] = _LocalFile(self.paths[number])
             if len(self._open) > self._limit:
                 self._open.popitem(last=False)
             return file
-
-    def _opened(self, number: int) -> _LocalFile:
-        path, identity = self.paths[number], self._identities[number]
-        try:
-            file = _LocalFile(path)
-        except DatasetError as error:
-            if identity is not None and isinstance(error.__cause__, FileNotFoundError):
-                raise _replaced(path, "removed") from error
-            raise
-        if identity is not None and (now := identity_of(os.fstat(file.fd))) != identity:
-            if (now.device, now.inode) != (identity.device, identity.inode):
-                raise _replaced(path, "replaced")
-            self.changed.add(number)
-        return file
 
     def read(self, number: int, frame: int, start: int, target: Array) -> Array:
         """Return the bytes of a record from `start` that fill `target`: read into it, or fetched from their store.
@@ -249,10 +228,6 @@ class Files:
         """Close all files as soon as no thread reads from them."""
         with self._lock:
             self._open.clear()
-
-
-def _replaced(path: Path, how: str) -> DatasetError:
-    return DatasetError(f"{path} was {how} since the loader was made; open the dataset again")
 
 
 def _wrong(path: Path, offset: int, reason: str) -> RecordError:

@@ -23,7 +23,6 @@ from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.records import Frame, check_frame
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
-from tfprep.storage.local import FileIdentity
 
 PLACE = ("file", "offset", "size", "payload_crc")
 """The columns that say where a record is. After the spans of all fields, rows have them once more for each further place."""
@@ -82,12 +81,13 @@ def field_names(parts: Sequence[FieldPart]) -> list[str]:
 class Reading:
     """The files, the fields that are read, and the stages of each sample.
 
-    `identities`: see `Files`. `placed`: with an `augmentation`, the parts that fill outputs. `announce`: the page cache cannot
+    `imported`: whether each file is a local one of another tool, which may write to it: the checksum of a record is compared at
+    each reading. `placed`: with an `augmentation`, the parts that fill outputs. `announce`: the page cache cannot
     hold all files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
     """
 
     paths: Sequence[Any]
-    identities: Sequence[FileIdentity | None]
+    imported: Sequence[bool]
     parts: Sequence[FieldPart]
     placed: Sequence[FieldPart] = ()
     augmentation: Augmentation | None = None
@@ -136,7 +136,8 @@ class RowReader:
     ) -> None:
         """`cache`: the rows of the decoded cache by output, but for text; None without one. `damaged`: see `Files`."""
         self.cache = cache
-        self.files, self._announce = Files(reading.paths, reading.identities, damaged=damaged), reading.announce
+        self.files, self._announce = Files(reading.paths, damaged=damaged), reading.announce
+        self._imported = reading.imported
         self._places: list[Place] = []
         first = len(COLUMNS)
         for number, parts in enumerate([reading.parts, *reading.added]):
@@ -240,11 +241,11 @@ class RowReader:
     ) -> Mapping[str, Array]:
         """Return the bytes of each field, valid until the next call; raw fields are read into their rows instead."""
         number, offset, size, crc = cells[place.file : place.file + 4]
-        is_changed = number in self.files.changed
-        if verify or place.whole or is_changed:
+        verify = verify or self._imported[number]
+        if verify or place.whole:
             state.bytes += size
             frame = self.files.read(number, offset, offset, state.array((size,), "uint8", "record"))
-            if verify or is_changed:
+            if verify:
                 check_frame(frame, self.files.paths[number], Frame(offset, size), payload_crc=crc)
             contents = {name: frame[cells[at] - offset :][: cells[at + 1]] for name, at in place.spans}
             return contents | {"": frame[HEADER_BYTES:-FOOTER_BYTES]} if place.whole else contents
