@@ -10,7 +10,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import FunctionType
@@ -252,7 +252,14 @@ class WorkersPlan:
 
 
 def plan_workers(
-    choice: WorkersChoice, workers: int, *, cpus: int, records: int, budget: int, needed: int, obstacle: str
+    choice: WorkersChoice,
+    workers: int,
+    *,
+    cpus: int,
+    records: int,
+    budget: int,
+    needed: int,
+    obstacle: Callable[[], str],
 ) -> WorkersPlan:
     """Return what fills batches. LoaderError where processes were asked for and are not possible.
 
@@ -263,40 +270,35 @@ def plan_workers(
         records: How many records every epoch reads; 0 where a cache holds them.
         budget: The memory budget, in bytes; fewer processes of more threads start where it is small.
         needed: What batches and decoding take of it at least, in bytes.
-        obstacle: Why worker processes cannot read this, in words; empty where they can.
+        obstacle: Returns why worker processes cannot read this, in words; empty where they can.
     """
-    most = max(0, min(int(budget * PROCESSES_SHARE), budget - needed)) // PROCESS_BYTES
-    if not obstacle and most < LEAST_PROCESSES:
-        obstacle = (
-            f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
-            " beside the batches"
-        )
-    if choice == "threads":
-        takes, because = False, "workers='threads'"
-    elif choice == "processes":
-        if obstacle:
-            raise LoaderError(
-                f"workers='processes' is not possible here: {obstacle}; use workers='auto', with which threads read it"
-            )
-        takes, because = True, "workers='processes'"
-    elif obstacle:
-        takes, because = False, obstacle
-    elif cpus >= MANY_CPUS:
+    takes, because = choice == "processes", f"workers={choice!r}"
+    few = f"{cpus} CPUs are fewer than {MANY_CPUS}"
+    if choice == "auto" and cpus >= MANY_CPUS:
         takes, because = True, f"{cpus} CPUs are more than one interpreter keeps busy"
-    elif min(cpus, workers) < LEAST_PROCESSES:
-        takes, because = False, "one thread reads, for which the interpreter of this process is enough"
-    elif not records:
-        takes, because = (
-            False,
-            f"the cache holds all records after the first epoch, and {cpus} CPUs are fewer than {MANY_CPUS}",
-        )
-    elif records < MANY_RECORDS:
-        few = f"{cpus} CPUs are fewer than {MANY_CPUS}"
-        takes, because = False, f"{few}, and an epoch of {records:,} records does not repay the start of processes"
-    else:
+    elif choice == "auto" and min(cpus, workers) < LEAST_PROCESSES:
+        because = "one thread reads, for which the interpreter of this process is enough"
+    elif choice == "auto" and not records:
+        because = f"the cache holds all records after the first epoch, and {few}"
+    elif choice == "auto" and records < MANY_RECORDS:
+        because = f"{few}, and an epoch of {records:,} records does not repay the start of processes"
+    elif choice == "auto":
         takes, because = True, f"every epoch reads {records:,} records, which repays the start of processes"
     if not takes:
         return WorkersPlan(0, workers, because)
+    most = max(0, min(int(budget * PROCESSES_SHARE), budget - needed)) // PROCESS_BYTES
+    reason = obstacle()
+    if not reason and most < LEAST_PROCESSES:
+        reason = (
+            f"memory_budget={budget:,} bytes has no room for {LEAST_PROCESSES} processes of {PROCESS_BYTES:,} bytes"
+            " beside the batches"
+        )
+    if reason and choice == "processes":
+        raise LoaderError(
+            f"workers='processes' is not possible here: {reason}; use workers='auto', with which threads read it"
+        )
+    if reason:
+        return WorkersPlan(0, workers, reason)
     processes = min(workers, max(LEAST_PROCESSES, workers // THREADS_EACH), most)
     return WorkersPlan(processes, -(-workers // processes), because)
 

@@ -340,7 +340,7 @@ class Data(SplitLoaders, Dataset):
                 number; 0 by default in evaluation.
 
         Returns:
-            A `tf.data.Dataset` with the elements of `loader`, which knows no length.
+            A `tf.data.Dataset` with the elements of `loader`. It has no length.
 
         Raises:
             LoaderError: Options that exclude each other, or a URL that TensorFlow does not read.

@@ -243,7 +243,7 @@ class LoaderOptions:
                 "order='block' fills batches with what comes next, bucket with samples of one size; leave one of them out"
             )
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
-            raise LoaderError("bucket takes each sample once an epoch; leave balance and weights out")
+            raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")
 
     @property
     def host(self) -> Hosts:

@@ -100,6 +100,8 @@ class LoaderPlan:
     @cached_property
     def _derived(self) -> tuple[Mapping[str, FieldSpec], frozenset[str]]:
         """The fields that are derived at load, and the stored ones that they read."""
+        if not self.options.derive:
+            return {}, frozenset()
         datasets, split = [source.dataset for source in self.sources], self.sources[0].split
         count = 1 if self.variants.choice == 0 else max(source.variants for source in self.sources)
         return derived_specs(self.options.derive, datasets, split, self.specs, count)
@@ -163,6 +165,8 @@ class LoaderPlan:
     def augmentation(self) -> Augmentation | None:
         """What happens to each sample; None where nothing does."""
         options, (_, needed) = self.options, self._derived
+        if not (options.geometry or options.derive or options.color or options.views or options.bucket):
+            return None
         stages = StageOptions(
             options.geometry, options.derive, options.color, options.views, options.bucket, options.seed, self.training
         )
@@ -177,6 +181,8 @@ class LoaderPlan:
     def mixing(self) -> Mixing | None:
         """What happens to full batches; None where nothing does."""
         dataset, options = self.sources[0].dataset, self.options
+        if not options.mix and options.one_hot is False:
+            return None
         follows = {name: frozenset(info.follows) for name, info in dataset.infos.items() if name not in options.derive}
         follows |= {name: follows_of(one) for name, one in options.derive.items()}
         return plan_mixing(
@@ -237,7 +243,7 @@ class LoaderPlan:
 
     @cached_property
     def parts_in(self) -> Mapping[str, Sequence[FieldPart]]:
-        """The parts by the table in which their records lie."""
+        """The parts, by the table that has their records."""
         group_of = self.sources[0].dataset.group_of
         return {group: [part for part in self.parts if group_of(part.field) == group] for group in self.tables}
 
@@ -365,13 +371,11 @@ class LoaderPlan:
         rows_bytes = self.table.records * sum(output.row_bytes for output in self.cached_outputs)
         all_cached = self._may_cache and rows_bytes <= self.budget // 2  # batches leave at least half
         records = 0 if all_cached else self.schedule.size // options.host.count
-        obstacle = "" if options.workers == "threads" else self._obstacle
         return plan_workers(
             options.workers, self.threads, cpus=self.cpus, records=records, budget=self.budget, needed=least,
-            obstacle=obstacle,
+            obstacle=self._obstacle,
         )  # fmt: skip
 
-    @property
     def _obstacle(self) -> str:
         """Why worker processes cannot read this; empty where they can."""
         if self.options.local is not None:
@@ -423,7 +427,7 @@ class LoaderPlan:
     @cached_property
     def is_remote(self) -> bool:
         """True if records are at URLs."""
-        return any(is_remote(path) for path in self.files)
+        return any(is_remote(source.dataset.shards_folder) for source in self.sources)
 
 
 def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderPlan:

@@ -34,7 +34,7 @@ from tfprep.load.threads import WeakList
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""
 LONGEST_WAIT_S = 1e6
-"""Waits take no infinity; twelve days stand for it."""
+"""Used for an infinite wait, which `Future` does not take: twelve days."""
 MOST_ROWS, LEAST_ROWS = 32, 16
 """Rows of a chunk for a thread. Each chunk costs some 20 µs of Python, and many threads share one GIL."""
 CLOSED = "the loader is closed; make a new one"
@@ -68,13 +68,13 @@ class Prefetcher:
         """`step` is that of the batch that comes next."""
         self._lock = threading.Lock()
         self._window: deque[Filling] = deque()
-        self._waiting: deque[Filling] = deque()  # the end of the window, whose plans are not there yet
+        self._waiting: deque[Filling] = deque()  # the end of the window, which is not planned yet
         self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
         self._is_planning = False
         self._failure: BaseException | None = None  # of planning: no more batches are opened
         self._started = False
         self.interrupted = False
-        """Whether Ctrl-C came while it was started, so that parts of it are missing."""
+        """True if Ctrl-C came while it was started, so that parts of it are missing."""
         self._cancelled = False
         self._ahead = pipeline.fetch_ahead(first)
         _open.add(self)

@@ -42,7 +42,7 @@ class RandomAccess:
 
     It is a map-style dataset for `torch.utils.data.DataLoader`, which gets all samples of a batch in one call, and a
     `grain.RandomAccessDataSource`. Text is str. Any number of threads may read at once; a process that is forked, or gets a
-    pickle, opens the files anew. The arrays of samples that are read together share memory: copy what you keep of a few.
+    pickle, opens the files again. The arrays of samples that are read together share memory: copy what you keep of a few.
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:

@@ -88,7 +88,7 @@ def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
 
 def check_class_names(sources: Sequence[SplitRows], fields: Iterable[str]) -> None:
     """LoaderError where one number means different classes in the datasets of a mix, in one of these fields."""
-    for name in fields:
+    for name in fields if len(sources) > 1 else ():
         names = [tuple(source.dataset.manifest.classes.get(name, ())) for source in sources]
         for source, other in zip(sources[1:], names[1:], strict=True):
             if other != names[0]:
@@ -113,7 +113,7 @@ EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", 
 
 
 def is_training(sources: Sequence[SplitRows]) -> bool:
-    """Return whether a loader of these samples is for training, where nobody says it.
+    """Return True if a loader of these samples is for training, by the names of their splits.
 
     A name that begins with "train" is for training, one whose first word is in `EVALUATION` is not: `train2017`, `trainval`,
     `val`, `test-dev`. Nothing is assumed of other names, because a wrong assumption would not be noticed: a training set
@@ -203,7 +203,7 @@ def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tu
     sampler, selected = selection
     if not isinstance(sampler, UniformSampler):
         raise LoaderError(
-            "bucket takes each sample once an epoch; a mix draws by shares: make a loader of each dataset"
+            "bucket takes each sample once per epoch; a mix draws by shares: make a loader of each dataset"
         )
     rows = np.arange(table.samples) if selected is None else selected
     height, width = (_values(table, rows, name).astype(np.uint64) for name in ("height", "width"))
@@ -245,7 +245,7 @@ def _weights(
     table: RecordTable, rows: Numbers | None, weights: Any, class_names: Sequence[str]
 ) -> npt.NDArray[np.float64]:
     """One weight for each sample, from an array or from a dict by class (name or number)."""
-    rule = f"weights are a dict by class, or one number a sample of the split ({table.samples})"
+    rule = f"weights are a dict by class, or one number per sample of the split ({table.samples})"
     by_class = isinstance(weights, Mapping)
     try:
         array = np.asarray(list(weights.values()) if by_class else weights, np.float64)

@@ -1,8 +1,8 @@
 """Batches of one bucket each: the place of every batch of an epoch, and its items, computed in constant time.
 
-An epoch's items lie bucket by bucket. Each bucket is cut into batches of its own, its items and all batches permuted anew in
-every epoch (`tfprep.load.order.permutation`). The positions of an epoch are `batch_size` for each step: behind a smaller batch
-some are not used.
+An epoch's items are numbered bucket by bucket. Each bucket is cut into batches. Every epoch has its own permutation of a bucket's
+items, and of all batches (`tfprep.load.order.permutation`). Each step has `batch_size` positions: after a smaller batch, some are
+not used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BucketOrder:
-    """`sizes` are the items of each bucket in an epoch; `keeps`: their last, smaller batches are kept, `shuffles`: all are
-    permuted."""
+    """The batches of an epoch.
+
+    Attributes:
+        sizes: The items of each bucket in an epoch.
+        batch_size: Items per batch.
+        seed: The seed of the permutations.
+        keeps: True if the last, smaller batch of each bucket is kept.
+        shuffles: True if items and batches are permuted.
+    """
 
     sizes: tuple[int, ...]
     batch_size: int

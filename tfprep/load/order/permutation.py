@@ -1,5 +1,4 @@
-"""Permutations that are computed instead of stored, and the order of an epoch's items, as a function of (seed, epoch)
-alone.
+"""Permutations that are computed instead of stored, and the order of an epoch's items: functions of (seed, epoch) only.
 
 The permutation is a balanced Feistel network over the product a·b >= size, with additions modulo a and b in the rounds ("FE2"
 of Black and Rogaway, 'Ciphers with Arbitrary Finite Domains', CT-RSA 2002), followed by cycle walking: an image outside the
@@ -166,7 +165,7 @@ class EpochOrder:
         return self._blocks(position, size, key)
 
     def windows(self, position: Any, epoch: Any, size: int) -> npt.NDArray[np.int64]:
-        """The number of the window that each position lies in, over all epochs: int64 [N]; -1 where the order has no windows."""
+        """The number of the window that each position is in, over all epochs: int64 [N]; -1 for an order without windows."""
         position, epoch = np.broadcast_arrays(words(position), words(epoch))
         if self.name != "block" or not size:
             return np.full(position.shape, -1, np.int64)

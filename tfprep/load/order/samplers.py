@@ -131,7 +131,7 @@ class WeightedSampler:
     def ends(self) -> Words:
         """The expected counts of an epoch in units of 2^-32, added up: `size` at the end, exactly."""
         weights = self.weights
-        if not TINY < weights.max() < HUGE / len(weights):  # their sum, or its inverse, is no number
+        if not TINY < weights.max() < HUGE / len(weights):  # their sum, or its inverse, would overflow
             weights = weights / weights.max()
         total = np.cumsum(weights * (self.size / fsum(weights)))
         last = int(np.flatnonzero(weights)[-1])

@@ -59,13 +59,16 @@ class Hosts:
 class BatchSchedule:
     """Maps steps to batch indices.
 
-    `rows` maps a number of the sampler to its row in the table, and `groups` a row to the group that shares its variant; None
-    stands for the number itself. `counts` is the number of variants, of all rows or of each. `epochs` is None for a run
-    without an end. With `partners`, a batch ends with the sample that follows this host's part in the global batch, round about,
-    unless the part is the whole batch.
+    Batches have forms, which are numbered: the sizes to which geometry resizes (`View.forms`). With `buckets`, the form of a
+    batch is the bucket of its samples, and otherwise it holds from one of the epochs `since` on.
 
-    Batches have forms, which are numbered (see `AtLoad.forms`): that of an epoch, which holds from one of the epochs `since` on,
-    or with `buckets` that of the bucket from which all samples of a batch are.
+    Attributes:
+        rows: The row in the table of each number of the sampler; None for the number itself.
+        groups: For each row the group that shares its variant; None for the row itself.
+        counts: The number of variants, of all rows or of each.
+        epochs: The epochs of a run; None for a run without an end.
+        partners: True if a batch ends with one more sample, for mixing: the one after this host's part of the global batch, or
+            for the last host its first one. A part that is the whole batch has none.
     """
 
     sampler: Sampler
@@ -134,7 +137,7 @@ class BatchSchedule:
         return None if self.epochs is None else self.steps_per_epoch * self.epochs
 
     def first_step(self, epoch: int) -> int:
-        """The first step of an epoch of training; LoaderError for what is no epoch, and in evaluation, which has none."""
+        """The first step of an epoch of training; LoaderError for another value, and in evaluation, which has no epochs."""
         if self.epochs is not None:
             raise LoaderError("set_epoch() is for training; with training=False every pass reads the same samples once")
         if isinstance(epoch, bool) or not isinstance(epoch, int | np.integer) or not 0 <= epoch < MOST_EPOCHS:
@@ -205,7 +208,7 @@ class BatchSchedule:
         return int(self._row(self.sampler.substitute(sample, mix(key)))[0])
 
     def forms_at(self, position: Numbers) -> Numbers:
-        """The form of the batch that each of these positions of the run lies in."""
+        """The form of the batch that each of these positions of the run is in."""
         epoch, inside = np.divmod(position, self.cycle)
         if self.buckets is not None:
             return self.buckets.bucket(inside // self.batch_size, epoch)

@@ -123,7 +123,7 @@ def _tree(text: str) -> ast.expr:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         reason = getattr(error, "msg", None) or str(error) or "nested too deeply"
         example = "\"label in ('cat', 'owl') and height >= 224\""
-        raise LoaderError(f"where={_shown(text)} is no expression ({reason}); write it as in {example}") from None
+        raise LoaderError(f"where={_shown(text)} is not an expression ({reason}); write it as in {example}") from None
     level: list[ast.AST] = [tree]
     for _ in range(MOST_DEPTH):  # level by level: without recursion
         level = [child for node in level for child in ast.iter_child_nodes(node)]
