@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.local import LocalShards, local_shards
@@ -27,7 +26,6 @@ from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, DecodedCache
-from tfprep.load.reader.table import TableSplit
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.reader.worker_pool import WorkerPool, answer
 from tfprep.load.reader.worker_process import Setup
@@ -82,27 +80,25 @@ class Pipeline:
         if options.host.count > 1:
             _warn_of_versions(sources)
         self.plan, self.start_step = plan, first_step(plan)
-        self.sources, self.options, self.outputs, self.schedule = (
-            plan.sources,
-            plan.options,
-            plan.outputs,
-            plan.schedule,
-        )
+        self.sources, self.options = plan.sources, plan.options
+        self.outputs, self.schedule = plan.outputs, plan.schedule
         self._imported: list[bool] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
-        for part in _table_splits(plan):
+        for part in (part for table in plan.tables.values() for part in table.parts):
             part.dataset.check_files(part.split, part.variants, sizes=sizes)
             is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
-            self._imported += [is_imported] * sum(len(part.dataset.split(part.split).files[v]) for v in part.variants)
+            self._imported += [is_imported] * sum(len(part.info.files[variant]) for variant in part.variants)
         self.local: LocalShards | None = None
         if options.local is not None:
             imported = any(source.dataset.manifest.imported is not None for source in sources)
-            self.local = local_shards(options.local, options.local_limit, plan.files, _infos(plan), imported=imported)
+            self.local = local_shards(
+                options.local, options.local_limit, plan.files, plan.file_infos, imported=imported
+            )
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
         # The page cache cannot hold all files, so that most reads go to the disk.
-        self._cold = sum(info.bytes for info in _infos(plan)) > plan.free_memory
+        self._cold = sum(info.bytes for info in plan.file_infos) > plan.free_memory
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
@@ -276,7 +272,7 @@ class Pipeline:
     def report(self) -> dict[str, Any]:
         """See `Loader.report`."""
         plan, schedule, rows = self.plan, self.schedule, self.cache
-        memory, records = plan.memory, np.array([info.records for info in _infos(plan)], np.int64)
+        memory, records = plan.memory, np.array([info.records for info in plan.file_infos], np.int64)
         cache: dict[str, Any] = {"kind": "none"}
         if rows is not None:
             cache = {"kind": "decoded", "capacity": rows.capacity, "of": plan.table.records}
@@ -341,16 +337,6 @@ def channels_first(images: Any) -> Any:
 
 
 # --- the parts, from the plan ------------------------------------------------------------------------------------------------
-
-
-def _infos(plan: LoaderPlan) -> list[FileInfo]:
-    """Return what the manifests say of the plan's files, in their order."""
-    splits = [(part.dataset.split(part.split), part.variants) for part in _table_splits(plan)]
-    return [file for split, variants in splits for variant in variants for file in split.files[variant]]
-
-
-def _table_splits(plan: LoaderPlan) -> list[TableSplit]:
-    return [part for table in plan.tables.values() for part in table.parts]
 
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tfprep.dataset import FileInfo
 from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
@@ -251,6 +252,11 @@ class LoaderPlan:
     def files(self) -> list[Path]:
         """The shards of all tables."""
         return [path for table in self.tables.values() for path in table.files]
+
+    @property
+    def file_infos(self) -> list[FileInfo]:
+        """What the manifests say of the shards of all tables."""
+        return [info for table in self.tables.values() for info in table.infos]
 
     @cached_property
     def schedule(self) -> BatchSchedule:

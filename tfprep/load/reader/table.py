@@ -10,6 +10,7 @@ import difflib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tfprep.dataset import Dataset
+from tfprep.dataset import Dataset, FileInfo, SplitInfo
 from tfprep.dataset.locations import Locations
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
@@ -35,9 +36,14 @@ class TableSplit:
     split: str
     variants: tuple[int, ...]
 
+    @cached_property
+    def info(self) -> SplitInfo:
+        """What the manifest says of the split."""
+        return self.dataset.split(self.split)
+
     @property
     def samples(self) -> int:
-        return self.dataset.split(self.split).samples
+        return self.info.samples
 
     @property
     def records(self) -> int:
@@ -60,14 +66,13 @@ class RecordTable:
         self._lock = threading.Lock()
         self._locations: list[Locations] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
-        files = [
-            (part, file)
-            for part in parts
-            for variant in part.variants
-            for file in part.dataset.split(part.split).files[variant]
+        infos = [[info for variant in part.variants for info in part.info.files[variant]] for part in parts]
+        self.infos: list[FileInfo] = [info for of_part in infos for info in of_part]
+        """What the manifests say of the files."""
+        self.files: list[Path] = [
+            part.dataset.shard_path(info) for part, of_part in zip(parts, infos, strict=True) for info in of_part
         ]
-        self.files: list[Path] = [part.dataset.shard_path(file) for part, file in files]
-        self.file_ends: Numbers = np.cumsum([file.records for _, file in files])
+        self.file_ends: Numbers = np.cumsum([info.records for info in self.infos])
         """For each file the number of the first record after it: int64 [files]."""
 
     def file_of(self, records: Any) -> Numbers:
