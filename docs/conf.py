@@ -37,15 +37,9 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
-_OF_LOADERS = (
-    "What an element is",
-    "Which samples in which order",
-    "How it is read without a change of what is delivered",
-)
 napoleon_custom_sections = [
     ("Attributes", "params_style"),
     ("Yields", "returns_style"),
-    *((section, "params_style") for section in _OF_LOADERS),
 ]
 intersphinx_mapping: dict[str, tuple[str, str | None]] = {}
 
