@@ -287,12 +287,7 @@ class Loader(Run):
     # --- batches --------------------------------------------------------------------------------------------------------
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, read in this thread.
-
-        Raises:
-            IndexError: The step is negative, or after the last one of an evaluation.
-            TypeError: It is not a whole number.
-        """
+        """The batch of a step (see `__getitem__`)."""
         return self.pipeline.batch(step)
 
     def __getitem__(self, step: int) -> Any:

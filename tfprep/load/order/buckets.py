@@ -21,15 +21,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BucketOrder:
-    """The batches of an epoch.
-
-    Attributes:
-        sizes: The items of each bucket in an epoch.
-        batch_size: Items per batch.
-        seed: The seed of the permutations.
-        keeps: True if the last, smaller batch of each bucket is kept.
-        shuffles: True if items and batches are permuted.
-    """
+    """The batches of an epoch. `sizes` are the items of each bucket. With `keeps`, the last, smaller batch of each is kept; with
+    `shuffles`, items and batches are permuted."""
 
     sizes: tuple[int, ...]
     batch_size: int

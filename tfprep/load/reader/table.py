@@ -66,12 +66,9 @@ class RecordTable:
         self._lock = threading.Lock()
         self._locations: list[Locations] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
-        infos = [[info for variant in part.variants for info in part.info.files[variant]] for part in parts]
-        self.infos: list[FileInfo] = [info for of_part in infos for info in of_part]
-        """What the manifests say of the files."""
-        self.files: list[Path] = [
-            part.dataset.shard_path(info) for part, of_part in zip(parts, infos, strict=True) for info in of_part
-        ]
+        files = [(part, info) for part in parts for variant in part.variants for info in part.info.files[variant]]
+        self.infos: list[FileInfo] = [info for _, info in files]
+        self.files: list[Path] = [part.dataset.shard_path(info) for part, info in files]
         self.file_ends: Numbers = np.cumsum([info.records for info in self.infos])
         """For each file the number of the first record after it: int64 [files]."""
 
