@@ -35,17 +35,11 @@ from tfprep.errors import DatasetError, RecordError, SampleError
 from tfprep.fields import FieldSpec, stored_name
 from tfprep.records import Frame, decode, read_record
 from tfprep.storage.local import regular_size
-from tfprep.storage.urls import PathOrUrl, file_size, is_remote, listed_sizes, open_file
+from tfprep.storage.urls import PathOrUrl, check_no_link, file_size, is_remote, listed_sizes, open_file
 from tfprep.units import aligned, size
 
 _ROWS = 8192
 """Rows of `locations.bin` that are looked up at a time."""
-
-
-def check_no_link(folder: Path) -> None:
-    """Raise DatasetError where the folder of added fields is a link: it may lead to any folder of the user's."""
-    if not is_remote(folder) and folder.is_symlink():
-        raise DatasetError(f"{folder} is a link; added fields are in a folder of the dataset: copy the folder itself")
 
 
 class Splits(dict[str, SplitInfo]):

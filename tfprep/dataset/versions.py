@@ -32,10 +32,12 @@ from typing import TYPE_CHECKING
 from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, REPORT
 from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, writing
+from tfprep.storage.local import locked as file_locked
 from tfprep.storage.locks import StoreLock, folder_locked, store_locked
 from tfprep.storage.store import find_object, open_store
 from tfprep.storage.urls import (
     PathOrUrl,
+    check_no_link,
     durable_write,
     folder_at,
     is_remote,
@@ -346,8 +348,7 @@ class NewVersion:
         """Make a folder of the current version part of this one, such as that of added fields; at a store it is shared anyway."""
         assert self.before is not None
         folder = self.before.path / name
-        if not is_remote(folder) and folder.is_symlink():
-            raise DatasetError(f"{folder} is a link; the files of a version are in its folder: copy the folder itself")
+        check_no_link(folder)
         for path in () if is_remote(self.root) else folder.iterdir():
             self.add(f"{name}/{path.name}", path)
 
@@ -532,11 +533,10 @@ def _tidy(root: Path) -> None:
         path = version_folder(root, number)
         if number <= current.number or (new.exists() and any(new.iterdir())):
             continue
-        with _unused(path) as is_free:  # it was moved here, and the pointer was not replaced
-            if is_free:
-                with suppress(OSError):
-                    new.rmdir()
-                os.rename(path, new)
+        with suppress(BlockingIOError), file_locked(path, BlockingIOError()):  # it is not held
+            with suppress(OSError):
+                new.rmdir()
+            os.rename(path, new)  # it was moved here, and the pointer was not replaced
     _point_link(current)
 
 
@@ -559,12 +559,10 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     freed = 0
     for number in others[keep:]:
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
-        with _unused(path) as is_free, writing(path):
-            if not is_free:
-                continue
+        with suppress(BlockingIOError), file_locked(path, BlockingIOError()), writing(path):  # it is not held
             os.rename(path, aside)  # in one step, so that nobody opens half of it
-        freed += own_bytes(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+            freed += own_bytes(aside)
+            shutil.rmtree(aside, ignore_errors=True)
     return freed
 
 
@@ -572,22 +570,3 @@ def own_bytes(folder: Path) -> int:
     """Return the bytes of the files of a folder that no other folder shares with it."""
     states = [path.lstat() for path in folder.rglob("*") if path.is_file()]
     return sum(state.st_size for state in states if state.st_nlink == 1)
-
-
-@contextmanager
-def _unused(path: Path) -> Iterator[bool]:
-    """Yield True if nobody holds the version; nobody can begin to before the block ends."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield False
-        return
-    try:
-        is_free = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            is_free = False
-        yield is_free
-    finally:
-        os.close(descriptor)

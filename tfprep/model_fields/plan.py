@@ -13,7 +13,6 @@ from typing import Any
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
 from tfprep.dataset import FileInfo
-from tfprep.dataset.dataset import check_no_link
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json
@@ -24,7 +23,7 @@ from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
-from tfprep.storage.urls import durable_write, is_remote, read_content, remove_file, size_of
+from tfprep.storage.urls import check_no_link, durable_write, is_remote, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,12 @@ def listed_sizes(folder: Any) -> dict[str, int]:
         return {}
 
 
+def check_no_link(folder: Path) -> None:
+    """Raise DatasetError where a folder of added fields is a link: it may lead to any folder of the user's."""
+    if not is_remote(folder) and folder.is_symlink():
+        raise DatasetError(f"{folder} is a link; added fields are in a folder of the dataset: copy the folder itself")
+
+
 def is_remote(path: object) -> bool:
     """Return True if this is a folder or file at a URL, as `folder_at` returns it."""
     return isinstance(path, Url)
