@@ -2,7 +2,6 @@
 
 import gc
 import json
-import pickle
 import signal
 import socket
 from pathlib import Path
@@ -175,21 +174,6 @@ def _tiny_model():
     model = keras.Sequential([keras.Input([24, 32, 2]), keras.layers.Flatten(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
-
-
-def test_cross_validation_in_processes_of_their_own(photos, monkeypatch):
-    """The arguments of `isolated` can be sent, and suffice to train a fold. (test_session covers its process.)"""
-    import tfprep
-    from tfprep.train import isolation
-
-    def sent(function, *arguments):
-        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
-        return pickle.loads(pickle.dumps(function(*arguments)))
-
-    monkeypatch.setattr(isolation, "isolated", sent)
-    loader = {"inputs": "clicks", "targets": "label"}
-    scores = train.cross_validate(_tiny_model, tfprep.open(photos.path), 2, batch_size=10, loader=loader, isolate=True)
-    assert [set(fold) for fold in scores.folds] == [{"loss"}, {"loss"}]
 
 
 def test_the_monitor_reports_the_loaders_counters(tf, photos, tmp_path):

@@ -93,7 +93,7 @@ def isolated(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Resu
 
 @contextmanager
 def fresh_process(function: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Connection]]:
-    """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. It is waited for."""
+    """Run `function(sender, *args)` in a fresh process: the value is that process, and what it sends. Joined on exit."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=function, args=(sender, *args))
@@ -169,9 +169,8 @@ def cross_validate(
     group: Any = None,
     seed: int = 0,
     loader: dict[str, Any] | None = None,
-    isolate: bool = False,
 ) -> Scores:
-    """Train a new model for each of `k` folds and measure it on the samples left out.
+    """Train a new model for each of `k` folds, each in a `fresh_session`, and measure it on the samples left out.
 
     Args:
         build_model: Returns a new compiled Keras model.
@@ -184,8 +183,6 @@ def cross_validate(
         group: See `data.folds`.
         seed: Seed of the folds and of the loader.
         loader: Further options of the loader, such as `{"inputs": "image", "targets": "label"}`.
-        isolate: Run each fold in a process of its own instead of a `fresh_session`; `build_model` is then a function at the top
-            of a module.
 
     Returns:
         The metrics of each fold.
@@ -205,26 +202,19 @@ def cross_validate(
             f"build_model is a function that returns a new compiled model for each fold, got {type(build_model).__name__}"
         )
     options = {"batch_size": batch_size, "seed": seed, **(loader or {})}
-    folding = {"split": split, "stratify": stratify, "group": group, "seed": seed}
+    folds = data.folds(k, split=split, stratify=stratify, group=group, seed=seed)
     scores = []
-    for number in range(k):
-        if isolate:
-            score = isolated(_one_fold, build_model, str(data.path), k, number, folding, options, epochs)
-        else:
-            with fresh_session():
-                score = _one_fold(build_model, data, k, number, folding, options, epochs)
-        _LOG.info("cross_validate: fold %d of %d: %s", number + 1, k, score)
-        scores.append(score)
+    for number, (train, validation) in enumerate(folds, 1):
+        with fresh_session():
+            scores.append(_one_fold(build_model, train, validation, options, epochs))
+        _LOG.info("cross_validate: fold %d of %d: %s", number, k, scores[-1])
     return Scores(tuple(scores))
 
 
 def _one_fold(
-    build_model: Callable[[], Any], data: Any, k: int, number: int, folding: dict[str, Any], options: Any, epochs: int
+    build_model: Callable[[], Any], train: Any, validation: Any, options: dict[str, Any], epochs: int
 ) -> dict[str, float]:
-    """Train on one fold. `data` may be a folder, which a process of its own opens."""
-    from tfprep.load import open as open_data
-
-    train, validation = (open_data(data) if isinstance(data, str) else data).folds(k, **folding)[number]
+    """Train on one fold. A function, so that no variable keeps the model."""
     model = build_model()
     with closing(train.keras_loader(**options)) as feed, closing(validation.keras_loader(**options)) as held_out:
         model.fit(feed, epochs=epochs, verbose=0)

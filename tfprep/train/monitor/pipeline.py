@@ -59,7 +59,7 @@ class Stage:
 
     @property
     def fills(self) -> bool:
-        """Returns True for a shuffle buffer that has not passed an element on: no batch comes before it is full."""
+        """True for a shuffle buffer that has not passed an element on: no batch comes before it is full."""
         return "Shuffle" in self.kind and self.elements > 0 and not self.produced
 
     @property
@@ -98,11 +98,11 @@ def pipeline_of(iterator: Any) -> Pipeline:
     kinds, python = [], []
     for dataset in _datasets_of(iterator):
         kinds.append(type(dataset).__name__.strip("_").removesuffix("Dataset").removesuffix("V2"))
+        if hasattr(dataset, "stats"):
+            break
         graphs = [wrapped.function.graph.as_graph_def() for wrapped in getattr(dataset, "_functions", list)()]
         nodes = [node for graph in graphs for node in graph.node]
         nodes += [node for graph in graphs for function in graph.library.function for node in function.node_def]
-        if hasattr(dataset, "stats"):
-            break
         if any(node.op in _PYTHON_OPS for node in nodes):
             python.append(kinds[-1])
     return Pipeline(tuple(kinds), tuple(python))
