@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-STOPPED_AT = 17
+STOPPED_AT = 9
 """Steps before the first training ends, as if it had been killed: within an epoch."""
 
 
@@ -22,7 +22,7 @@ def tfprep_command(line):
 
 
 def prepare():
-    tfprep_command("tfprep demo --only-data --out demo --scenes 60")
+    tfprep_command("tfprep demo --only-data --out demo --scenes 30")
     tfprep_command("tfprep init demo/objects --out objects.py")
     with open("objects.py") as file:
         recipe = file.read()
@@ -57,7 +57,7 @@ def train():
 
     backend = keras.backend.backend()
     data = tfprep.open("out/objects")
-    options = {"batch_size": 8, "inputs": "image", "targets": "label"}
+    options = {"batch_size": 4, "inputs": "image", "targets": "label"}
     make = data.loader if backend == "tensorflow" else data.keras_loader
     checkpoint, ends = "run.keras", []
 
@@ -77,7 +77,7 @@ def train():
         logs = [tfprep.train.InputMonitor("logs")]
         first = start // len(batches)
         history = model.fit(
-            batches, initial_epoch=first, epochs=6, shuffle=False,  # Keras warns that it does not shuffle a dataset
+            batches, initial_epoch=first, epochs=4, shuffle=False,  # Keras warns that it does not shuffle a dataset
             validation_data=make("val", **options), callbacks=[*saves, *logs],
         )  # fmt: skip
         return start, len(batches), int(np.asarray(model.optimizer.iterations)), history
@@ -88,8 +88,8 @@ def train():
         print("interrupted, as by Ctrl-C")
     start, epoch, steps, history = run()
     assert start == STOPPED_AT - 1
-    assert start % epoch, "the checkpoint lies within an epoch"
-    assert steps == start + (6 - start // epoch) * epoch, "each epoch of fit has the steps of an epoch"
+    assert start % epoch, "the checkpoint is within an epoch"
+    assert steps == start + (4 - start // epoch) * epoch, "each epoch of fit has the steps of an epoch"
     print("losses", history.history["loss"], "val_accuracy", history.history["val_accuracy"][-1])
     assert history.history["loss"][-1] < history.history["loss"][0]
     assert os.path.getsize("logs/input.jsonl")
@@ -100,7 +100,7 @@ def own_loop(backend, data, options):
     """A training loop's input, in the framework's own arrays, without Keras."""
     name = {"tensorflow": "loader", "jax": "jax_loader", "torch": "torch_loader"}[backend]
     shapes = {tuple(images.shape) for images, labels in getattr(data, name)("train", seed=0, **options)}
-    assert shapes == {(8, 32, 32, 3)}, shapes
+    assert shapes == {(4, 32, 32, 3)}, shapes
     assert ("tensorflow" in sys.modules) == (backend == "tensorflow")
     print(json.dumps({"backend": backend, "opencv": importlib.util.find_spec("cv2") is not None}))
 
