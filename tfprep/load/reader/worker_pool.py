@@ -1,7 +1,7 @@
 """Worker processes that fill rows in shared memory, so that decoding does not share one interpreter with training.
 
 Rows are tasks of a `tfprep.pool.Pool`, whose work is in `tfprep.load.reader.worker_process`: the numbers of the rows go to a
-process, and four numbers come back. The rows of a process that dies are read again by another one, and a row that ends every
+process, and counts come back. The rows of a process that dies are read again by another one, and a row that ends every
 process is a bad record.
 """
 
@@ -15,7 +15,7 @@ from tfprep.errors import BuildError, LoaderError
 from tfprep.load.budget import SPARE_TASKS, check_sendable
 from tfprep.load.reader.rows import Rows, UnreadRow
 from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_process import COUNTS, Outcome, Setup, job_message
+from tfprep.load.reader.worker_process import Job, Outcome, Setup
 from tfprep.load.slots import SharedMemory
 from tfprep.pool import ENDED, Pool, Task
 
@@ -25,8 +25,8 @@ Then: TypeAlias = Callable[[Sequence[UnreadRow] | BaseException], None]
 """Gets the rows that cannot be read, or an error, in the thread of the pool."""
 
 
-class _Job(NamedTuple):
-    """What the parent keeps of rows that a process fills."""
+class _Note(NamedTuple):
+    """What the parent keeps of a job."""
 
     values: Mapping[str, Any]
     where: str
@@ -58,9 +58,9 @@ class WorkerPool(Pool):
             else f" {self._setup.reading.paths[int(rows['file'][0])]} at byte {rows['offset'][0]}"
         )
         offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
-        job = job_message(len(next(iter(values.values()))), offsets, rows)
+        job = Job(len(next(iter(values.values()))), offsets, rows.table)
         try:
-            self.submit(job, _Job(values, where, self.state, then))
+            self.submit(job, _Note(values, where, self.state, then))
         except BuildError as error:
             then(_ended(error))
 
@@ -73,10 +73,7 @@ class WorkerPool(Pool):
 def answer(task: Task, result: Any) -> None:
     """Take over the result of a task."""
     values, _, state, then = task.note
-    if isinstance(result, bytes):
-        state.add(*COUNTS.unpack(result))
-        then(())
-    elif isinstance(result, Outcome):
+    if isinstance(result, Outcome):
         for name, by_row in result.values.items():
             for row, value in by_row.items():
                 values[name][row] = value

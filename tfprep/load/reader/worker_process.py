@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from tfprep.codecs.raw import require_bfloat16
 from tfprep.load.outputs import Output
@@ -38,20 +35,19 @@ class Setup:
     threads: int
 
 
-def job_message(batch_rows: int, offsets: Sequence[int], rows: Rows) -> bytes:
-    """Return a job: rows to fill, of a batch of `batch_rows`, whose arrays are at these offsets in the shared memory.
+class Job(NamedTuple):
+    """Rows to be filled, as `Rows.table`, of a batch of `batch_rows` whose arrays are at these offsets in the shared memory."""
 
-    The bytes of its numbers take a tenth of the time of a pickle.
-    """
-    return np.array([batch_rows, *offsets], np.int64).tobytes() + rows.table.tobytes()
-
-
-COUNTS = struct.Struct("<qddd")
-"""The answer to a job without bad records: bytes that were read, and seconds of reading, decoding and waiting."""
+    batch_rows: int
+    offsets: Sequence[int]
+    table: Any
 
 
 class Outcome(NamedTuple):
-    """Any other answer: rows that cannot be read, the values that are sent by output and row, an error, and the same counts."""
+    """Rows that cannot be read, the values that are sent by output and row, an error, and counts.
+
+    The counts are the bytes that were read, and the seconds of reading, decoding and waiting.
+    """
 
     unread: Sequence[UnreadRow] = ()
     values: Mapping[str, Mapping[int, Any]] = {}  # can be sent, unlike a MappingProxyType
@@ -60,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 def open_worker(setup: Setup) -> Work:
-    """Return the work of a process: a task is a job of numbers (`job_message`), its items are the rows."""
+    """Return the work of a process: a task is a `Job`, its items are the rows."""
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -74,7 +70,6 @@ def open_worker(setup: Setup) -> Work:
     reader = RowReader(setup.reading, cache)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
-    first, columns = 1 + len(setup.outputs), len(reader.columns)
     began, own = time.monotonic(), threading.local()
 
     def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
@@ -95,16 +90,14 @@ def open_worker(setup: Setup) -> Work:
             unread += [UnreadRow(number, bad.reason) for bad in reader.fill(values, row, state)]
         return sorted(unread)
 
-    def work(job: bytes, mark: Mark) -> bytes | Outcome:
+    def work(job: Job, mark: Mark) -> Outcome:
         state: ThreadState = own.__dict__.setdefault("state", ThreadState(since=began))
         state.enter("work")
-        numbers = np.frombuffer(job, np.int64)
-        batch_rows, *offsets = numbers[:first].tolist()
         values: dict[str, Any] = {}
-        rows = Rows(numbers[first:].reshape(columns, -1))
-        for output, offset in zip(setup.outputs, offsets, strict=True):
+        rows = Rows(job.table)
+        for output, offset in zip(setup.outputs, job.offsets, strict=True):
             shape = output.of_form(int(rows["form"][0])).fixed_shape
-            values[output.name] = memory.array(offset, (batch_rows, *shape), output.dtype)
+            values[output.name] = memory.array(offset, (job.batch_rows, *shape), output.dtype)
         sent: dict[str, dict[int, Any]] = {name: {} for name in setup.sent}
         try:
             unread = fill(values | sent, rows, state, mark)
@@ -113,6 +106,6 @@ def open_worker(setup: Setup) -> Work:
         state.enter("waiting for work")
         counts = state.bytes, state.read_s, state.decode_s, state.idle_s
         state.bytes, state.read_s, state.decode_s, state.idle_s = 0, 0.0, 0.0, 0.0
-        return Outcome(unread, sent, counts=counts) if unread or sent else COUNTS.pack(*counts)
+        return Outcome(unread, sent, counts=counts)
 
     return work
