@@ -1,4 +1,4 @@
-"""Checks that the options of ops and derived inputs share: each raises a RecipeError with the rule, the value and the way out."""
+"""Checks that the options of ops and derived inputs share: each raises a RecipeError with the rule, the value and the fix."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def around(center: float, amount: float | Range) -> Range:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tells if it is a real number; True and False, which Python counts as numbers, are none."""
+    """Return True if it is a real number; True and False, which Python counts as numbers, are not."""
     return isinstance(value, Real) and not isinstance(value, bool)

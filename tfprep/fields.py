@@ -183,7 +183,7 @@ def _from_corners(columns: Sequence[Any], target: str) -> list[Any]:
 
 
 def _stack(boxes: Any, given: list[Any], columns: list[Any]) -> Any:
-    """The columns as one array of the library of `boxes`; rows of which all `given` columns are -1 are filler and stay."""
+    """The columns as one array of the library of `boxes`; rows whose `given` columns are all -1 are filler and stay."""
     library = importlib.import_module(_LIBRARIES.get(type(boxes).__module__.partition(".")[0], "numpy"))
     filler = (given[0] == -1) & (given[1] == -1) & (given[2] == -1) & (given[3] == -1)
     return library.stack([library.where(filler, -library.ones_like(column), column) for column in columns], -1)

@@ -50,7 +50,7 @@ def _quotas(mount: Path, own: Path) -> list[int]:
 
 def memory_limit(mount: Path = MOUNT, own: Path = OWN) -> int:
     """Return the bytes of memory that this process and its control groups may use in total."""
-    import psutil  # a tenth of the time in which a command starts; a build asks for CPUs alone
+    import psutil  # a tenth of the time in which a command starts; a build asks for CPUs only
 
     limits = [_number(group / limit) for group in groups("memory", mount, own) for limit, _, _ in _VERSIONS]
     return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])

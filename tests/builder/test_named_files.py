@@ -104,8 +104,8 @@ def test_a_recipe_in_memory_keeps_what_it_was_made_with(tmp_path):
     [
         ("model", "files: expected a list of names of files, not 'model'"),
         (["absent"], "absent cannot be read: No such file or dir.*; a relative name is one below the recipe's folder"),
-        (["folder"], "folder is no regular file; name each file"),
-        (["pipe"], "pipe is no regular file"),
+        (["folder"], "folder is not a regular file; name each file"),
+        (["pipe"], "pipe is not a regular file"),
     ],
 )
 def test_wrong_names_are_named(tmp_path, files, message):

@@ -75,7 +75,7 @@ def listing(**kinds):
         *[
             (
                 {"geometry": [augment.Flip(), op]},
-                r"geometry\[1\]: Custom is a function of a whole sample, which \w+ has not; put it",
+                r"geometry\[1\]: Custom is a function of a whole sample, which \w+ does not have; put it",
             )
             for op in (
                 augment.Maybe(augment.Custom(np.copy)),

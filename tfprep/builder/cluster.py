@@ -25,7 +25,7 @@ from tfprep.storage.address import without_secrets
 from tfprep.storage.urls import folder_at, size_of
 
 PARTS_PER_CPU = 4
-"""A part lists all raw files, so fewer are cheaper; with several for each CPU, none is left alone with the last ones."""
+"""A part lists all raw files, so fewer are cheaper; with several for each CPU, none has to build the last ones by itself."""
 _MOST_RETRIES = 3
 """How often Ray gives a part to another node. A part that loses more may be the cause."""
 _LOOK_S = 2.0
@@ -142,7 +142,7 @@ def build_parts(call: PartCall, parts: Sequence[Part], most: int, log_event: Log
 
 
 def _build_part(call: PartCall, part: Part) -> tuple[str, PartSummary, list[BuildEvent]]:
-    """Build a part on a node, the name of which is returned first; a task of Ray. Raises TfprepError with that name."""
+    """Build a part on a node, and return the name of the node first; a task of Ray. Raises TfprepError with that name."""
     import ray
 
     node, events, recipe = ray.util.get_node_ip_address(), list[BuildEvent](), call.recipe

@@ -28,8 +28,8 @@ class Layout:
 
     Attributes:
       out: The dataset itself: a folder, or a `Url` of an object store.
-      scratch: The local folder of what this run alone uses, where `out` is at a store; None for `out` itself.
-      private, here: The folders of what readers do not read: that of the dataset, and that of this machine alone (logs, locks,
+      scratch: The local folder of what only this run uses, where `out` is at a store; None for `out` itself.
+      private, here: The folders of what readers do not read: that of the dataset, and that of this machine (logs, locks,
         shards that wait to be published).
       staged: The folder of the shards that wait to be published.
     """
@@ -48,7 +48,7 @@ class Layout:
         self.log = self.here / "build.log"
         self.failed_rejects = self.private / REJECTS  # of a build that published nothing because of them
         self.lock = self.here / "lock"
-        self.locks = self.here / "locks"  # of which a byte is the lock of one shard (`name_locked`)
+        self.locks = self.here / "locks"  # one byte of it is the lock of a shard (`name_locked`)
         # The plan that parts of a build agreed on, and the logs of parts.
         self.parts = self.private / "parts"
         self.part_plan = self.parts / "plan.json"

@@ -216,7 +216,7 @@ class BuildOptions:
       hash: Compute the perceptual hash of each image for the index, from which `tfprep check` finds near duplicates. Shards
         that are up to date are not built again for it; `tfprep check` computes what is missing.
       reshard: Give each split the number of shards that a new dataset of its size would have, instead of that of its first
-        build. A split whose number changes is built anew; later builds keep the new number.
+        build. A split whose number changes is built again; later builds keep the new number.
       accept_code: Keep the shards for which nothing but your own code has changed, as if the present code had built them. The
         report says how many there are.
       keep: The number of older versions that stay besides the current one. One that somebody reads stays too. At an object store

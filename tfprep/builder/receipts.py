@@ -306,7 +306,7 @@ def changed_samples(task: ShardTask, receipt: Receipt, stats: Mapping[str, str])
 
 
 def same_files(receipt: Receipt, identity: str) -> bool:
-    """Return whether a receipt's files are those of an identity, as far as the two can be compared."""
+    """Return True if a receipt's files are those of an identity, as far as the two can be compared."""
     return receipt.identity == identity or _file_system(receipt.identity) != _file_system(identity)
 
 

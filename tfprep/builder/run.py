@@ -84,7 +84,7 @@ def plan_build(
       limit: As in `BuildOptions`.
       replace: As in `BuildOptions`.
       reshard: As in `BuildOptions`.
-      part: Look at the shards of this part alone.
+      part: Look only at the shards of this part.
 
     Returns:
       The state of every shard: up to date, or why it would be built. `explain` says it in one line.

@@ -40,7 +40,7 @@ class Codec(Protocol):
         ...
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
-        """The value as a tensor, from the parsed features, by TensorFlow ops alone. The values are those of `decode`."""
+        """The value as a tensor, from the parsed features, by TensorFlow ops only. The values are those of `decode`."""
         ...
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ _CODECS: Mapping[Kind, str] = {
     **dict.fromkeys(("label", "scalar", "boxes", "points"), "use Scalar()"),
     "text": "use Text()",
 }
-"""The way out for kinds that one codec is made for."""
+"""The fix for kinds that one codec is made for."""
 
 
 def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:

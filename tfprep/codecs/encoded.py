@@ -153,7 +153,7 @@ class Jpeg(OneBytes):
 class Png(OneBytes):
     """uint8 or uint16 [H, W] or [H, W, C] as PNG; `level` is zlib's, 0 (none) to 9 (smallest).
 
-    C is 1, 3 or 4, and 2 for uint8 alone.
+    C is 1, 3 or 4, and 2 for uint8 only.
     """
 
     level: int = 3

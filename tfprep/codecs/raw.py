@@ -115,7 +115,7 @@ class Raw(Described):
 
 
 def little(dtype: Any) -> np.dtype[Any]:
-    """Return the dtype with little-endian bytes; NumPy knows bfloat16 in the machine's own order alone."""
+    """Return the dtype with little-endian bytes; NumPy knows bfloat16 only in the machine's own order."""
     known: np.dtype[Any] = np.dtype(dtype)
     return known if known.name == "bfloat16" else known.newbyteorder("<")
 

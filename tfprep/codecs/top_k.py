@@ -1,4 +1,4 @@
-"""The codec of class scores: the largest ones alone, as dataset reinforcement stores the outputs of a teacher."""
+"""The codec of class scores: the largest ones only, as dataset reinforcement stores the outputs of a teacher."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Zstd: any array without loss, by Blosc (https://www.blosc.org/c-blosc): its bytes or bits shuffled, then Zstandard.
 
 Masks and maps take half of the disk that they take as PNG, photos as much, and all are decoded several times as fast. The content
-of a field is a byte that names the form, and a frame of Blosc 1. Each array chooses its form: by its bytes alone, so that one
+of a field is a byte that names the form, and a frame of Blosc 1. Each array chooses its form: by its bytes only, so that one
 recipe and its files make the same bytes everywhere, and for itself, so that no sample changes the records of others.
 """
 

@@ -3,7 +3,7 @@
 Each is a frozen dataclass called with (sample, generator). A derived input sees the fields derived before it, so they chain:
 `{"object": OneObject(target=8), "clicks": Clicks(mask="object", target=1)}`.
 
-Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports those alone.
+Names are imported when they are first used: a recipe uses a few of them, and each worker of a build imports only those.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class SignedDistance:
     Attributes:
         mask: the field of class numbers.
         target: the class, or a tuple of K classes.
-        outline: where zero lies, with d the distance of a pixel to the nearest pixel on the other side. "edge" is half-way
+        outline: where zero is, with d the distance of a pixel to the nearest pixel on the other side. "edge" is half-way
             between the pixels: d - 0.5 outside, 0.5 - d inside. "inner" is on the outermost pixels of the class: d outside,
             1 - d inside. This is φ of Kervadec et al., 'Boundary loss for highly unbalanced segmentation', MIDL 2019 (their
             `one_hot2dist`), where an absent class gives 0 everywhere, so that its loss vanishes.
@@ -115,7 +115,7 @@ class SignedDistance:
         normalize: divide by `truncate_px`, to -1 to 1 in floating dtypes.
         dtype: "float16" and "float32" hold d. "uint8" and "uint16" need `truncate_px` and hold 128 + 127 · d / truncate_px and
             32768 + 32767 · d / truncate_px, rounded, so that zero is 128 or 32768.
-        void: pixels of this class lie on no side: no distance is measured to them, and they are at 0.
+        void: pixels of this class are on no side: no distance is measured to them, and they are at 0.
     """
 
     kind: ClassVar[Kind] = "map"
@@ -274,7 +274,7 @@ class UNetWeights:
         balance: w_c balances background and cells: each pixel weighs total / (2 · pixels of its side), so that both sides sum to
             the same, or 1 where one side is empty. False makes w_c 1.
         instances: False takes all that is not 0 for foreground, and its 8-connected parts for the cells.
-        inside: draw the second term everywhere. False draws it on the background alone, as published code does.
+        inside: draw the second term everywhere. False draws it on the background only, as published code does.
         void: the number of regions that are neither cell nor background, such as 255 in Pascal VOC: their pixels weigh 0.
     """
 

@@ -1,7 +1,7 @@
 """Derived inputs of a mask: boundaries, one-hot classes, single objects; boxes around instances and their classes; centers and
 offsets after Cheng et al., 'Panoptic-DeepLab', CVPR 2020.
 
-An instance's center is the mean of its pixels' centers, so it may lie outside a curved one. Instances are the numbers 1, 2, …
+An instance's center is the mean of its pixels' centers, so it may be outside a curved one. Instances are the numbers 1, 2, …
 of a mask; `background` and `void` are none.
 """
 
@@ -110,7 +110,7 @@ class OneObject:
 
     Attributes:
         mask: the field of class numbers.
-        target: the class of which one object is drawn, each with the same probability.
+        target: the class; one of its objects is drawn, each with the same probability.
         min_px: smaller objects, in pixels, are not drawn.
         background: the class that becomes 0.
         void: the class that becomes 255.

@@ -33,7 +33,7 @@ _NPY_START = b"\x93NUMPY"
 
 
 def image_size(data: bytes) -> Size:
-    """(height, width) of the upright image (or `.npy` array), from its header alone. Raises SampleError."""
+    """(height, width) of the upright image (or `.npy` array), from its header. Raises SampleError."""
     if data.startswith(_NPY_START):
         shape = _npy_shape(data)
         return shape[0], shape[1]
@@ -45,7 +45,7 @@ def image_size(data: bytes) -> Size:
 
 
 def stored_size(data: bytes) -> Size:
-    """(height, width) as the pixels lie in the file, before any orientation is applied. Raises SampleError."""
+    """(height, width) as the pixels are in the file, before any orientation is applied. Raises SampleError."""
     if is_jpeg(data) and (header := jpeg_header(data)):
         return header[:2]
     with opened(data) as image:
@@ -57,7 +57,7 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
 
     Args:
         data: the file's bytes.
-        reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels, of which pixel i
+        reduced: k of 2, 4 or 8 decodes a JPEG at 1/k in the DCT domain: ceil(H / k) by ceil(W / k) pixels; pixel i
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
         background: the RGB color that transparent pixels are laid over. With None an image that has some is refused.
@@ -107,7 +107,7 @@ def decode_map(data: bytes) -> Array:
 
 
 def keeps_original(data: bytes) -> bool:
-    """Tells if these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
+    """Return True if these bytes, untouched, decode to the same pixels everywhere: an upright JPEG of gray or YCbCr, or a PNG of
     8-bit gray or RGB without transparency. TensorFlow reads no other format as `decode_image` does."""
     if is_jpeg(data):
         header = jpeg_header(data)

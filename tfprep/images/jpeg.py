@@ -44,7 +44,7 @@ _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, _SCAN}
 _COMMENTS = {*range(0xE0, 0xF0), 0xFE}
 """Application data and comments, which decide nothing about the pixels' data."""
 _IN_SCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
-"""What stands behind a byte FF in a scan's data: FF 00 is the byte FF, FF D0 to FF D7 are restarts, and FF may fill up."""
+"""What follows a byte FF in a scan's data: FF 00 is the byte FF, FF D0 to FF D7 are restarts, and FF may fill up."""
 _KEEPS_FIRST_PIXEL = (1, 5)
 """The orientations whose first pixel in the file is the first one of the upright image."""
 
@@ -102,7 +102,7 @@ def lacks_end(data: bytes) -> bool:
 
 
 def certain_to_decode(data: bytes) -> bool:
-    """Tells if a file is certain to decode, at a tenth of the cost of decoding it; False where that is not known.
+    """Return True if a file is certain to decode, at a tenth of the cost of decoding it; False where that is not known.
 
     Damage inside the data of a scan changes pixels, but is no error to libjpeg; damage to what surrounds the scan is. So the
     segments of a sequential JPEG are decoded without the scan's data. Other JPEGs and other formats give False.

@@ -30,7 +30,7 @@ def perceptual_hash(image: Array | bytes) -> int:
     """Return the hash of a picture as a number of 64 bits.
 
     Args:
-        image: Any numbers [H, W, 3] in RGB, or [H, W, C], of which the first channel counts; or the bytes of an image file.
+        image: Any numbers [H, W, 3] in RGB, or [H, W, C], whose first channel counts; or the bytes of an image file.
 
     Returns:
         From 0 to 2**64 - 1. The bits of ImageHash's 8 x 8 array row by row; the first is the most significant.

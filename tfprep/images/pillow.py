@@ -35,7 +35,7 @@ _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _EXIF_ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC = 256, 257, 258, 262
 _PPM_HEADER = re.compile(rb"P[2356]{gap}\d+{gap}\d+{gap}(\d+)".replace(b"{gap}", rb"(?:\s|#[^\r\n]*[\r\n])+"))
-"""The numbers at the beginning of a PGM or PPM, of which the last one stands for white. A comment ends with CR or LF."""
+"""The numbers at the beginning of a PGM or PPM; the last one is that of white. A comment ends with CR or LF."""
 _CHANNELS = dict.fromkeys(("RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "LA", "PA", "I", "F"), 4) | {"I;16": 2}
 """Bytes a pixel in Pillow's memory, which keeps four channels for three."""
 _OPAQUE = 255
@@ -134,7 +134,7 @@ def _python_warnings() -> Iterator[None]:
 
 
 def is_jpeg(data: bytes) -> bool:
-    """Tells if the bytes begin as a JPEG does."""
+    """Return True if the bytes begin as a JPEG does."""
     return data[:3] == JPEG_START
 
 
@@ -175,7 +175,7 @@ def upright_size(image: Image.Image, data: bytes) -> Size:
 
 def pillow_orientation(image: Image.Image, data: bytes) -> int:
     """The EXIF orientation that is still to be applied, 1 to 8."""
-    # Pillow decodes a whole PNG to look for EXIF behind its pixels: three quarters of the time of decoding it.
+    # Pillow decodes a whole PNG to look for EXIF after its pixels: three quarters of the time of decoding it.
     if image.format == "PNG" and not any(mark in data for mark in _PNG_ORIENTATION_MARKS):
         return 1
     return known_orientation(image.getexif().get(_EXIF_ORIENTATION, 1))
@@ -206,7 +206,7 @@ def white_level(image: Image.Image, data: bytes) -> int | None:
 
 
 def white_is_zero(image: Image.Image) -> bool:
-    """Tells if 0 is white in the file, a TIFF (PhotometricInterpretation 0, as ImageJ writes masks)."""
+    """Return True if 0 is white in the file, a TIFF (PhotometricInterpretation 0, as ImageJ writes masks)."""
     return getattr(image, "tag_v2", {}).get(_TIFF_PHOTOMETRIC) == 0
 
 
@@ -215,7 +215,7 @@ WHITE: Color = (255, 255, 255)
 
 
 def rgb_pixels(image: Image.Image, background: Color | None = WHITE) -> ImageArray:
-    """uint8 [H, W, 3] as the pixels lie in a file of 8 bits a channel: transparent pixels are laid over the background. Without
+    """uint8 [H, W, 3] as the pixels are in a file of 8 bits a channel: transparent pixels are laid over the background. Without
     one, an image that is transparent somewhere raises SampleError."""
     if image.mode == "F":
         raise SampleError("an image of 32-bit floats has no defined range; convert it to 8 or 16 bits first")

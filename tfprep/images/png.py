@@ -76,7 +76,7 @@ def decode_png(data: bytes) -> Array:
 
 
 def has_right_checksums(data: bytes) -> bool:
-    """Tells if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
+    """Return True if each chunk of a PNG, up to its last one, is followed by the CRC-32 of its type and content."""
     view, at = memoryview(data), 8
     while at + 12 <= len(data):  # length, type and checksum have four bytes each
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
@@ -89,7 +89,7 @@ def has_right_checksums(data: bytes) -> bool:
 
 
 def _swap_rgb(array: Array) -> Array:
-    """RGB to OpenCV's BGR and back; other channel counts are left alone."""
+    """RGB to OpenCV's BGR and back; other numbers of channels stay as they are."""
     if array.ndim == 3 and array.shape[2] == 3:
         return array[:, :, ::-1]
     if array.ndim == 3 and array.shape[2] == 4:

@@ -107,7 +107,7 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
-            wrong(("files",), f"files: {path} is no regular file; name each file that the recipe reads")
+            wrong(("files",), f"files: {path} is not a regular file; name each file that the recipe reads")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             state = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -164,7 +164,7 @@ def check_ops(option: str, ops: Any) -> None:
             if isinstance(one, Custom) and one is not op:
                 wrong(
                     where,
-                    f"{place}: Custom is a function of a whole sample, which {type(op).__name__} has not; put it into "
+                    f"{place}: Custom is a function of a whole sample, which {type(op).__name__} does not have; put it into "
                     "geometry=[...] by itself, and let the function draw from its generator whether it acts",
                 )
         if others := _sides(op) - {option}:
@@ -323,7 +323,7 @@ def _is_names(value: Any) -> bool:
 
 
 def _is_flip(value: Any) -> bool:
-    """Return whether it is a permutation of its rows that undoes itself, as a mirror image of a mirror image is the image."""
+    """Return True if it is a permutation of its rows that undoes itself, as a mirror image of a mirror image is the image."""
     whole = isinstance(value, list | tuple) and all(map(_is_whole, value))
     return whole and sorted(value) == list(range(len(value))) and all(value[row] == i for i, row in enumerate(value))
 
@@ -337,7 +337,7 @@ _MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "variants": _COUNT,
     "shards": _COUNT,
     "fill": (
-        "a number, or a tuple of one a channel",
+        "a number, or a tuple of one per channel",
         lambda fill: all(map(_is_number, fill if isinstance(fill, tuple) else (fill,))),
     ),
     "row_fields": ("a list of field names", _is_names),

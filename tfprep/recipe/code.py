@@ -214,7 +214,7 @@ def _distributions() -> dict[str, list[str]]:
 
 
 def is_users(value: FunctionType | type | ModuleType) -> bool:
-    """Return whether code is the user's: defined outside the standard library, installed packages and tfprep.
+    """Return True if code is the user's: defined outside the standard library, installed packages and tfprep.
 
     The folder decides, so that a project's own modules count whether they are installed in editable form, imported from the
     current folder, or under another name.

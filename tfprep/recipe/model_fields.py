@@ -28,7 +28,7 @@ _KINDS: tuple[Kind, ...] = ("scalar", "map", "mask", "image")
 class ModelFields:
     """Fields that a model computes from built fields, stored beside the dataset (`tfprep fields add`).
 
-        HERE = Path(__file__).parent  # a name alone would be one in the current folder
+        HERE = Path(__file__).parent  # without it, the name would be one in the current folder
 
         def teacher():
             import keras

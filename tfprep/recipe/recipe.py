@@ -40,7 +40,7 @@ class Recipe:
             `{"x": ("image", "clicks")}`. A trainer that takes them as one array then reads one array, where stacking at load
             time copies every pixel. Computed last, from images, masks and maps of one dtype.
         variants: Number of variants by split, counting variant 0, which is not augmented. 1 for a split that is not named.
-        border: What lies outside the image: "constant" uses `fill`, "reflect" mirrors, "replicate" repeats the edge.
+        border: What is outside the image: "constant" uses `fill`, "reflect" mirrors, "replicate" repeats the edge.
         fill: The value outside the image by field, a number or one per channel; 0 for a field that is not named. For a mask it is
             the number of void pixels that the source declares; without one, geometry that shows pixels outside is refused.
         min_visible: Share of a box's area, from 0 to 1, that must remain inside the image. Other boxes, and those wholly outside,
@@ -64,7 +64,7 @@ class Recipe:
         model_fields: Fields that models compute from the built ones (`tfprep fields add`), after the build. They change no shard.
 
     Raises:
-        RecipeError: An option is wrong; the message gives the rule, the value and the way out.
+        RecipeError: An option is wrong; the message gives the rule, the value and the fix.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Recipe:
         """Raise RecipeError if the content of `files` is no longer what it was when the recipe was made."""
         for name, path in self.file_paths().items():
             if file_digest(path) != self._digests[name]:
-                wrong(("files",), f"files: {path} is another file than when the recipe was made; make the recipe anew")
+                wrong(("files",), f"files: {path} is another file than when the recipe was made; make the recipe again")
 
     def variants_of(self, split: str) -> int:
         """Return the number of variants of a split."""

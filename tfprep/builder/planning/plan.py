@@ -39,7 +39,7 @@ _EVEN_SHARDS = 16
 _LEAST_SAMPLES, _LEAST_BYTES, _FEW_SHARDS = 32, 4 << 20, 4
 """A small dataset gets up to 16 shards, so that all cores have work, with 32 samples or more each; more than four only with 4 MB
 of raw files or more each. A larger one gets a multiple of 16, which 2, 4, 8 or 16 workers share without one of them building a
-last shard alone."""
+last shard by itself."""
 
 _FAR_OFF = 4
 """A split is said to have too few shards if a new dataset would have this many times as many."""
@@ -165,7 +165,7 @@ def too_few_shards(plan: Plan) -> str:
     return (
         f"the first build fixed the number of shards, and the dataset has grown since: {counts}, so fewer workers can build and "
         "fewer shards are kept when a sample changes. --reshard (BuildOptions(reshard=True)) changes the number once and builds "
-        "these splits anew"
+        "these splits again"
     )
 
 
@@ -225,7 +225,7 @@ def differing_listings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 def _shards(recipe: Recipe, samples: SampleTable, known: Mapping[str, int]) -> dict[str, int]:
     """Return the number of shards by split: the recipe's, else that of the dataset's first build, else one by size."""
-    # One huge file, such as a sparse one of 200 GB, does not make thousands of shards: it lies in one of them.
+    # One huge file, such as a sparse one of 200 GB, does not make thousands of shards: it is in one of them.
     totals = samples.totals(SHARD_BYTES)
     return {
         name: recipe.shards.get(name) or known.get(name) or _default_shards(*totals[name]) for name in samples.names

@@ -1,7 +1,7 @@
 """All samples of a source's listing, on disk instead of in memory: a plan of any size takes about 100 MB.
 
 A listing is written to two files without names: the texts of each sample (key, files, values, sizes and times), and a row of 58
-bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, of which each holds
+bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, each of which holds
 some shards and fits into memory, and each bucket is sorted. The task of a shard is cut out of the files when its turn comes.
 Small files stay in memory.
 """
@@ -430,7 +430,7 @@ def _digests(texts: Iterable[bytes]) -> Array:
 
 
 def _values_text(values: Sequence[Any]) -> bytes:
-    if len(values) == 1 and type(values[0]) is int:  # a label alone: `json.dumps` would take a fifth of the whole plan
+    if len(values) == 1 and type(values[0]) is int:  # a single label: `json.dumps` would take a fifth of the whole plan
         return b"[%d]" % values[0]
     return json.dumps(values).encode() if values else b""
 

@@ -221,7 +221,7 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
 
 
 def _share_samples(plan: Plan, published: Dataset) -> bool:
-    """Return whether a published sample is planned too. Some keys are in memory at a time; as a rule the first ones decide."""
+    """Return True if a published sample is planned too. Some keys are in memory at a time; usually the first ones decide."""
     from tfprep.dataset.index import read_keys
 
     try:

@@ -34,7 +34,7 @@ _TURNED = (
 
 @dataclass(frozen=True)
 class Stored:
-    """One variant, ready to be written: its features, what each stored field is, and the values behind them."""
+    """One variant, ready to be written: its features, what each stored field is, and the values that they hold."""
 
     features: Mapping[str, Feature]
     specs: Mapping[str, FieldSpec]
@@ -186,7 +186,7 @@ class SampleMaker:
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:
-        """Return whether the file can be stored without looking at its pixels."""
+        """Return True if the file can be stored without looking at its pixels."""
         stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
 
@@ -246,7 +246,7 @@ def _stacked(rasters: Sequence[Array]) -> Array:
 
 
 def _check_classes(name: str, numbers: Array, classes: Sequence[str], fill: Fill | None, mask: bool) -> None:
-    """A label's or a mask's numbers are those of the class names, or the number that fills what lies outside the image."""
+    """A label's or a mask's numbers are those of the class names, or the number that fills what is outside the image."""
     if not numbers.ndim and 0 <= int(numbers) < len(classes):  # one label, without the start of two reductions
         return
     if not numbers.size or (numbers.max() < len(classes) and numbers.min() >= 0):

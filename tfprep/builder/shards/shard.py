@@ -110,7 +110,7 @@ class RawSample(NamedTuple):
     Attributes:
       parts: Bytes of a file, or a value, by field.
       digest: 16 bytes of SHA-256 of all files' content and of the values.
-      image_digest: 16 bytes of SHA-256 of the image's file alone: its size as 8 bytes, little-endian, and its content. Empty
+      image_digest: 16 bytes of SHA-256 of the image's file only: its size as 8 bytes, little-endian, and its content. Empty
         if no field of the source is an image.
     """
 
@@ -170,7 +170,7 @@ class Inputs:
         return RawSample(parts, sha256.digest()[:16], image_digest)
 
     def digest(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> bytes:
-        """Return the digest of `read` alone; it is empty if a file cannot be read."""
+        """Return only the digest of `read`; it is empty if a file cannot be read."""
         try:
             return self.read(files, values, read).digest
         except SampleError:
@@ -278,7 +278,7 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
-    """Return whether the shard is up to date by the content of its inputs, and renew its receipt if it is."""
+    """Return True if the shard is up to date by the content of its inputs, and renew its receipt if it is."""
     same = (old.fingerprint, old.expected, old.shards) == (task.fingerprint, task.expected, task.shards)
     # Memory is missed by files that are read as before: their content would say that nothing has changed.
     if task.skip or not same or any(reject.accident == "memory" for reject in old.rejects):
@@ -330,7 +330,7 @@ def _files_ahead(context: BuildContext, samples: Sequence[Sequence[Any]]) -> Abs
 def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequence[ShardFile]) -> Receipt:
     """Make the files and the receipt of one attempt those of the shard, as one step for all other attempts.
 
-    Two parts of a build, or two nodes of which one was taken for dead, may attempt the same shard at the same time. The first
+    Two parts of a build, or two nodes one of which was taken for dead, may attempt the same shard at the same time. The first
     attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
     """
     layout = context.layout
@@ -353,7 +353,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequen
 
 
 def is_same(receipt: Receipt, task: ShardTask) -> bool:
-    """Return whether the receipt is that of this very task, with no reject that another try might accept."""
+    """Return True if the receipt is that of this very task, without a rejected sample that another try might accept."""
     accident = any(reject.accident for reject in receipt.rejects)
     same = (receipt.signature, receipt.expected) == (task.signature, task.expected) and same_files(
         receipt, task.identity
@@ -472,7 +472,7 @@ class _Shard:
         return [class_numbers(labels[0]) if labels else None, height, width]
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
-        """Sum up variant 0: class counts of every split, pixels of the training split alone."""
+        """Sum up variant 0: class counts of every split, pixels of the training split only."""
         moments, counts, classes = {}, {}, self._context.maker.classes
         for name, spec in stored.specs.items():
             value = stored.values[name]
