@@ -299,6 +299,7 @@ def test_numpy_files_with_wrong_headers_or_code_are_refused():
             images.decode_map(data)
 
 
+@pytest.mark.filterwarnings("ignore")  # of Pillow, about damage and size
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("MPO",)])
 def test_a_file_cut_at_any_byte_is_refused_or_has_all_its_pixels(name):
     data = FORMATS[name]
@@ -338,6 +339,7 @@ def test_decompression_bombs_are_refused_by_their_header():
         check_pixels(2, just_below + 1)
 
 
+@pytest.mark.filterwarnings("ignore")  # of Pillow, about damage and size
 @pytest.mark.parametrize(("channels", "bits", "side"), [(4, 16, 8191), (4, 8, 11585), (3, 16, 9459), (3, 8, 13377)])
 def test_the_limit_counts_channels_and_bits(channels, bits, side):
     """From a PNG's header: 537 MB of decoded pixels."""

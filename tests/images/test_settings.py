@@ -1,16 +1,13 @@
 """What a package in the same process sets does not decide what is decoded, and warnings of decoders are noted."""
 
 import io
-import os
-import threading
-import warnings
 
 import numpy as np
 import pytest
-from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin
+from PIL import GifImagePlugin, Image, ImageFile
 
 from tfprep import images
-from tfprep.errors import SampleError
+from tfprep.errors import BuildError, SampleError
 
 SHADES = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
 PICTURE = Image.fromarray(SHADES).resize((160, 120), Image.Resampling.BICUBIC)
@@ -24,55 +21,24 @@ def encoded(form="JPEG", **options):
 
 SETTINGS = [
     (ImageFile, "LOAD_TRUNCATED_IMAGES", True),
-    (Image, "MAX_IMAGE_PIXELS", 10),
-    (PngImagePlugin, "MAX_TEXT_CHUNK", 1),
     (GifImagePlugin, "LOADING_STRATEGY", GifImagePlugin.LoadingStrategy.RGB_ALWAYS),
 ]
 
 
-@pytest.fixture
-def foreign(monkeypatch):
-    """The settings of a package that wants to read everything."""
-    for module, name, value in SETTINGS:
-        monkeypatch.setattr(module, name, value)
-    yield
-    assert [getattr(module, name) for module, name, _ in SETTINGS] == [value for *_, value in SETTINGS]
+@pytest.mark.parametrize(("module", "name", "value"), SETTINGS)
+def test_a_setting_with_which_images_decode_to_other_pixels_is_refused(monkeypatch, module, name, value):
+    monkeypatch.setattr(module, name, value)
+    with pytest.raises(BuildError, match=rf"{module.__name__}.{name} is .*leave it at"):
+        images.decode_image(encoded("PNG"))
 
 
-def test_settings_of_other_packages_count_for_nothing_and_stay(foreign):
-    filters = list(warnings.filters)
-    with pytest.raises(SampleError, match="truncated"):
-        images.decode_image(encoded()[:-200])
-    with pytest.raises(SampleError, match="not a whole image"):
-        images.decode_image(encoded("PNG")[:-200])
-    info = PngImagePlugin.PngInfo()
-    info.add_text("comment", "words")
-    assert np.array_equal(images.decode_image(encoded("PNG", pnginfo=info)), np.asarray(PICTURE))
-    file = io.BytesIO()
-    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).convert("P").save(file, "GIF")
-    assert images.decode_mask(file.getvalue()).shape == (3, 4)
-    assert list(warnings.filters) == filters
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_settings_while_several_threads_decode_and_fork(foreign):
-    def decode(number):
-        for _ in range(30):
-            if number % 2:
-                images.decode_image(encoded("PNG"))
-            else:
-                with pytest.raises(SampleError):
-                    images.decode_image(encoded()[:-200])
-
-    threads = [threading.Thread(target=decode, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    child = os.fork()
-    if not child:  # a thread of the parent may hold the lock at this moment
-        os._exit(0 if ImageFile.LOAD_TRUNCATED_IMAGES and images.decode_image(encoded("PNG")).size else 1)
-    for thread in threads:
-        thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_limits_of_pillow_are_named_and_raised_only_while_a_larger_image_is_decoded(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(SampleError, match=r"Pillow refuses it: .*exceeds limit"):
+        images.decode_image(encoded("PNG"))
+    with images.pixel_limit(1 << 20), images.decoder_warnings() as found:
+        assert images.decode_image(encoded("PNG")).shape == (120, 160, 3)
+    assert (Image.MAX_IMAGE_PIXELS, found) == (10, [])
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"quality": 100}])

@@ -1,28 +1,26 @@
 """Images opened by Pillow: which formats, what their headers say, and the limits that a file must keep before it is read, and an
 image's header before any of its pixels is decoded.
 
-Pillow has settings that belong to the whole process, and a package may have changed them. `own_settings` sets those that decide
-what is decoded, for as long as tfprep decodes.
+Pillow has settings that belong to the whole process. A package that has changed one with which images decode to other pixels is
+an error (`check_settings`).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import io
-import os
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tfprep.errors import SampleError
+from tfprep.errors import BuildError, SampleError
 from tfprep.fields import Array, ImageArray, Size
 
 _HAS_AVIF = importlib.util.find_spec("PIL.AvifImagePlugin") is not None  # from Pillow 11.3 on
@@ -45,59 +43,21 @@ _STRIP_PIXELS = 1 << 20
 
 _SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
-    ("PIL.Image", "MAX_IMAGE_PIXELS", None),  # `check_pixels` has a limit of its own
-    ("PIL.PngImagePlugin", "MAX_TEXT_CHUNK", 1 << 20),
-    ("PIL.PngImagePlugin", "MAX_TEXT_MEMORY", 64 << 20),
     ("PIL.GifImagePlugin", "LOADING_STRATEGY", 0),
-    ("PIL.TiffImagePlugin", "READ_LIBTIFF", False),
 )
-"""Module, name and value of the settings that decide what is decoded; the values are Pillow's own."""
-_settings_lock = threading.Lock()
-_replaced: dict[tuple[str, str], Any] = {}
-"""The settings of the process while tfprep decodes."""
-_decoding = [0]
-"""The number of threads that decode."""
-_filters: list[Any] = []
+"""Module, name and value of the settings that decide which pixels are decoded; the values are Pillow's own."""
 
 
-@contextmanager
-def own_settings() -> Iterator[None]:
-    """Decode with the settings of Pillow that tfprep depends on, whatever a package has set, and then set those again."""
-    with _settings_lock:
-        _decoding[0] += 1
-        for module, name, value in _SETTINGS:
-            if (loaded := sys.modules.get(module)) is not None and getattr(loaded, name, value) != value:
-                _replaced[module, name] = getattr(loaded, name)
-                setattr(loaded, name, value)
-        if _decoding[0] == 1:  # `catch_warnings` is not for several threads
-            warnings.filterwarnings("ignore", module=r"PIL\.")
-            _filters.append(warnings.filters[0])
-    try:
-        yield
-    finally:
-        with _settings_lock:
-            _decoding[0] -= 1
-            if not _decoding[0]:
-                _restore()
+def check_settings() -> None:
+    """Raise BuildError if a package has changed a setting of Pillow with which images decode to other pixels."""
+    for module, name, value in _SETTINGS:
+        present = getattr(sys.modules.get(module), name, value)
+        if present != value:
+            raise BuildError(
+                f"{module}.{name} is {present!r}, with which damaged or animated images decode to other pixels; leave it at "
+                f"{value!r} in the process that decodes"
+            )
 
-
-def _restore() -> None:
-    while _filters:
-        with suppress(ValueError):  # somebody has reset the filters
-            warnings.filters.remove(_filters.pop())  # type: ignore[attr-defined]
-    while _replaced:
-        (module, name), value = _replaced.popitem()
-        setattr(sys.modules[module], name, value)
-
-
-def _begin_again() -> None:
-    """In a forked process no thread decodes."""
-    global _settings_lock
-    _settings_lock, _decoding[0] = threading.Lock(), 0
-    _restore()
-
-
-os.register_at_fork(after_in_child=_begin_again)
 
 _warned: ContextVar[list[str] | None] = ContextVar("_warned", default=None)
 
@@ -128,6 +88,7 @@ def _python_warnings() -> Iterator[None]:
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `check_pixels` has the limit
         yield
     for one in caught:
         warn(str(one.message))
@@ -143,9 +104,10 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
     """The image, its header read and checked. Whatever Pillow raises while it is read becomes a SampleError."""
     if not data:
         raise SampleError("the file is empty (0 bytes)")
+    check_settings()
     jpeg = is_jpeg(data)
     try:
-        with own_settings(), _python_warnings(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with _python_warnings(), Image.open(io.BytesIO(data), formats=FORMATS) as image:
             # The larger of what the pixels take in the file's depth and what they take as Pillow holds them.
             in_file = 0 if jpeg else len(image.getbands()) * bits_per_channel(image, data) // 8
             in_memory = 3 if jpeg or image.mode == "RGB" else _CHANNELS.get(image.mode, 1)
@@ -161,6 +123,8 @@ def opened(data: bytes, *, frames: bool = False) -> Iterator[Image.Image]:
             yield image
     except UnidentifiedImageError as error:
         raise SampleError(f"not an image: no known format begins with the bytes {data[:8]!r}") from error
+    except Image.DecompressionBombError as error:  # a package has lowered Image.MAX_IMAGE_PIXELS
+        raise SampleError(f"Pillow refuses it: {error}") from error
     except (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, RuntimeError) as error:
         raise SampleError(f"not a whole image: {error or type(error).__name__}") from error
 
@@ -289,11 +253,17 @@ _limit: ContextVar[int] = ContextVar("_limit", default=MAX_PIXELS)
 
 @contextmanager
 def pixel_limit(most: int | None) -> Iterator[None]:
-    """Decode images of up to `most` pixels, and of three times as many bytes; None: of `MAX_PIXELS`."""
-    token = _limit.set(most or MAX_PIXELS)
+    """Decode images of up to `most` pixels, and of three times the number of bytes; None: of `MAX_PIXELS`, Pillow's own limit.
+
+    A build decodes in one thread, so that Pillow's limit, which belongs to the process, is not raised for others.
+    """
+    token, of_pillow = _limit.set(most or MAX_PIXELS), Image.MAX_IMAGE_PIXELS
+    if most:
+        Image.MAX_IMAGE_PIXELS = None
     try:
         yield
     finally:
+        Image.MAX_IMAGE_PIXELS = of_pillow
         _limit.reset(token)
 
 

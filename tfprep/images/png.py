@@ -11,7 +11,7 @@ from PIL import Image
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Array
-from tfprep.images.pillow import check_pixels, own_settings
+from tfprep.images.pillow import check_pixels, check_settings
 from tfprep.optional import HAS_OPENCV, cv2
 
 _GRAY_ALPHA = 4
@@ -60,8 +60,9 @@ def decode_png(data: bytes) -> Array:
         if len(data) > 25 and data[24] == 16 and data[25] != 0:
             rule = "a PNG of several channels of 16 bits needs OpenCV"
             raise MissingDependencyError(f"{rule}: pip install 'tfprep[opencv]'")
+        check_settings()
         try:
-            with own_settings(), Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
                 pixels = np.array(image)
         except (OSError, SyntaxError, ValueError) as error:
             raise SampleError("not a whole PNG image") from error
