@@ -17,7 +17,6 @@ from tfprep.pool import (
     LATER,
     Died,
     Done,
-    Lost,
     Output,
     Pool,
     Progress,
@@ -227,8 +226,8 @@ if item == 2:
 
 
 def deaths(events):
-    """The deaths and losses of a run, in their order, as (type, item)."""
-    return [(type(event), event.item) for event in events if isinstance(event, Died | Lost)]
+    """The deaths of a run, in their order, as the item and whether it is lost."""
+    return [(event.item, event.lost) for event in events if isinstance(event, Died)]
 
 
 def test_an_item_that_ends_every_process_is_lost_and_nothing_else(entry):
@@ -236,21 +235,21 @@ def test_an_item_that_ends_every_process_is_lost_and_nothing_else(entry):
     code = "if item in (2, 5): os.write(2, b'last words\\n'); os.abort()"
     events = ran(Pool(entry, LATER, 2), [{"items": 8, "code": code}, {"items": 8}])
     by_task = [[event for event in events if getattr(event, "task", None) and event.task.number == n] for n in (0, 1)]
-    died = [(Died, None), (Died, 2), (Died, 2), (Lost, 2), (Died, 5), (Died, 5), (Lost, 5)]
+    died = [(None, False), (2, False), (2, True), (5, False), (5, True)]
     assert deaths(by_task[0]) == died
     assert deaths(by_task[1]) == []
     results = [next(event.result for event in events if isinstance(event, Done)) for events in by_task]
     assert [result["made"] for result in results] == [[0, 1, 3, 4, 6, 7], [*range(8)]]
     words = [event.item for event in events if isinstance(event, Output)]
     assert words == [None, 2, 2, 5, 5]
-    lost = next(event for event in events if isinstance(event, Lost))
+    lost = next(event for event in events if isinstance(event, Died) and event.lost)
     assert lost.reason == "its process was killed by SIGABRT"
 
 
 def test_an_item_that_takes_too_long_is_lost_at_one_announced_try(entry):
     pool = Pool(entry, LATER, 1, item_timeout_s=3)
     events = ran(pool, [{"items": 3, "code": "time.sleep(60 if item == 1 else 0)"}])
-    assert deaths(events) == [(Died, None), (Died, 1), (Lost, 1)]
+    assert deaths(events) == [(None, False), (1, True)]
     assert events[-1].result["made"] == [0, 2]
 
 
@@ -263,7 +262,7 @@ def test_signals_from_outside_cost_nothing(entry, seed):
     for event in pool.events():
         if isinstance(event, Done):
             results[event.task] = event.result["made"]
-        assert not isinstance(event, Lost)
+        assert not (isinstance(event, Died) and event.lost)
         if time.monotonic() > next_kill and killed < 4:
             state = rng.choice(pool.workers())
             os.kill(state.process, 9)

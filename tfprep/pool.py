@@ -202,21 +202,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Died:
-    """The process number `worker` ended while it had a task, at this item if that is known; the task is run again."""
+    """The process number `worker` ended while it had a task, at this item if that is known; the task is run again.
+
+    It is run without the item if that is `lost`, since it ends every process that begins it.
+    """
 
     task: Task
     item: int | None
     reason: str
     worker: int = 0
-
-
-@dataclass(frozen=True)
-class Lost:
-    """An item ends every process that begins it: its task is run without it."""
-
-    task: Task
-    item: int
-    reason: str
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -228,7 +223,7 @@ class Output:
     text: str
 
 
-Event: TypeAlias = Progress | Done | Died | Lost | Output | None
+Event: TypeAlias = Progress | Done | Died | Output | None
 """What happened to a task; None if nothing did for a moment, so that the caller can look after other things."""
 
 
@@ -518,15 +513,15 @@ class Pool:
     def _run_again(self, task: Task, reason: str, worker: int, most_tries: int) -> Iterator[Event]:
         """Run a task again whose process has ended; only announced items can be blamed for that."""
         item = task.item if task.careful else None
-        yield Died(task, item, reason, worker)
         task.tries[item] += task.careful
-        if task.tries[item] >= most_tries and item is None:
+        lost = task.tries[item] >= most_tries
+        yield Died(task, item, reason, worker, lost and item is not None)
+        if lost and item is None:
             raise errors.BuildError(
                 f"{reason}, {task.tries[item]} times, when all items had been made; its output is in the build's log"
             )
-        if item is not None and task.tries[item] >= most_tries:
+        if lost and item is not None:
             task.lost[item] = reason
-            yield Lost(task, item, reason)
         task.careful, task.item = True, None
         with self._lock:
             self._again.append(task)

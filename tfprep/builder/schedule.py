@@ -11,7 +11,7 @@ from typing import Any
 from tfprep.builder.options import BuildProgress, LogEvent, OnProgress, WorkerProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.pool import Died, Done, Lost, Output, Pool, Progress, Task
+from tfprep.pool import Died, Done, Output, Pool, Progress, Task
 
 TASKS_PER_WORKER = 4
 """Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
@@ -57,7 +57,7 @@ class ShardScheduler:
                 self._items[event.task] = event.item or 0
             elif isinstance(event, Done):
                 self._done(event)
-            elif isinstance(event, Died | Lost):
+            elif isinstance(event, Died):
                 self._died(event)
             elif isinstance(event, Output):
                 self._output(event)
@@ -91,14 +91,15 @@ class ShardScheduler:
         facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
         self._log_event("shard", text, split=task.split, shard=task.shard, samples=samples, **facts)
 
-    def _died(self, event: Died | Lost) -> None:
-        """Log that a process ended, or that a sample will be rejected because it ended several."""
-        task, is_lost = event.task.content, isinstance(event, Lost)
+    def _died(self, event: Died) -> None:
+        """Log that a process ended, and that a sample will be rejected because it ended several."""
+        task = event.task.content
         key = "" if event.item is None else task.samples[event.item][0]
         what = f"{key or f'shard {task.shard} of {task.split!r}'}: {event.reason}"
-        then = "it is left out" if is_lost else "the shard is built again"
         facts = {"key": key, "reason": event.reason, "split": task.split, "shard": task.shard}
-        self._log_event("lost" if is_lost else "crash", f"{what}; {then}", **facts)
+        self._log_event("crash", f"{what}; the shard is built again", **facts)
+        if event.lost:
+            self._log_event("lost", f"{what}; it is left out", **facts)
 
     def _output(self, event: Output) -> None:
         """Log warnings of native decoders, with the sample that caused them."""

@@ -27,6 +27,7 @@ from tfprep.recipe.changes import only_code_changed, what_changed
 from tfprep.recipe.describe import NO_SOURCE
 from tfprep.seeding import sample_hashes
 from tfprep.storage.urls import read_content
+from tfprep.units import number
 
 if TYPE_CHECKING:
     from tfprep.dataset import Dataset
@@ -110,14 +111,14 @@ def explain(states: Sequence[ShardState]) -> str:
     """Say in one line what would be built, and why: "3 of 64 shards: 2 samples changed, 1 added"."""
     due = [state for state in states if not state.up_to_date]
     if not due:
-        return f"nothing to build: {_count(len(states), 'shard')} up to date"
+        return f"nothing to build: {number(len(states), 'shard')} up to date"
     whys = Counter(state.why for state in due if not (state.changed or state.added or state.removed))
-    reasons = [f"{_count(often, 'shard')} {why}" if len(whys) > 1 else why for why, often in whys.most_common()]
+    reasons = [f"{number(often, 'shard')} {why}" if len(whys) > 1 else why for why, often in whys.most_common()]
     if differing := _differences(
         sum(state.changed for state in due), sum(state.added for state in due), sum(state.removed for state in due)
     ):
         reasons.append(differing)
-    return f"{len(due)} of {_count(len(states), 'shard')}: {'; '.join(reasons)}"
+    return f"{len(due)} of {number(len(states), 'shard')}: {'; '.join(reasons)}"
 
 
 def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> ShardState:
@@ -178,12 +179,8 @@ def accept_code(plan: Plan, layout: Layout, states: Iterable[ShardState]) -> Non
 def _differences(changed: int, added: int, removed: int) -> str:
     counts = [(count, verb) for count, verb in ((changed, "changed"), (added, "added"), (removed, "removed")) if count]
     return ", ".join(
-        f"{_count(count, 'sample')} {verb}" if n == 0 else f"{count} {verb}" for n, (count, verb) in enumerate(counts)
+        f"{number(count, 'sample')} {verb}" if n == 0 else f"{count} {verb}" for n, (count, verb) in enumerate(counts)
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # --- another dataset --------------------------------------------------------------------------------------------------
