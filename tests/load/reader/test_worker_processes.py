@@ -115,16 +115,12 @@ CASES = {
     "stacked, cast and normalized": {
         "inputs": ["image", "clicks", "mask"], "targets": "label", "dtype": "float32", "normalize": True,
     },
-    "warped": {"fields": ["image", "mask"], "geometry": [augment.Resize(20, 20)], "dtype": "bfloat16"},
     "checked each time": {"fields": ["image"], "verify": "always", "cache": False},
     "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
     "cut and mixed, on one host of two": {
         "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
         **stages([augment.Flip(), augment.Crop(20, 20), augment.MixUp(0.4), augment.CutMix()]),
-    },
-    "cut, with text": {
-        "fields": ["image", "caption"], "cache": False, **stages([augment.Flip(), augment.Crop(20, 25)]), "prefetch": 4,
     },
     "derived at load": {
         "fields": ["image", "distance", "caption"], "derive": {"distance": derive.Distance(target=1)}, "cache": False,
@@ -133,10 +129,6 @@ CASES = {
     "views": {
         "fields": ["image", "label"], "cache": False,
         "views": {name: view(2, [augment.RandomResizedCrop(size, size)]) for name, size in (("global", 20), ("local", 9))},
-    },
-    "cut and cast": {
-        "inputs": ["image", "clicks"], "targets": "label", "dtype": "float32", "normalize": True, "cache": False,
-        **stages([augment.Flip(), augment.Crop(20, 25)]),
     },
 }  # fmt: skip
 UNEVEN = {
