@@ -144,11 +144,6 @@ class Augmentation:
     since: tuple[int, ...] = ()
 
     @property
-    def has_geometry(self) -> bool:
-        """Return True if pixels may move."""
-        return any(stages.geometry for view in self.views for stages in view.forms)
-
-    @property
     def rules(self) -> Mapping[str, Any]:
         """The options by which fields follow geometry."""
         stages = self.views[0].forms[0]

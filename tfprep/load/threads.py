@@ -52,7 +52,7 @@ class Threads:
         """Start threads until there are `count`. LoaderError where the system allows no more."""
         with self._lock:
             while len(self.threads) < count:
-                state = ThreadState(f"{self._name}-{len(self.threads)}", number=len(self.threads))
+                state = ThreadState(f"{self._name}-{len(self.threads)}")
                 thread = threading.Thread(target=_run_tasks, args=(self._tasks, state), name=state.name, daemon=True)
                 try:
                     thread.start()

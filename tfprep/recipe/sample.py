@@ -22,7 +22,7 @@ import numpy as np
 from tfprep.augment.aligned import Border
 from tfprep.augment.chain import Custom, apply_colors, apply_geometry, is_tone
 from tfprep.augment.transform import ColorOp, GeometryOp, Transform, identity
-from tfprep.augment.warp import Fill, reduction_for, warp_sample
+from tfprep.augment.warp import Fill, warp_sample
 from tfprep.derive.inputs import Derived, derived_kind
 from tfprep.errors import BuildError, SampleError, summary_of
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Kind, Sample, Size, raster_size
@@ -117,11 +117,6 @@ class Stages:
             whole.matrix.flags.writeable = False
             self._unaugmented[size] = whole
         return whole
-
-    def reduction(self, draws: Draws, size: Size) -> int:
-        """Return the factor, 8, 4, 2 or 1, by which a JPEG may be reduced when it is decoded: geometry makes it that small."""
-        transform = self.transform(draws, size)
-        return 1 if transform is None else reduction_for(transform)
 
     # --- geometry -----------------------------------------------------------------------------------------------------
 

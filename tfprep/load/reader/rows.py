@@ -25,8 +25,8 @@ from tfprep.records import Frame, check_frame
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 
 PLACE = ("file", "offset", "size", "payload_crc")
-"""The columns that say where a record is. After the spans of all fields, rows have them once more for each further place."""
-COLUMNS = ("row", "position", "form", "record", "label", *PLACE, "verify", "slot", "cached")
+"""The columns that say where a record is, before the spans of its fields."""
+COLUMNS = ("row", "position", "form", "record", "label", "verify", "slot", "cached", *PLACE)
 """The columns of `Rows` before those of the fields."""
 ROW, POSITION, FORM, VERIFY = (COLUMNS.index(name) for name in ("row", "position", "form", "verify"))
 
@@ -39,7 +39,8 @@ called."""
 class Rows:
     """Some rows of a batch and where their records are: int64 [columns, rows].
 
-    The columns are those of `COLUMNS`, then the offset and the size of each field. `position` is that of the sample in the run,
+    The columns are those of `COLUMNS`, then the offset and the size of each field, then for each further place those of `PLACE`
+    and of its fields. `position` is that of the sample in the run,
     `form` the number of the batch's size; `label` is the one that the index holds, 0 if it is not wanted; `verify` is 1 where
     checksums are to be compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0
     where it is to be written.
@@ -57,12 +58,6 @@ class Rows:
     def take(self, which: Any) -> Rows:
         """Some of the rows."""
         return Rows(self.table[:, which])
-
-    def moved(self, by: int) -> Rows:
-        """The same records in rows of other numbers."""
-        table = self.table.copy()
-        table[ROW] += by
-        return Rows(table)
 
 
 class UnreadRow(NamedTuple):
@@ -108,17 +103,18 @@ class ByteSpans(NamedTuple):
 class Place:
     """A kind of records that rows are read from: those of the dataset, or of fields that a model added, with their columns."""
 
-    def __init__(self, reading: Reading, parts: Sequence[FieldPart], number: int, first_span: int) -> None:
-        self.parts, self.number = parts, number
+    def __init__(self, reading: Reading, parts: Sequence[FieldPart], number: int, first: int) -> None:
+        """`first`: its first column."""
+        self.parts, self.number, self.file = parts, number, first
         self.fields = field_names(parts)
+        self.columns = [f"{name} {number}" if number else name for name in PLACE]
+        self.columns += [f"{name}_{what}" for name in self.fields for what in ("offset", "size")]
         self.whole = any(part.whole_example for part in parts)
-        self.spans = [(name, first_span + 2 * at) for at, name in enumerate(self.fields)]
+        self.spans = [(name, first + len(PLACE) + 2 * at) for at, name in enumerate(self.fields)]
         """Each field, and the column of its offset; that of its size is the next one."""
-        self.file = COLUMNS.index("file")  # of the first place; further ones have their own after all spans
         self.augmenter: Augmenter | None = None
-        if (
-            reading.augmentation is not None and not number
-        ):  # added fields that geometry would move are refused by the plan
+        # Of further places, the plan refuses fields that geometry would move.
+        if reading.augmentation is not None and not number:
             self.augmenter = Augmenter(parts, reading.placed, reading.augmentation)
         plain = [] if self.whole or self.augmenter else [part for part in parts if part.direct]
         self.direct = {part.field: part.output.name for part in plain}
@@ -138,19 +134,14 @@ class RowReader:
         self.cache = cache
         self.files, self._announce = Files(reading.paths, damaged=damaged), reading.announce
         self._imported = reading.imported
-        self._places: list[Place] = []
-        first = len(COLUMNS)
-        for number, parts in enumerate([reading.parts, *reading.added]):
-            self._places.append(Place(reading, parts, number, first))
-            first += 2 * len(self._places[-1].fields)
-        for place in self._places[1:]:
-            place.file = first + len(PLACE) * (place.number - 1)
-        self._places = [place for place in self._places if place.parts]
-        self.fields = [name for place in self._places for name in place.fields]
-        spans = [f"{name}_{what}" for name in self.fields for what in ("offset", "size")]
-        further = [f"{name} {number}" for number in range(1, 1 + len(reading.added)) for name in PLACE]
-        self.columns = (*COLUMNS, *spans, *further)
+        self.columns = list(COLUMNS[: -len(PLACE)])
         """The names of the columns of `Rows`: those of further places are named `file 1`, and so on."""
+        places = []
+        for number, parts in enumerate([reading.parts, *reading.added]):
+            places.append(Place(reading, parts, number, len(self.columns)))
+            self.columns += places[-1].columns
+        self._places = [place for place in places if place.parts]
+        self.fields = [name for place in self._places for name in place.fields]
 
     def byte_ranges(self, rows: Rows) -> ByteSpans:
         """The bytes at URLs that reading these rows takes."""

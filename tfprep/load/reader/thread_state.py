@@ -21,7 +21,6 @@ class ThreadState:
     path: Path | None = None
     offset: int = 0
     since: float = field(default_factory=time.monotonic)
-    number: int = 0
     is_linked: bool = False
     """A worker process does the work, and counts the time."""
     records: int = 0
