@@ -196,6 +196,11 @@ class LoaderPlan:
         """The outputs that are delivered."""
         return self.filled if self.mixing is None else self.mixing.delivered(self.filled)
 
+    @cached_property
+    def keeps_batches(self) -> bool:
+        """True if nothing is done to batches whose rows are filled."""
+        return self.mixing is None and self.options.layout == "NHWC"
+
     @property
     def rasters_with_channels(self) -> list[str]:
         """The outputs of images, and of masks and maps [H, W, C]."""

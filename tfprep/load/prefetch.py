@@ -1,8 +1,8 @@
 """Batches are filled ahead of their use: a window of the next steps, each split into chunks of rows.
 
 A chunk is a task for a thread, which fills its rows or sends them to a worker process. The thread that learns of the last chunk
-of a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. Indices of
-many steps are computed at once, also by a thread, so that the consumer never waits for them but at the first batch.
+of a batch completes it: it mixes samples, and then the batch's future is done. The consumer takes batches in order. What a step
+reads is computed by a thread, for many steps at once.
 
 No finalizer takes a lock: a pass that is dropped sets a flag, and threads skip its tasks.
 """
@@ -64,14 +64,12 @@ class Prefetcher:
     def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
         self._pipeline, self._schedule, self._stop = pipeline, pipeline.schedule, stop
         self._process = pipeline.made_in
-        self.step = self._first = self._planned = first
+        self.step = self._first = first
         """`step` is that of the batch that comes next."""
         self._lock = threading.Lock()
+        self._planning = threading.Lock()
         self._window: deque[Filling] = deque()
-        self._waiting: deque[Filling] = deque()  # the end of the window, which is not planned yet
         self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
-        self._is_planning = False
-        self._failure: BaseException | None = None  # of planning: no more batches are opened
         self._started = False
         self.interrupted = False
         """True if Ctrl-C came while it was started, so that parts of it are missing."""
@@ -103,10 +101,9 @@ class Prefetcher:
         counts["bytes_delivered"] += batch.nbytes
         if self._ahead is not None:
             self._ahead.delivered(filling.step)
-        with self._lock:
-            self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
-            self._window.popleft()
-            self._advance()
+        self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
+        self._window.popleft()
+        self._advance()
         return batch
 
     @property
@@ -147,11 +144,7 @@ class Prefetcher:
         self.cancel()
         error, window, failed = error or LoaderError(CLOSED), self._window, Filling(self.step)
         failed.fail(error)
-        self._window, self._waiting, self._plans = (
-            deque([failed]),
-            deque(),
-            {},
-        )  # a thread at work keeps its own batch only
+        self._window, self._plans = deque([failed]), {}  # a thread at work keeps its own batch only
         for filling in list(window):
             filling.fail(error)
         if self._ahead is not None:
@@ -164,12 +157,9 @@ class Prefetcher:
         self._pipeline.start_threads()
         if self._ahead is not None:
             self._ahead.start()
-        try:
-            self._plan(1)  # the first batch is planned by itself, so that it comes soon
-        except Exception as error:
-            self._failure = error
-        with self._lock:
-            self._advance()
+        self._window.append(first := Filling(self.step))
+        self._open(first)  # it is planned by itself, so that it comes soon
+        self._advance()
         self.interrupted = False
 
     def _wait(self, filling: Filling) -> None:
@@ -208,58 +198,26 @@ class Prefetcher:
     # --- the window -----------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Open batches as far as the window and the plans allow. Runs under the lock."""
-        ahead = self._pipeline.prefetch
-        last = self.step + ahead if self._stop is None else min(self.step + ahead, self._stop)
-        for step in range(self.step + len(self._window), last):
-            filling = Filling(step)
-            self._window.append(filling)
-            self._waiting.append(filling)
-        while self._waiting and self._waiting[0].step in self._plans and not self._cancelled:
-            self._open(self._waiting[0])
-            self._waiting.popleft()
-        if self._failure is not None:
-            for filling in self._waiting:
-                filling.fail(self._failure)
-            return
-        many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
-        left = self._planned - self.step - len(self._window)
-        if left < many // 2 and not self._is_planning and (self._stop is None or self._planned < self._stop):
-            self._is_planning = True
-            self._pipeline.threads.submit(self._plan_more)
+        """Let threads open batches as far as the window allows."""
+        last = self.step + self._pipeline.prefetch
+        for step in range(self.step + len(self._window), last if self._stop is None else min(last, self._stop)):
+            self._window.append(filling := Filling(step))
+            self._pipeline.threads.submit(partial(self._open, filling))
 
-    def _plan(self, many: int) -> None:
-        """Compute the indices of the next steps."""
-        last = self._planned + many if self._stop is None else min(self._planned + many, self._stop)
-        steps = range(self._planned, last)
-        indices = self._schedule.batch_indices(steps)
-        located = self._pipeline.assembler.locate(indices)
-        self._plans.update(zip(steps, zip(indices, located, strict=True), strict=True))
-        self._planned = last
-
-    def _plan_more(self, state: ThreadState) -> None:
-        if self._cancelled:
+    def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
+        """Make the arrays of a batch and submit its chunks."""
+        if self._cancelled or filling.future.done():
             return
-        state.enter("planning")
+        if state is not None:
+            state.enter("planning")
         try:
-            self._plan(max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size))
-        except BaseException as error:
-            self._failure = error
-        with self._lock:
-            self._is_planning = False
-            try:
-                self._advance()
-            except BaseException as error:  # no memory for a batch
-                self._failure = error
-                for filling in self._waiting:
-                    filling.fail(error)
-
-    def _open(self, filling: Filling) -> None:
-        """Make the arrays of a batch and submit its chunks. Runs under the lock."""
-        indices, located = self._plans.pop(filling.step)
-        rows = len(indices.row)
-        form = int(located["form"][0]) if rows else self._schedule.form(filling.step)
-        batch = filling.batch = Batch(filling.step, indices, located, self._pipeline.slots.arrays(rows, form))
+            indices, located = self._planned(filling.step)
+            rows = len(indices.row)
+            form = int(located["form"][0]) if rows else self._schedule.form(filling.step)
+            batch = filling.batch = Batch(filling.step, indices, located, self._pipeline.slots.arrays(rows, form))
+        except Exception as error:  # such as no memory for a batch
+            filling.fail(error)
+            return
         if not rows:  # this host has no part in the last batch
             self._finish(filling)
             return
@@ -267,6 +225,20 @@ class Prefetcher:
         for start in range(0, rows, size):
             stop = min(start + size, rows)
             self._pipeline.threads.submit(partial(self._fill, filling, batch, start, stop))
+
+    def _planned(self, step: int) -> tuple[BatchIndices, Rows]:
+        """What a step reads. The first step is planned by itself, those after it many at once."""
+        with self._planning:
+            if step not in self._plans:
+                begin, many = self._first, 1
+                if step > self._first:
+                    many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+                    begin = step - (step - self._first - 1) % many
+                steps = range(begin, begin + many if self._stop is None else min(begin + many, self._stop))
+                indices = self._schedule.batch_indices(steps)
+                located = self._pipeline.assembler.locate(indices)
+                self._plans.update(zip(steps, zip(indices, located, strict=True), strict=True))
+            return self._plans.pop(step)
 
     def _chunk_rows(self, step: int, rows: int) -> int:
         """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
@@ -295,9 +267,9 @@ class Prefetcher:
             is_last = not filling.pending
         if not is_last or self._cancelled or filling.future.done():
             return
-        if self._pipeline.plan.mixing is None:
+        if self._pipeline.plan.keeps_batches:
             self._finish(filling)
-        else:  # it may mix samples, which would hold up the thread of the pool
+        else:  # it would hold up the thread of the pool
             self._pipeline.threads.submit(lambda state: self._finish(filling))
 
     def _finish(self, filling: Filling) -> None:
