@@ -201,18 +201,6 @@ class Manifest:
             del own["added"]
         if self.imported is None:
             del own["imported"]
-        else:
-            own["splits"] = {
-                name: {
-                    "samples": split.samples,
-                    "files": [
-                        [{"name": file.name, "records": file.records, "bytes": file.bytes} for file in of_variant]
-                        for of_variant in split.files
-                    ],
-                    "rows_crc32c": split.rows_crc32c,
-                }
-                for name, split in self.splits.items()
-            }
         return seal({"format_version": FORMAT_VERSION, **own})
 
 
