@@ -10,14 +10,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfprep.dataset.plain_json import WrongJsonError, from_json
 from tfprep.errors import DatasetError
-from tfprep.fields import BOX_FORMATS, KINDS
+from tfprep.fields import BOX_FORMATS, Kind
 from tfprep.storage.urls import open_file
 
 FEATURES_JSON, INFO_JSON = "features.json", "dataset_info.json"
@@ -39,7 +40,7 @@ class Declared:
         reason: Why the feature cannot be read; "" if it can.
     """
 
-    kind: str | None = None
+    kind: Kind | None = None
     shape: Shape | None = None
     dtype: str | None = None
     classes: tuple[str, ...] = ()
@@ -63,25 +64,23 @@ def read_declared(path: Path) -> dict[str, Declared]:
     for name, entry in raw.items():
         if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
             raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
-        kind, shape, dtype, classes, form = (entry.get(one) for one in ("kind", "shape", "dtype", "classes", "format"))
-        if kind is not None and kind not in KINDS:
-            raise DatasetError(f"{path}: the kind of {name!r} is one of {', '.join(KINDS)}, not {kind!r}")
-        is_shape = isinstance(shape, list) and all(n is None or (type(n) is int and n >= 0) for n in shape)
-        if shape is not None and not is_shape:
-            raise DatasetError(f"{path}: the shape of {name!r} is a list of whole numbers and null, not {shape!r}")
-        if "classes" in entry and not (isinstance(classes, list) and all(isinstance(one, str) for one in classes)):
-            raise DatasetError(f"{path}: the classes of {name!r} are a list of text, not {str(classes)[:80]!r}")
         try:
-            dtype = None if dtype is None else np.dtype(dtype).name
+            known = from_json(Declared, {"classes": [], **entry})
+            known = replace(known, dtype=None if known.dtype is None else np.dtype(known.dtype).name)
+        except WrongJsonError as error:
+            raise DatasetError(f"{path}: {name!r}: {error}") from None
         except TypeError:
-            raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {dtype!r}") from None
-        if ("format" in entry) != (kind == "boxes") or (kind == "boxes" and form not in BOX_FORMATS):
+            raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {known.dtype!r}") from None
+        if any(size is not None and size < 0 for size in known.shape or ()):
+            raise DatasetError(f"{path}: the shape of {name!r} has whole numbers from 0 on and null, not {known.shape}")
+        if ("format" in entry) != (known.kind == "boxes") or (
+            known.kind == "boxes" and known.format not in BOX_FORMATS
+        ):
             raise DatasetError(
-                f"{path}: {name!r}: kind 'boxes' has a format, and no other kind: one of {', '.join(BOX_FORMATS)}, not {form!r}"
+                f"{path}: {name!r}: kind 'boxes' has a format, and no other kind: one of {', '.join(BOX_FORMATS)}, not "
+                f"{known.format!r}"
             )
-        declared[name] = Declared(
-            kind, None if shape is None else tuple(shape), dtype, tuple(classes or ()), form or ""
-        )
+        declared[name] = known
     return declared
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 from tfprep.codecs import Boxes, Encoded, Raw, Scalar, Text, Texts
 from tfprep.codecs.raw import DTYPES
@@ -285,8 +285,8 @@ def _field(
     is_named = known.kind == "label" or bool(known.classes) or feature.rpartition("/")[2] == "label"
     kind: Kind = "label" if is_named and summary.kind == "int64" and shape == () else "scalar"
     is_side = feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
-    if known.kind in _ROWS and summary.kind == "float" and not is_side:
-        kind = cast(Kind, known.kind)
+    if known.kind is not None and known.kind in _ROWS and summary.kind == "float" and not is_side:
+        kind = known.kind
         shape = _shape_of_places(feature, kind, shape if known.shape is not None else (None, *_ROWS[kind]), counts)
     words = set(re.split(r"[^a-z]+", feature.lower()))
     is_place = kind == "scalar" and bool(words & BOX_WORDS)
@@ -338,7 +338,7 @@ def _raw(name: str, feature: str, summary: FeatureSummary, records: int, known: 
     if _counts(summary, records, True) != (1, 1):
         raise _Unreadable("lists of several byte strings")
     kind = known.kind or "scalar"
-    spec = FieldSpec(kind, known.shape, known.dtype)  # type: ignore[arg-type] # checked when it was read
+    spec = FieldSpec(kind, known.shape, known.dtype)
     item = Raw(known.dtype)
     try:
         item.check(name, spec.kind)
