@@ -15,7 +15,7 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
-from tests.model_fields.conftest import check_all, check_batch, expected, killed, killed_at_store, objects_of_fields
+from tests.model_fields.conftest import check_all, check_batch, expected, killed_at_store, objects_of_fields
 from tests.storage.server import copied_to_memory
 from tfprep import ModelFields, codecs
 from tfprep.dataset import clean as cleaning
@@ -30,18 +30,6 @@ from tfprep.inspect.diff import compare
 from tfprep.model_fields import add_fields, explain_fields, remove_fields
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at
-
-
-def test_a_killed_run_continues_to_the_bytes_of_an_undisturbed_one(site):
-    undisturbed, manifest = site.added_files(), (site.out / "current/manifest.json").read_bytes()
-    remove_fields(site.out, "score")
-    assert not site.added_files()
-    assert "added" not in json.loads((site.out / "current/manifest.json").read_bytes())
-    for wanted in range(2, 16, 2):
-        killed(site.out, site, lambda: len(site.calls), wanted)
-    add_fields(site.out, site.fields)
-    assert site.added_files() == undisturbed
-    assert (site.out / "current/manifest.json").read_bytes() == manifest
 
 
 def test_a_run_at_a_store_that_was_killed_continues_to_the_bytes_of_an_undisturbed_one(plain, s3):
