@@ -18,7 +18,7 @@ from tfprep.train.monitor.causes import InputWarning, TrainingSummary, summary, 
 from tfprep.train.monitor.iterators import timed
 from tfprep.train.monitor.pipeline import Stage, added_work, counters, loader_of, pipeline_of, stages, work_since
 from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.waits import Reading, WaitClock, Waits
+from tfprep.train.monitor.waits import WaitClock, Waits
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -92,10 +92,10 @@ class InputMonitor(Listener):
         self._loader: Any = None
         self._watched_step: Any = None
         self._measured = False
-        self._seen = Reading()
+        self._seen = Waits()
         self._step_before = self._steps.count if self._steps else 0
         self._validation_s = self._test_since = 0.0
-        self._baseline: tuple[Reading, Sample] | None = None
+        self._baseline: tuple[Waits, Sample] | None = None
         self._work: tuple[Stage, ...] = ()
 
     # --- Keras --------------------------------------------------------------------------------------------------------

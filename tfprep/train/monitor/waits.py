@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Waits:
-    """The waits of one window of training time.
+    """The waits of one window of training time, or since the beginning.
 
     Attributes:
         window_s: Length of the window in seconds; validation does not count.
@@ -22,15 +22,15 @@ class Waits:
         waited_s: Seconds of waiting in it; of a wait that crosses its border the part inside.
         images: Images that came in it.
         pending_s: Seconds that the consumer has been waiting at its end.
-        each_s: The waits that ended in it, in seconds.
+        each_s: The waits that ended in it, in seconds; left out in those since the beginning.
     """
 
-    window_s: float
-    batches: int
-    waited_s: float
-    images: int
-    pending_s: float
-    each_s: npt.NDArray[np.float64]
+    window_s: float = 0.0
+    batches: int = 0
+    waited_s: float = 0.0
+    images: int = 0
+    pending_s: float = 0.0
+    each_s: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), compare=False)
 
     @property
     def share(self) -> float | None:
@@ -51,17 +51,6 @@ class Waits:
         names = ("window_s", "batches", "share", "pending_s", "images_per_s")
         quantiles = {"p50_ms": self.quantile_ms(50), "p99_ms": self.quantile_ms(99)}
         return {**{name: getattr(self, name) for name in names}, **quantiles}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The totals of a clock at one moment: those of `Waits` since the beginning."""
-
-    active_s: float = 0.0
-    batches: int = 0
-    waited_s: float = 0.0
-    images: int = 0
-    pending_s: float = 0.0
 
 
 class WaitClock:
@@ -111,26 +100,26 @@ class WaitClock:
             self._stop(now)
             self._running_since = now
 
-    def read(self) -> Reading:
-        """Return the totals so far."""
+    def read(self) -> Waits:
+        """Return the waits since the beginning."""
         with self._lock:
             now = time.perf_counter()
             pending_s = now - self._asked_at if self._asked_at is not None else 0.0
             running_s = now - self._running_since if self._running_since is not None else 0.0
-            return Reading(
-                active_s=self._active_s + running_s,
+            return Waits(
+                window_s=self._active_s + running_s,
                 batches=len(self._each_s),
                 waited_s=self._waited_s + pending_s,
                 images=self._images,
                 pending_s=pending_s,
             )
 
-    def between(self, before: Reading, now: Reading) -> Waits:
+    def between(self, before: Waits, now: Waits) -> Waits:
         """Return the waits between two readings."""
         with self._lock:
             each_s = np.array(self._each_s[before.batches : now.batches])
         return Waits(
-            window_s=now.active_s - before.active_s,
+            window_s=now.window_s - before.window_s,
             batches=now.batches - before.batches,
             waited_s=now.waited_s - before.waited_s,
             images=now.images - before.images,
