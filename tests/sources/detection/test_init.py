@@ -1,6 +1,5 @@
 """`tfprep init` on each layout, then `tfprep build` with no edit: the recipe is right, and nothing is lost."""
 
-import gzip
 import io
 import os
 import shutil
@@ -92,13 +91,6 @@ def hugging_face(root):
         write_parquet(root / f"data/{split}-00000-of-00001.parquet", [row(n) for n in numbers_of_rows])
 
 
-def compressed(root):
-    shards(root)
-    for path in list(root.rglob("*.tar")):
-        path.with_suffix(".tar.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-
-
 def videos(root):
     from tests.sources.test_video import write
 
@@ -130,8 +122,6 @@ LAYOUTS = {
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
     "box_format='xywh')",
-    compressed: "Archives(archives='{split}/*.tar.gz', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
-    "'text': ('text', 'txt')})",
     videos: "Video(videos='{label}/*.mkv', seconds=1.0, splits=sources.Fractions(train=0.8, val=0.2))",
     built_dataset: "Records(fields={'image': 'image', 'label': 'label'}, splits=None)",
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
@@ -142,7 +132,7 @@ LAYOUTS = {
     braces: "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
     table_in_braces: "Table(table='table.csv', image='pics {{x}}/{id}.png', label='label'",
 }
-SAMPLES = {shards: 24, compressed: 24}
+SAMPLES = {shards: 24}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)

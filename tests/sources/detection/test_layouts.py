@@ -10,7 +10,6 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -36,86 +35,22 @@ Truth = dict[str, tuple[str, Any]]
 ANY = ""
 BOX = [14.0, 10.0, 42.0, 30.0]
 """x0, y0, x1, y1 of the one object of an image; in YOLO's form 0.5 0.5 0.5 0.5."""
-LINE = "0 0.5 0.5 0.5 0.5\n"
+OBJECTS = [("cat", BOX)]
+CONTENT = {
+    "line": "0 0.5 0.5 0.5 0.5\n",
+    "names": "cat\ndog\n",
+    "coco128": "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n",
+    "cvat": '<annotations><image id="0" name="a.jpg"></image></annotations>',
+    "kitti": "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n",
+    "no_annotations": '{"images": [], "categories": []}',
+    "voc": f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size><object><name>cat</name><bndbox>"
+    "<xmin>15</xmin><ymin>11</ymin><xmax>42</xmax><ymax>30</ymax></bndbox></object></annotation>",
+}
 
 
-def pictures(root: Path, *paths: str) -> list[str]:
-    for number, path in enumerate(paths):
-        write_picture(root / path, number, HEIGHT, WIDTH)
-    return list(paths)
-
-
-def numbered(folder: str, count: int = 4, suffix: str = ".jpg") -> list[str]:
-    return [f"{folder}{'/' if folder else ''}{folder.replace('/', '_')}{n:02}{suffix}" for n in range(count)]
-
-
-def stem(path: str) -> str:
-    return Path(path).stem
-
-
-def name(path: str) -> str:
-    return Path(path).name
-
-
-def write(root: Path, path: str, content: str | bytes | dict[str, Any] | list[Any]) -> None:
+def write(root: Path, path: str, content: str | bytes) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(content) if isinstance(content, dict | list) else content
-    (root / path).write_bytes(data.encode() if isinstance(data, str) else data)
-
-
-def beside(root: Path, paths: list[str], file: str, content: Any) -> list[str]:
-    """Write a file for each image, named by its stem."""
-    for path in paths:
-        write(root, file.format(stem(path)), content(path) if callable(content) else content)
-    return paths
-
-
-def coco_json(
-    names: list[str], ids: Callable[[int], Any] = int, categories: Any = None, **options: Any
-) -> dict[str, Any]:
-    x0, y0, x1, y1 = BOX
-    return {
-        "images": [{"id": ids(n), "file_name": name, "width": WIDTH, "height": HEIGHT} for n, name in enumerate(names)],
-        "annotations": [
-            {"id": n, "image_id": ids(n), "category_id": options.get("category", 7), "bbox": [x0, y0, x1 - x0, y1 - y0],
-             "area": 560.0, "iscrowd": 0}
-            for n in range(len(names))
-        ],
-        "categories": categories or [{"id": 3, "name": "dog"}, {"id": 7, "name": "cat"}],
-    }  # fmt: skip
-
-
-def objects(paths: list[str], split: str = ANY, label: str = "cat") -> Truth:
-    return {path: (split, [(label, BOX)]) for path in paths}
-
-
-def of_splits(make: Callable[[str], list[str]], *splits: str) -> Truth:
-    return {path: value for split in splits for path, value in objects(make(split), split).items()}
-
-
-def coco(root: Path, folder: str = "images", file: str = "labels.json", **options: Any) -> list[str]:
-    paths = pictures(root, *numbered(folder))
-    write(root, file, coco_json([*map(name, paths)], **options))
-    return paths
-
-
-def yolo_images(root: Path, folder: str, line: str = LINE) -> list[str]:
-    labels = f"{folder.replace('images', 'labels')}/" if folder else ""
-    return beside(root, pictures(root, *numbered(folder)), f"{labels}{{}}.txt", line)
-
-
-def yolo(root: Path, yaml: str, *splits: str, line: str = LINE) -> Truth:
-    write(root, "data.yaml", yaml)
-    return of_splits(lambda split: yolo_images(root, f"images/{split}", line), *splits)
-
-
-def voc_xml(name: str = "cat", bom: bool = False) -> bytes:
-    x0, y0, x1, y1 = (int(value) for value in BOX)
-    text = (
-        f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size><object><name>{name}</name>"
-        f"<bndbox><xmin>{x0 + 1}</xmin><ymin>{y0 + 1}</ymin><xmax>{x1}</xmax><ymax>{y1}</ymax></bndbox></object></annotation>"
-    )
-    return b"\xef\xbb\xbf" * bom + text.encode()
+    (root / path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def mask(root: Path, path: str, *numbers: int) -> None:
@@ -126,185 +61,129 @@ def mask(root: Path, path: str, *numbers: int) -> None:
     Image.fromarray(pixels).save(root / path)
 
 
-def masks(root: Path, images: list[str], where: Callable[[str], str], split_at: int | None, *numbers: int) -> Truth:
-    for path in pictures(root, *images):
-        mask(root, where(path), *numbers)
-    found = tuple(sorted({1 if set(numbers) == {0, 255} and number else number for number in numbers}))
-    return {path: (ANY if split_at is None else path.split("/")[split_at], found) for path in images}
+def lay_out(root: Path, text: str) -> list[str]:
+    """Write files and return the paths of the pictures. `~` is a space in names, and `#` stands for 0 to 3.
+
+    `a#` are pictures, `a#=0,1` masks of these numbers, `x.txt=line` a file of `CONTENT`. Of the pictures before it whose paths
+    begin with `images/`, `labels.json=coco:images/` are annotations, `train.txt=list:images/` is a list, and
+    `x.csv=rows:images/:HEADER:ROW` a table, with NAME, STEM, LABEL (a or b) and FLAGS in each row.
+    """
+    pictures: list[str] = []
+    for token in text.split():
+        path, _, content = token.replace("~", " ").partition("=")
+        for file in (path.replace("#", str(number)) for number in range(4)[: 1 + 3 * ("#" in path)]):
+            kind, _, options = content.partition(":")
+            prefix, _, form = options.partition(":")
+            names = [Path(one) for one in pictures if one.startswith(prefix)]
+            if not content:
+                pictures.append(file if file.endswith(".png") else f"{file}.jpg")
+                write_picture(root / pictures[-1], len(pictures), HEIGHT, WIDTH)
+            elif kind in CONTENT:
+                write(root, file, CONTENT[kind])
+            elif kind == "coco":
+                write(root, file, json.dumps(coco_json([one.relative_to(prefix).as_posix() for one in names])))
+            elif kind == "list":
+                write(root, file, "\n".join(one.stem for one in names))
+            elif kind == "rows":
+                header, _, row = form.partition(":")
+                rows = [
+                    one_row.replace("NAME", one.name).replace("STEM", one.stem).replace("LABEL", "ab"[n % 2])
+                    .replace("FLAGS", ["1.0,0.0", "0.0,1.0"][n % 2])
+                    for n, one in enumerate(names) for one_row in row.split(";")
+                ]  # fmt: skip
+                write(root, file, "\n".join([*filter(None, [header]), *rows]))
+            else:
+                mask(root, f"{file}.png", *map(int, content.split(",")))
+    return pictures
 
 
-def csv_file(root: Path, path: str, columns: str, rows: list[Any], separator: str = ",") -> None:
-    lines = [columns, *(separator.join(map(str, row)) for row in rows)]
-    write(root, path, "".join(f"{line}\n" for line in lines))
+def coco_json(names: list[str]) -> dict[str, Any]:
+    x0, y0, x1, y1 = BOX
+    of_image = {"category_id": 7, "bbox": [x0, y0, x1 - x0, y1 - y0], "area": 560.0, "iscrowd": 0}
+    return {
+        "images": [{"id": n, "file_name": name, "width": WIDTH, "height": HEIGHT} for n, name in enumerate(names)],
+        "annotations": [{"id": n, "image_id": n, **of_image} for n in range(len(names))],
+        "categories": [{"id": 3, "name": "dog"}, {"id": 7, "name": "cat"}],
+    }
 
 
-def a_and_b(paths: list[str], split: str = ANY) -> Truth:
-    return {path: (split, "ab"[n % 2]) for n, path in enumerate(paths)}
+def a_or_b(number: int) -> str:
+    return "ab"[number % 2]
 
 
-def hugging_face(root: Path, file: str, columns: list[str], row: Callable[[str, str], str]) -> Truth:
-    """Two splits, each with a table of the names and labels of its images."""
-    truth: Truth = {}
-    for split in ("train", "validation"):
-        of_split = a_and_b(pictures(root, *numbered(split)), split)
-        write(root, f"{split}/{file}", "\n".join([*columns, *(row(name(p), of_split[p][1]) for p in of_split)]))
-        truth |= of_split
-    return truth
+READ: list[tuple[str, str | dict[str, str], Any]] = [
+    ("Train/cat/a# Train/dog/b# Test/cat/c# Test/dog/d#", "{split}/{label}/*", None),
+    ("train/cat/a# train/dog/b# test/c#", "(?P<split>train)/{label}/*", None),
+    ("cat/train/a# dog/train/b# cat/test/c# dog/test/d#", "{label}/{split}/*", None),
+    ("all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#", "all/{split}/images/{label}/*", None),
+    ("set/ant/image_0# set/bee/image_0# set/bee/image_4", "set/{label}/*", None),
+    ("cat/# dog/#", "{label}/*", None),
+    ("sea/a_train# city/pier#", "{label}/*", None),
+    ("train/images/a# valid/images/b#", "{split}/images/*", None),
+    ("train/a# train/x.json=coco:train/ test/b# test/x.json=coco:test/ README.roboflow.txt=names", "{split}/*", OBJECTS),
+    ("train/a# annotations/train.json=coco:train/ annotations/info_test.json=no_annotations", "{split}/*", OBJECTS),
+    ("images/train/a# images/val/b# labels.json=coco:images/", "images/{split}/*", OBJECTS),
+    ("images/a# labels/a#.txt=line coco128.yaml=coco128", {"images/*": "train"}, OBJECTS),
+    ("obj/a# obj/a#.txt=line obj.names=names obj.data=names train.txt=rows:obj/::data/NAME", "obj/*", OBJECTS),
+    ("train/images/a# train/labels/a#.txt=line val/images/b# val/labels/b#.txt=line classes.txt=names", "{split}/images/*",
+     OBJECTS),
+    ("JPEGImages/my~a# Annotations/my~a#.xml=voc JPEGImages/b# Annotations/b#.xml=voc "
+     "ImageSets/Main/train.txt=list:JPEGImages/my ImageSets/Main/val.txt=list:JPEGImages/b",
+     {"JPEGImages/my*": "train", "JPEGImages/b*": "val"}, OBJECTS),
+    ("images/a# masks/a#=0,255", "images/*", (0, 1)),
+    ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
+    ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
+    ("JPEGImages/a# JPEGImages/b# SegmentationClass/a#=0,1,2 SegmentationClass/b#=0,1,2 "
+     "ImageSets/Segmentation/train.txt=list:JPEGImages/a ImageSets/Segmentation/val.txt=list:JPEGImages/b",
+     {"JPEGImages/a*": "train", "JPEGImages/b*": "val"}, (0, 1, 2)),
+    ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
+    ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
+    ("case_#/image case_#/label=0,1", "case_*/image.jpg", (0, 1)),
+    ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM",
+     {"images/a*": "train"}, a_or_b),
+    ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","label":"LABEL"} '
+     'test/b# test/metadata.jsonl=rows:test/::{"file_name":"NAME","label":"LABEL"}', "{split}/*", a_or_b),
+    ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","objects":{"bbox":[[14,10,28,20]],"category":["cat"]}}',
+     "{split}/*", OBJECTS),
+    ("images/a# l.csv=rows:images/:filename,width,height,class,xmin,ymin,xmax,ymax:"
+     "NAME,56,40,cat,14,10,42,30;NAME,56,40,dog,14,10,42,30", "images/*", [("cat", BOX), ("dog", BOX)]),
+    ("part_1/a# part_2/b# metadata.csv=rows::image_id,dx:STEM,LABEL", "part_*/*", a_or_b),
+]  # fmt: skip
+"""Files, the pattern of the images that are read (or patterns with their splits), and what each image has."""
 
 
-def zipped(root: Path, prefix: str, *folders: str) -> Truth:
-    """A zip file of class folders. Its samples are named by the archive and the name inside."""
-    names = [name for folder in folders for name in numbered(f"{prefix}{folder}")]
-    with zipfile.ZipFile(root / "all.zip", "w") as archive:
-        for number, name in enumerate(names):
-            write_picture(root / "picture.jpg", number, HEIGHT, WIDTH)
-            archive.write(root / "picture.jpg", name)
-    (root / "picture.jpg").unlink()
-    return {f"all.zip/{name}": (ANY, name.split("/")[-2]) for name in names}
+def table_of_several_classes(root: Path) -> Truth:
+    paths, labels = lay_out(root, "images/a# images/b#"), ["a", "b", "a c", "c", "b c", "a b c", "a", "b"]
+    rows = [f"{Path(path).stem},{label}" for path, label in zip(paths, labels, strict=True)]
+    write(root, "train.csv", "\n".join(["image,labels", *rows]))
+    return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
 
 
-def coco_of_roboflow(root):
-    write(root, "README.roboflow.txt", "made by a tool")
-    return of_splits(lambda split: coco(root, split, f"{split}/_annotations.coco.json"), "train", "valid", "test")
-
-
-def coco_beside_a_list_without_annotations(root):
-    write(root, "annotations/image_info_test.json", {"images": [], "categories": []})
-    return objects(coco(root, "train", "annotations/train.json"), "train")
-
-
-def coco_of_splits_in_one_file(root):
-    paths = pictures(root, *numbered("images/train"), *numbered("images/val"))
-    write(root, "labels.json", coco_json([path.removeprefix("images/") for path in paths]))
-    return objects(paths[:4], "train") | objects(paths[4:], "val")
-
-
-def yolo_like_coco128(root):
-    write(root, "coco128.yaml", "path: ../datasets/coco128\ntrain: images\nval: images\nnames: {0: cat}\n")
-    return objects(yolo_images(root, "images"), "train")
-
-
-def yolo_of_cvat(root):
-    paths = yolo_images(root, "obj_train_data")
-    write(root, "obj.names", "cat\ndog\n")
-    write(root, "obj.data", "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\n")
-    write(root, "train.txt", "".join(f"data/{path}\n" for path in paths))
-    return objects(paths)
-
-
-def yolo_of_splits_without_yaml(root):
-    write(root, "classes.txt", "cat\n")
-    return of_splits(lambda split: yolo_images(root, f"{split}/images"), "train", "val")
-
-
-def voc_with_spaces_in_names(root):
-    paths = pictures(root, *(f"JPEGImages/my photo {n}.jpg" for n in range(4)))
-    beside(root, paths, "Annotations/{}.xml", voc_xml(bom=True))
-    stems = [stem(path) for path in paths]
-    write(root, "ImageSets/Main/train.txt", "\ufeff" + "\r\n".join(stems[:3]))
-    write(root, "ImageSets/Main/val.txt", stems[3])
-    return objects(paths[:3], "train") | objects(paths[3:], "val")
-
-
-def masks_of_0_and_255(root):
-    return masks(root, numbered("images"), lambda p: f"masks/{stem(p)}.png", None, 0, 255)
-
-
-def masks_of_mmsegmentation(root):
-    images = [*numbered("img_dir/train"), *numbered("img_dir/val")]
-    return masks(root, images, lambda p: f"ann_dir/{p[8:-4]}.png", 1, 0, 1, 2)
-
-
-def masks_of_some_splits(root):
-    truth = masks(root, numbered("train"), lambda p: f"train_masks/{stem(p)}.png", 0, 0, 1)
-    pictures(root, *numbered("test"))
-    return truth
-
-
-def masks_of_voc(root):
-    truth = masks(root, numbered("JPEGImages"), lambda p: f"SegmentationClass/{stem(p)}.png", None, 0, 1, 2)
-    stems = [stem(path) for path in truth]
-    write(root, "ImageSets/Segmentation/train.txt", "\n".join(stems[:3]))
-    write(root, "ImageSets/Segmentation/val.txt", stems[3])
-    return {path: ("val" if stems[3] in path else "train", value) for path, (_, value) in truth.items()}
-
-
-def masks_beside_satellite_images(root):
-    paths = [f"train/{n}_sat.jpg" for n in range(4)]
-    return masks(root, paths, lambda p: p.replace("sat.jpg", "mask.png"), 0, 0, 1, 2)
-
-
-def masks_named_by_a_table_of_colors(root):
+def masks_named_by_a_table_of_colors(root: Path) -> Truth:
     """As CamVid of Kaggle: the names of masks end in _L."""
-    paths = [f"{split}/{split}{n}.png" for split in ("train", "val") for n in range(4)]
-    for path in pictures(root, *paths):
+    paths = lay_out(root, "train/a#.png val/b#.png")
+    for path in paths:
         pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
         pixels[:, :9] = 64, 128, 64
-        mask(root, (of_mask := f"{path.split('/')[0]}_labels/{stem(path)}_L.png"))
-        Image.fromarray(pixels).save(root / of_mask)
+        split, name = path.split("/")
+        (root / f"{split}_labels").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(root / f"{split}_labels/{Path(name).stem}_L.png")
     write(root, "class_dict.csv", "name,r,g,b\nAnimal,64,128,64\nBicyclist,0,128,192\nVoid,0,0,0\n")
     return {path: (path.split("/")[0], (0, 2)) for path in paths}
 
 
-def table_of_kaggle_with_a_test(root):
-    paths = pictures(root, *numbered("images", 6))
-    rows = [(stem(p), *(int(k == n % 2) for k in range(2))) for n, p in enumerate(paths[:4])]
-    csv_file(root, "train.csv", "image_id,a,b", rows)
-    csv_file(root, "test.csv", "image_id", [(stem(p),) for p in paths[4:]])
-    return a_and_b(paths[:4], "train")
+def class_folders_in_a_zip(root: Path) -> Truth:
+    names = lay_out(root, "cat/a# dog/b#")
+    with zipfile.ZipFile(root / "all.zip", "w") as archive:
+        for name in names:
+            archive.write(root / name, name)
+            (root / name).unlink()
+    return {f"all.zip/{name}": (ANY, name.split("/")[0]) for name in names}
 
 
-def json_lines_of_hugging_face(root):
-    return hugging_face(root, "metadata.jsonl", [], lambda path, label: json.dumps({"file_name": path, "label": label}))
-
-
-def table_of_boxes_in_pixels(root):
-    truth: Truth = {}
-    for split in ("train", "test"):
-        paths = pictures(root, *numbered(f"images/{split}"))
-        rows = [(name(p), WIDTH, HEIGHT, label, *BOX) for p in paths for label in ("cat", "dog")]
-        csv_file(root, f"{split}_labels.csv", "filename,width,height,class,xmin,ymin,xmax,ymax", rows)
-        truth |= {path: (split, [("cat", BOX), ("dog", BOX)]) for path in paths}
-    return truth
-
-
-def table_of_one_hot_columns(root):
-    paths = pictures(root, *numbered("images", 6))
-    rows = [(stem(p), *(float(k == n % 3) for k in range(3))) for n, p in enumerate(paths)]
-    csv_file(root, "truth.csv", "image,MEL,NV,BCC", rows)
-    return {path: (ANY, ("MEL", "NV", "BCC")[n % 3]) for n, path in enumerate(paths)}
-
-
-def table_of_several_classes(root):
-    paths = pictures(root, *numbered("images", 6))
-    labels = ["a", "b", "a c", "c", "b c", "a b c"]
-    csv_file(root, "train.csv", "image,labels", list(zip(map(stem, paths), labels, strict=True)))
-    return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
-
-
-def table_of_images_in_two_folders(root):
-    paths = pictures(root, *numbered("part_1"), *numbered("part_2"))
-    csv_file(root, "metadata.csv", "image_id,dx", [(stem(p), "ab"[n % 2]) for n, p in enumerate(paths)])
-    return a_and_b(paths)
-
-
-def objects_in_json_lines_of_hugging_face(root):
-    paths = pictures(root, *numbered("train"))
-    x0, y0, x1, y1 = BOX
-    rows = [
-        {"file_name": name(p), "objects": {"bbox": [[x0, y0, x1 - x0, y1 - y0]], "category": ["cat"]}} for p in paths
-    ]
-    write(root, "train/metadata.jsonl", "\n".join(map(json.dumps, rows)))
-    return objects(paths, "train")
-
-
-def class_folders_in_a_zip(root):
-    return zipped(root, "", "cat", "dog")
-
-
-def tar_of_a_mac(root):
+def tar_of_a_mac(root: Path) -> Truth:
     """In WebDataset's convention, with a file of attributes before each member."""
-    paths = pictures(root, *(f"{n}.jpg" for n in range(4)))
+    paths = lay_out(root, "#")
     with tarfile.open(root / "train.tar", "w") as archive:
         for n, path in enumerate(paths):
             for member, data in ((path, (root / path).read_bytes()), (f"{n}.cls", b"%d" % (n % 2))):
@@ -316,78 +195,18 @@ def tar_of_a_mac(root):
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
 
 
-def coco_that_is_cut_short(root):
-    paths = pictures(root, *numbered("images"))
-    write(root, "labels.json", json.dumps(coco_json(paths))[:-40])
+LAYOUTS = [table_of_several_classes, masks_named_by_a_table_of_colors, class_folders_in_a_zip, tar_of_a_mac]
 
 
-def yolo_without_names(root):
-    yolo_images(root, "images")
-
-
-def masks_in_jpeg(root):
-    pictures(root, *numbered("images"), *(f"masks/images{n:02}.jpg" for n in range(4)))
-
-
-def masks_of_another_size(root):
-    for n, path in enumerate(pictures(root, *numbered("images"))):
-        write_picture(root / path, n, HEIGHT - 1, WIDTH)
-        mask(root, f"masks/{stem(path)}.png", 0, 1)
-
-
-def cvat_xml(root):
-    pictures(root, *numbered("images"))
-    write(root, "annotations.xml", '<annotations><image id="0" name="a.jpg"></image></annotations>')
-
-
-def kitti(root):
-    content = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64\n"
-    beside(root, pictures(root, *numbered("training/image_2")), "training/label_2/{}.txt", content)
-
-
-def masks_of_splits_in_the_names_of_files(root):
-    """As in GlaS."""
-    paths = [f"{split}_{n}.bmp" for split in ("train", "testA") for n in range(4)]
-    return masks(root, paths, lambda path: f"{stem(path)}_anno.bmp", None, 0, 1)
-
-
-def masks_below_classes(root):
-    """As in COVID-QU; Normal is a class, and no map of normals."""
-    paths = [*numbered("Train/Covid/images"), *numbered("Train/Normal/images"), *numbered("Val/Normal/images")]
-    return masks(root, paths, lambda path: path.replace("/images/", "/lung masks/")[:-3] + "png", 0, 0, 1)
-
-
-def table_of_lists_of_classes_as_text(root):
-    rows = [(name(p), f'"{["a", "b"] if n % 2 else ["a"]}"') for n, p in enumerate(pictures(root, *numbered("images")))]
-    csv_file(root, "train.csv", "image,labels", rows)
-
-
-def zip_of_coco(root):
-    zipped(root, "", "images")
-    with zipfile.ZipFile(root / "all.zip", "a") as archive:
-        archive.writestr("labels.json", "{}")
-
-
-def masks_of_camvid(root):
-    """As in the tutorial of SegNet: 11 is void."""
-    images = [*numbered("train", suffix=".png"), *numbered("val", suffix=".png")]
-    return masks(root, images, lambda path: f"{path.split('/')[0]}annot/{name(path)}", 0, 0, 11)
-
-
-LAYOUTS = [one for one in list(globals().values()) if isfunction(one) and [*signature(one).parameters] == ["root"]]
-REFUSED = {
-    coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
-    yolo_without_names: "write classes.txt with a name on each line",
-    masks_in_jpeg: "JPEG does not keep class numbers: write masks as PNG",
-    masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
-    cvat_xml: "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
-    kitti: "is in KITTI's format, .* labelformat",
-    masks_of_splits_in_the_names_of_files: "names say test and train, and this recipe draws new splits",
-    masks_below_classes: "the folders Covid, Normal may be classes",
-    table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
-    zip_of_coco: "the archive holds further files \\(json\\): unpack it",
-}
-"""What is said of a layout that is refused."""
+def truth_of(root: Path, text: str, patterns: str | dict[str, str], value: Any) -> Truth:
+    truth: Truth = {}
+    for path in lay_out(root, text):
+        for pattern, split in patterns.items() if isinstance(patterns, dict) else [(patterns, ANY)]:
+            regex = pattern.replace("{split}", "(?P<split>[^/]+)").replace("{label}", "(?P<label>[^/]+)")
+            if match := re.fullmatch(regex.replace("*", ".*"), path):
+                of_image = value(len(truth)) if callable(value) else value or match.groupdict().get("label")
+                truth[path] = split or match.groupdict().get("split", ANY), of_image
+    return truth
 
 
 def found_in(found: Detected, root: Path) -> Truth:
@@ -411,11 +230,13 @@ def found_in(found: Detected, root: Path) -> Truth:
     return truth
 
 
-@pytest.mark.parametrize("layout", [one for one in LAYOUTS if one not in REFUSED], ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize(
+    "layout", [*READ, *LAYOUTS], ids=lambda one: one[0] if isinstance(one, tuple) else one.__name__
+)
 def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
     root = tmp_path / "data"  # not where copies of archives are
     root.mkdir()
-    truth = layout(root)
+    truth = truth_of(root, *layout) if isinstance(layout, tuple) else layout(root)
     found = found_in(detect(root), root)
     assert {path: value for path, (_, value) in found.items()} == {path: value for path, (_, value) in truth.items()}
     assert {path: split for path, (split, _) in found.items() if truth[path][0]} == {
@@ -423,18 +244,41 @@ def test_a_layout_is_read_as_it_was_meant(tmp_path, layout):
     }
 
 
-FOLDERS = {
-    "Train/cat/a# Train/dog/b# Test/cat/c# Test/dog/d#": "{split}/{label}/*",
-    "train/cat/a# train/dog/b# test/c#": "{split}/{label}/*",
-    "cat/train/a# dog/train/b# cat/test/c# dog/test/d#": "{label}/{split}/*",
-    "all/train/images/cat/a# all/train/images/dog/b# all/val/images/cat/c#": "all/{split}/images/{label}/*",
-    "set/ant/image_0# set/bee/image_0# set/bee/image_4": "set/{label}/*",
-    "cat/# dog/#": "{label}/*",
-    "sea/a_train# city/pier#": "{label}/*",
-    "train/images/a# valid/images/b#": "{split}/images/*",
-}
-"""Class folders and folders of splits, where `#` stands for 0 to 3, and the pattern that reads them."""
-NO_CLASSES = {
+def coco_that_is_cut_short(root: Path) -> None:
+    write(root, "labels.json", json.dumps(coco_json([Path(path).name for path in lay_out(root, "images/#")]))[:-40])
+
+
+def masks_of_another_size(root: Path) -> None:
+    lay_out(root, "images/# masks/#=0,1")
+    for path in (root / "images").iterdir():
+        write_picture(path, 1, HEIGHT - 1, WIDTH)
+
+
+def table_of_lists_of_classes_as_text(root: Path) -> None:
+    names = [Path(path).name for path in lay_out(root, "images/#")]
+    rows = [f'{name},"{["a", "b"] if n % 2 else ["a"]}"' for n, name in enumerate(names)]
+    write(root, "train.csv", "\n".join(["image,labels", *rows]))
+
+
+def zip_of_coco(root: Path) -> None:
+    class_folders_in_a_zip(root)
+    with zipfile.ZipFile(root / "all.zip", "a") as archive:
+        archive.writestr("labels.json", "{}")
+
+
+REFUSED: dict[Callable[[Path], None] | str, str] = {
+    coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
+    masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
+    table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
+    zip_of_coco: "the archive holds further files \\(json\\): unpack it",
+    "images/# labels/#.txt=line": "write classes.txt with a name on each line",
+    "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
+    "images/# annotations.xml=cvat": "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
+    "training/image_2/# training/label_2/#.txt=kitti": "is in KITTI's format, .* labelformat",
+    "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
+    "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
+        "the folders Covid, Normal may be classes",
+    "images/# masks/#=0,1 cars/#=0,1": "no source reads",
     "x/a# y/a#": "x/ and y/ hold files of the same names",
     "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
     "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
@@ -450,36 +294,16 @@ NO_CLASSES = {
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# patient2/b#": "have names of dates, patients or sequences",
-}
-"""Folders that are refused, and why."""
+}  # fmt: skip
+"""What is said of a layout that is refused."""
 
 
-def of_text(root: Path, text: str) -> list[str]:
-    return pictures(
-        root, *(f"{one.replace('#', str(n))}.jpg" for one in text.split() for n in range(4)[: 1 + 3 * ("#" in one)])
-    )
-
-
-@pytest.mark.parametrize("text", FOLDERS)
-def test_folders_are_splits_and_classes(tmp_path, text):
-    paths = of_text(tmp_path, text)
-    expected = {}
-    regex = (
-        FOLDERS[text].replace("{split}", "(?P<split>[^/]+)").replace("{label}", "(?P<label>[^/]+)").replace("*", ".*")
-    )
-    for path, match in ((path, re.fullmatch(regex, path)) for path in paths):
-        if match:
-            expected[path] = match.groupdict().get("split", ANY), match.groupdict().get("label")
-    found = found_in(detect(tmp_path), tmp_path)
-    assert {p: (split if "split" in FOLDERS[text] else ANY, label) for p, (split, label) in found.items()} == expected
-
-
-@pytest.mark.parametrize("layout", [*REFUSED, *NO_CLASSES], ids=lambda layout: getattr(layout, "__name__", layout))
+@pytest.mark.parametrize("layout", REFUSED, ids=lambda layout: getattr(layout, "__name__", layout))
 def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tmp_path, layout):
     root = tmp_path / "data"
     root.mkdir()
-    message = REFUSED.get(layout) or NO_CLASSES[layout]
-    of_text(root, layout) if isinstance(layout, str) else layout(root)
+    message = REFUSED[layout]
+    lay_out(root, layout) if isinstance(layout, str) else layout(root)
     with pytest.raises(SourceError, match=message) as refused:
         recognized(root)
     cause, *readings = str(refused.value).split("\n\nTo read it as ")
@@ -498,7 +322,7 @@ def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tm
 
 
 def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
-    of_text(tmp_path, "x/# y/#")
+    lay_out(tmp_path, "x/# y/#")
     found = detect(tmp_path, "folders")
     assert found.facts.labels == {"label": {"x": 4, "y": 4}}
     assert any("check: x/ and y/ hold files of the same names" in line for line in found.lines())
@@ -507,13 +331,13 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
 
 
 def test_depths_beside_masks_are_a_map_of_their_images(tmp_path):
-    truth = masks(tmp_path, numbered("image", suffix=".png"), lambda path: f"mask/{name(path)}", None, 0, 1, 2)
+    paths = lay_out(tmp_path, "image/#.png mask/#=0,1,2")
     for folder in ("depth", "depth8"):
         (tmp_path / folder).mkdir()
-    for number, path in enumerate(truth):
+    for number, path in enumerate(paths):
         depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
-        Image.fromarray(depth.astype(np.uint16)).save(tmp_path / f"depth/{name(path)}")
-        Image.fromarray((depth / 256).astype(np.uint8)).save(tmp_path / f"depth8/{name(path)}")
+        Image.fromarray(depth.astype(np.uint16)).save(tmp_path / path.replace("image", "depth"))
+        Image.fromarray((depth / 256).astype(np.uint8)).save(tmp_path / path.replace("image", "depth8"))
     found = detect(tmp_path, ignore=["depth8/*"])
     assert found.source.mask == "mask/*.png"
     assert found.source.fields == {"depth": ("map", "depth/*.png")}
@@ -524,10 +348,9 @@ def test_depths_beside_masks_are_a_map_of_their_images(tmp_path):
 
 
 def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
-    for path in pictures(tmp_path, *(f"x/{n}.png" for n in range(4))):
+    for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
         darker = Image.open(tmp_path / path).point(lambda value: value // 2)
-        (tmp_path / "y").mkdir(exist_ok=True)
-        darker.save(tmp_path / f"y/{name(path)}")
+        darker.save(tmp_path / path.replace("x", "y"))
     with pytest.raises(SourceError, match="x/ and y/ hold files of the same names"):
         detect(tmp_path)
 
@@ -549,7 +372,7 @@ def test_the_commands_for_files_of_mnist_work(tmp_path):
 
 
 def test_a_readme_of_hugging_face_may_name_splits(tmp_path):
-    of_text(tmp_path, "cat/a# dog/b#")
+    lay_out(tmp_path, "cat/a# dog/b#")
     assert detect(tmp_path).layout == "folders"
     write(tmp_path, "README.md", "---\nconfigs:\n- data_files:\n  - split: train\n    path: cat\n---\n")
     with pytest.raises(SourceError, match=r"README\.md names the splits train"):
@@ -557,7 +380,7 @@ def test_a_readme_of_hugging_face_may_name_splits(tmp_path):
 
 
 def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):
-    masks_of_0_and_255(tmp_path)
+    lay_out(tmp_path, "images/a# masks/a#=0,255")
     write(tmp_path, "scans/1.dcm", b"\0" * 128 + b"DICM" + b"\0" * 64)
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(SourceError, match=r"no source reads scans/1\.dcm"):
