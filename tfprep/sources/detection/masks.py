@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
-from tfprep.fields import Kind, field_name_fault
-from tfprep.images import decode_image
+from tfprep.fields import Kind, Size, field_name_fault
+from tfprep.images import decode_image, pixels_size
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
 from tfprep.sources.detection.files import FEW, Files, below, corresponding
@@ -49,10 +49,12 @@ def masks(files: Files) -> Iterator[Proposal]:
     lossy = ""
     for image, others in corresponding(files.images, files.images).items():
         of_kind: dict[str, list[str]] = {"mask": [], "map": [], "picture": []}
-        for other in others:
+        for other in (one for one in others if _names_masks(one) or not _in_folders_of_words(image, one)):
             pairs = _first_pairs(files, image, other)
             kinds = {content_of(files, path) for _, path in pairs}
-            if len(kinds) == 1 and content_of(files, pairs[0][0]) != "mask":
+            sizes = {_size(files, path) for path in (pairs[0] if pairs else ())}
+            fits = kinds == {"mask"} or len(sizes) == 1  # of masks the sizes of more files are compared later
+            if len(kinds) == 1 and fits and content_of(files, pairs[0][0]) != "mask":
                 of_kind[kinds.pop()].append(other)
                 if _names_masks(other) and pairs[0][1].lower().endswith((".jpg", ".jpeg")):
                     rule = "JPEG does not keep class numbers: write masks as PNG"
@@ -75,8 +77,20 @@ def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
     return "picture"
 
 
+def _size(files: Files, path: str) -> Size:
+    with suppress(SampleError):
+        return pixels_size(read_raw(files.root, path), page=0)
+    return 0, 0
+
+
 def _names_masks(pattern: str) -> bool:
     return any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pattern)))
+
+
+def _in_folders_of_words(image: str, other: str) -> bool:
+    """Return True for two folders with words in their names, such as `cat/cat_*` and `dog/dog_*`: these may be classes."""
+    (folder, _, name), (of_other, _, of_name) = image.rpartition("/"), other.rpartition("/")
+    return folder != of_other and not name.startswith("*") and not of_name.startswith("*")
 
 
 def _splits(image: str) -> Fractions | None:
@@ -129,7 +143,8 @@ def _proposal(source: Paired, files: Files) -> Proposal:
     ]
     if source.mask is not None and _NOT_CLASSES.search(source.mask):
         doubts.append(f"{source.mask} may number objects, or hold depths or edges, and not classes")
-    checks = []
+    unnamed = source.mask is not None and not _names_masks(source.mask)
+    checks = [f"{source.mask} is taken for masks, because its files have few colors"] if unnamed else []
     for kind, pattern in source.fields.values():
         if kind == "image":
             doubts.append(f"{pattern} may be further pictures of {source.image}, or depths (fields=)")

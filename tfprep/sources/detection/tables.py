@@ -195,8 +195,8 @@ def _sources(
     targets = [c for c in targets if c not in columns]
     varied = [c for c in targets if len(set(head.texts(c))) > 1]
     declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    named = declared or [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
-    labels = [c for c in named if c in varied] or named
+    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
+    labels = declared or named
     fields, doubts = _fields_of(files, table, head, targets)
     checks: list[str] = []
     options: dict[str, Any] = {"fields": fields, "splits": splits}
@@ -213,8 +213,8 @@ def _sources(
     flags = tuple(c for c in targets if _are_flags(head.few(c)))
     others: Sequence[ColumnNames] = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
     candidates: Sequence[ColumnNames] = labels or ([] if fields else others)
-    if len(candidates) > 1:
-        doubts.append(_several_labels(head, candidates, bool(labels)))
+    if len(candidates) > 1 or (candidates and not labels and not isinstance(candidates[0], tuple)):
+        doubts.append(_about_labels(head, candidates, bool(labels)))
     for label in candidates[:_SHOWN]:
         source, of_label, further = _of_label(head, partial(Table, table, image, **options), splits, label)
         yield source, [*checks, *of_label], [*doubts, *further]
@@ -222,9 +222,11 @@ def _sources(
         yield Table(table, image, **options), checks, doubts
 
 
-def _several_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -> str:
-    unnamed = "" if named else ", and none has the name of one"
-    return f"{head.path}: several columns may be the label ({', '.join(map(str, candidates[:6]))}){unnamed}"
+def _about_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -> str:
+    columns = ", ".join(map(str, candidates[:6]))
+    if not named:
+        return f"{head.path}: no column has the name of a label, and it may be {columns} (label=)"
+    return f"{head.path}: several columns may be the label ({columns})"
 
 
 def _fields_of(
@@ -247,7 +249,7 @@ def _of_rows_for_objects(
     """Yield sources of a table with a row for each object, or for each class of an image."""
     by_column = isinstance(splits, str) and "{" not in splits
     options: dict[str, Any] = {"split": splits} if by_column else {"splits": splits}
-    doubts = [_several_labels(head, labels, True)] if len(labels) > 1 else []
+    doubts = [_about_labels(head, labels, True)] if len(labels) > 1 else []
     checks: list[str] = []
     if columns:
         options["boxes"] = columns if len(columns) == 4 else columns[0]
