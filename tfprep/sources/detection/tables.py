@@ -196,7 +196,7 @@ def _sources(
     varied = [c for c in targets if len(set(head.texts(c))) > 1]
     declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
     named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
-    labels = declared or named
+    labels = declared or _without_numbers_of_names(head, named)
     fields, doubts = _fields_of(files, table, head, targets)
     checks: list[str] = []
     options: dict[str, Any] = {"fields": fields, "splits": splits}
@@ -291,6 +291,15 @@ def _of_label(
     if not several and (different == len(values) > 2 or different < 2):
         further.append(f"{head.path}: the values of {label!r} are all different or all the same, not like classes")
     return make(label=label, splits=splits if several else by_class, separator=separator), checks, further
+
+
+def _without_numbers_of_names(head: _Head, labels: Sequence[str]) -> list[str]:
+    """Return the columns of labels without those that number the classes of another."""
+    kept: list[str] = []
+    for label in sorted(labels, key=lambda one: all(str(value).isdecimal() for value in head.few(one))):
+        pairs = (set(zip(head.texts(label), head.texts(one), strict=True)) for one in kept)
+        kept += [] if any(len(of_both) == len(set(head.texts(label))) for of_both in pairs) else [label]
+    return kept
 
 
 def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
