@@ -20,7 +20,7 @@ import re
 import stat
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,7 +31,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
 from tfprep.storage.address import ObjectInfo, Url, parse_url
-from tfprep.storage.local import LOOK
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
 
@@ -198,7 +197,7 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     if not plain:
         files = list(dict.fromkeys(parse_reference(text).file for text in files))
     if not _remote(root) and (plain or not any("://" in file for file in files)):
-        return dict(zip(files, _local_states(root, files), strict=True))
+        return {file: _local_state(_local_path(root, file)) for file in files}
     url = _remote(root)
     if url and can_list(root) and not any("://" in file or file.startswith("/") for file in files):
         return dict(zip(files, map(url.objects.state, files), strict=True))
@@ -318,21 +317,9 @@ def _local_path(root: Path, file: str) -> str:
     return file if file.startswith("/") else os.path.join(root, file)
 
 
-def _local_states(root: Path, files: Sequence[str]) -> list[RawState]:
-    """Look at files of this machine. From a descriptor of the root, the system has less of each path to walk."""
+def _local_state(path: str) -> RawState:
     try:
-        folder = os.open(root, LOOK | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return [_local_state(_local_path(root, file)) for file in files]
-    try:
-        return [_local_state(file, folder) for file in files]
-    finally:
-        os.close(folder)
-
-
-def _local_state(path: str, folder: int | None = None) -> RawState:
-    try:
-        status = os.stat(path, dir_fd=folder)
+        status = os.stat(path)
     except (OSError, ValueError) as error:
         return RawState(type(error).__name__)
     return RawState(f"{status.st_size}:{status.st_mtime_ns}", status.st_size, f"{status.st_ctime_ns}:{status.st_ino}")

@@ -20,9 +20,6 @@ from typing import BinaryIO
 
 from tfprep.errors import BuildError, DatasetError
 
-LOOK = getattr(os, "O_PATH", os.O_RDONLY)
-"""How a folder is opened to look at its files. O_PATH, where the system has it, needs no permission to list the folder."""
-
 
 def regular_descriptor(path: Path) -> int:
     """Open a file of a dataset for reading and return its descriptor.

@@ -42,18 +42,16 @@ class Files:
     Attributes:
         root: The folder.
         names: The sorted names of the files in each folder with any; "" is the root.
-        ignore: Patterns of files that are left out, as of `fnmatch`, for paths relative to the root.
-        ignored: The number of these files.
+        ignored: The number of files that were left out.
     """
 
     root: Path
     names: Mapping[str, list[str]]
-    ignore: tuple[str, ...] = ()
     ignored: int = 0
 
     @staticmethod
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
-        """List the files. Raises SourceError if a folder cannot be listed."""
+        """List the files, without those whose path fits a pattern of `fnmatch`. SourceError if a folder cannot be listed."""
         names: dict[str, list[str]] = {}
         ignored = 0
         for folder, of_folder in folders_in(root):
@@ -61,7 +59,7 @@ class Files:
             kept = [name for name in data if not any(fnmatchcase(below(folder, name), one) for one in ignore)]
             names |= {folder: kept} if kept else {}
             ignored += len(data) - len(kept)
-        return Files(root, names, tuple(ignore), ignored)
+        return Files(root, names, ignored)
 
     @cached_property
     def images(self) -> dict[str, list[str]]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
-from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.images import decode_image
@@ -161,17 +160,12 @@ def _about_shared_names(files: Files, inner: Sequence[str], place: int) -> tuple
 def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
     """Return True if images of one name look alike, or are of sizes in one ratio, as views of one scene are."""
     correlations, ratios = [], set()
-    for one, other in (pair[:2] for pair in paths[:: 1 + len(paths) // _SAMPLED]):
+    for pair in (of_name[:2] for of_name in paths[:: 1 + len(paths) // _SAMPLED]):
         with suppress(SampleError):
-            pictures = [decode_image(read_raw(files.root, path)) for path in (one, other)]
-            first, second = (
-                np.asarray(Image.fromarray(picture).convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX))
-                for picture in pictures
-            )
-            correlations.append(abs(float(np.corrcoef(first.ravel(), second.ravel())[0, 1])))
-            ratios.add(
-                tuple(round(a / b, 1) for a, b in zip(*(picture.shape[:2] for picture in pictures), strict=True))
-            )
-    return bool(correlations) and (
-        float(np.median(correlations)) > _SAME_SCENE or (len(ratios) == 1 and ratios != {(1, 1)})
-    )
+            one, other = (decode_image(read_raw(files.root, path)).mean(2) for path in pair)
+            points = ([np.linspace(0, side - 1, _SIDE).astype(int) for side in gray.shape] for gray in (one, other))
+            few = [gray[np.ix_(*places)].ravel() for gray, places in zip((one, other), points, strict=True)]
+            correlations.append(abs(float(np.corrcoef(*few)[0, 1])))
+            ratios.add(tuple(round(a / b, 1) for a, b in zip(one.shape, other.shape, strict=True)))
+    alike = bool(correlations) and float(np.median(correlations)) > _SAME_SCENE
+    return alike or (len(ratios) == 1 and ratios != {(1, 1)})

@@ -297,8 +297,11 @@ def _without_numbers_of_names(head: _Head, labels: Sequence[str]) -> list[str]:
     """Return the columns of labels without those that number the classes of another."""
     kept: list[str] = []
     for label in sorted(labels, key=lambda one: all(str(value).isdecimal() for value in head.few(one))):
-        pairs = (set(zip(head.texts(label), head.texts(one), strict=True)) for one in kept)
-        kept += [] if any(len(of_both) == len(set(head.texts(label))) for of_both in pairs) else [label]
+        values = head.texts(label)
+        pairs = (
+            {*zip(values, head.texts(one), strict=True)} for one in kept if len({*head.texts(one)}) == len({*values})
+        )
+        kept += [] if any(len(of_both) == len({*values}) for of_both in pairs) else [label]
     return kept
 
 
