@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind, field_name_fault
@@ -20,7 +21,6 @@ from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import MASK_WORD
-from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
@@ -51,7 +51,13 @@ def archives(files: Files) -> Iterator[Proposal]:
             yield Proposal("archives", source, (pattern,), checks, doubts)
         elif source is not None:
             for inner in folders(Files(files.root / paths[0], inside)):
-                yield from _with_members(source, inner, doubts)
+                of_folders: Any = inner.source
+                image = of_folders.image if of_folders.image != "*" else None
+                by_member = "{split}" in of_folders.image
+                splits = None if by_member or "{split}" in pattern else of_folders.splits
+                archive = pattern.replace("{split}", "*") if by_member else pattern
+                whole = replace(source, archives=archive, members=image, splits=splits)
+                yield Proposal("archives", whole, (pattern,), inner.checks, (*doubts, *inner.doubts))
         return
 
 
@@ -80,16 +86,6 @@ def _of_members(
         return source, ("members that end in json are left out (fields=)",), ()
     doubt = f"{archive}: the archive holds further files ({', '.join(left[:6])}): unpack it, and run init on the folder"
     return source, (), (doubt,) if left else ()
-
-
-def _with_members(source: Archives, inner: Proposal, doubts: tuple[str, ...]) -> Iterator[Proposal]:
-    """Yield the source of archives with the folders inside of them."""
-    if isinstance(inner.source, Folder):
-        image, splits = inner.source.image if inner.source.image != "*" else None, inner.source.splits
-        archives = source.archives.replace("{split}", "*") if "{split}" in (image or "") else source.archives
-        splits = None if "{split}" in archives else splits
-        whole = replace(source, archives=archives, members=image, splits=splits)
-        yield Proposal("archives", whole, (source.archives,), inner.checks, (*doubts, *inner.doubts))
 
 
 def videos(files: Files) -> Iterator[Proposal]:
