@@ -6,7 +6,7 @@ Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads t
 TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, eight
 other programs on every processor, a step that is traced again and again, a store with a latency, and validation.
 
-They are staged behind tfprep's loader and behind plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it;
+They are staged after tfprep's loader and after plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it;
 plain tf.data on JAX needs both). A process for each input and backend answers one cause after the other, on 600 images of
 224 x 224 pixels; `bench` is asked for the causes that it can see. An answer is right if its first cause is the staged one and it
 advises nothing that is done already. --burners runs programs beside everything that take a processor each.

@@ -1,6 +1,6 @@
 """Flips bits in every kind of file of a dataset: `verify` must find each, and `build --verify` must bring the old bytes back.
 
-The notes in `.tfprep` are no part of what readers see. There, a flip must not get into the dataset: the index is taken away as
+Readers do not see the notes in `.tfprep`. There, a flip must not get into the dataset: the index is taken away as
 well, and must come back with the same bytes. `report.html` may change at any time and is not covered.
 
 python benchmarks/damage.py [--flips 200] [--json FILE]

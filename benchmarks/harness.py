@@ -83,7 +83,7 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 class TooSlow(BaseException):
-    """A time limit has passed. It is no Exception, so that no handler of ordinary errors catches it."""
+    """A time limit has passed. It is not an Exception, so that no handler of ordinary errors catches it."""
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def run_cases(
         options: The arguments, with `json`.
         cases: For each its name, a function that returns its outcome, and its limit in seconds. An exception is an outcome too,
             "not tfprep's: TYPE", and so is "hang".
-        allowed: Tells which outcomes are no failure.
+        allowed: Which outcomes are not a failure.
         needed: An outcome without which the run has failed.
     """
     counts: Counter[str] = Counter()

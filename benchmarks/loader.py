@@ -66,7 +66,7 @@ RATIOS = {
     "jpeg_threads_fit_vs_decode": ("jpeg: tfprep, threads, fit", *DECODE_ONLY),
     "raw_read_vs_pread": ("raw: tfprep, read", "pread"),
 }
-"""A candidate, and those to the fastest of which it is compared."""
+"""A candidate, and those whose fastest it is compared with."""
 
 
 def main() -> None:
@@ -146,7 +146,7 @@ def turn(name: str, candidate: Candidate, images: int) -> tuple[float, float]:
 
 def drained(name: str) -> int:
     """Number of batches that a candidate delivers before its clock starts."""
-    if "tfprep" in name and "fit" in name:  # an epoch, the first batches of which are not in the time
+    if "tfprep" in name and "fit" in name:  # an epoch whose first batches are not in the time
         return 0
     return DRAIN if "tf" in name or "fit" in name else 0
 

@@ -54,7 +54,7 @@ def write(folder: Path, codec: Any, count: int) -> Path:
 
 @contextmanager
 def datasets(count: int) -> Iterator[Path]:
-    """A folder with the datasets `jpeg` and `raw` of so many images."""
+    """A folder with the datasets `jpeg` and `raw` of this number of images."""
     with tempfile.TemporaryDirectory() as name:
         write(Path(name) / "jpeg", codecs.Jpeg(95), count)
         write(Path(name) / "raw", codecs.Raw(), count)

@@ -33,7 +33,7 @@ from tfprep.model_fields import add_fields, remove_fields
 
 
 class Slow:
-    """A model that takes so many seconds a sample."""
+    """A model that takes this number of seconds per sample."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -4,7 +4,7 @@
 
 Planning is the work before the first shard: it lists the source, reads every file's size and time, hashes the keys, and
 distributes the samples over shards. The listing is generated. Its paths have a realistic length, differ, and lead to 17,000 real
-files, so `stat` is called for each, with a warm cache. `source_s` is what the source alone takes to list, which is a part of
+files, so `stat` is called for each, with a warm cache. `source_s` is what only the source takes to list, which is a part of
 `plan_s` too. Each number of samples runs in a new process. The memory is the peak of that process, with interpreter and
 libraries; up to four helper processes take about 80 MB each beside it (Linux).
 """

@@ -97,7 +97,7 @@ def soak(kind: str, data: Path, count: int) -> dict[str, Any]:
     start, first = time.monotonic(), max(1, count // 10)
     use(iterable, first)
     before = leftovers(loader)
-    gc.freeze()  # Full collections become rarer as the heap grows, and TensorFlow's modules alone have a million objects.
+    gc.freeze()  # Full collections become rarer as the heap grows, and only TensorFlow's modules have a million objects.
     use(iterable, count - first)
     after = leftovers(loader)
     return {"iterators": count, "seconds": time.monotonic() - start, "before": before, "after": after}

@@ -1,8 +1,8 @@
 """COCO 2017, interactive segmentation after Xu et al. 2016: RGB, the mask of one object, and two click-distance maps.
 
-One object of at least 400 pixels is drawn from the instances of each image, anew for each variant; `object` is 1 for it, 2 for
+One object of at least 400 pixels is drawn from the instances of each image, again for each variant; `object` is 1 for it, 2 for
 all others, 0 for background and 255 for crowds. Without such an object no pixel is 1.
-Data: see data/README.md; 118,287 training and 5,000 validation images, of which those without annotations are left out.
+Data: see data/README.md; 118,287 training and 5,000 validation images, those without annotations are left out.
 Run: tfprep build pipelines/coco_clicks.py --data data/coco --out out/coco_clicks
 Needs: pip install 'tfprep[coco]'
 """

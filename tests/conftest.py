@@ -143,7 +143,7 @@ class Made:
         rows[row].update(values)
         _write_rows(self.path, rows, table.schema)
         crcs = {}
-        with contextlib.suppress(DatasetError):  # what no location can be is an error of the index alone
+        with contextlib.suppress(DatasetError):  # what a location cannot be is an error of the index only
             manifest = write_locations(self.path / LOCATIONS, self.path / INDEX, read_manifest(self.path))
             crcs = {name: info.rows_crc32c for name, info in manifest.splits.items()}
         self.seal(lambda document: [document["splits"][name].update(rows_crc32c=crc) for name, crc in crcs.items()])
@@ -262,7 +262,7 @@ def _s3_server():
 
 @pytest.fixture
 def s3(_s3_server, monkeypatch):
-    """An S3 server on loopback behind a proxy, with the environment variables that lead to it. It is started once a module."""
+    """An S3 server on loopback behind a proxy, with the environment variables that lead to it. It is started once per module."""
     _s3_server.proxy.reset()
     for name, value in _s3_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -38,7 +38,7 @@ def count(*names):
 
 
 def status(*functions):
-    "Run functions in a fork of this process, which has not started a thread."
+    "Run functions in a fork of this process, which has no other thread."
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:

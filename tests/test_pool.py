@@ -68,7 +68,7 @@ def test_folders_of_recipes_come_first_once_a_worker_has_imported_its_own(tmp_pa
 
 
 def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monkeypatch):
-    """One of an editable installation, for example, stands behind the standard library."""
+    """One of an editable installation, for example, is after the standard library."""
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     (tmp_path / "recipe.py").write_text("")
     (tmp_path / "random.py").write_text("raise SystemExit('imported')")
@@ -77,7 +77,7 @@ def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monke
     assert lines_of_child(FOLDERS, tmp_path)[-1] == str(tmp_path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has these thresholds")
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has these thresholds")
 def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
     code = "import resource\nfor _ in range(20):\n    blocks = [b'x' * (8 << 20) for _ in range(3)]\n    del blocks\n"
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"

@@ -1,7 +1,7 @@
 """WebDataset: tar shards, read with `WebLoader` with worker processes and a shuffle buffer of 1,000 in each.
 
 Batches are made in the workers, as its authors advise (https://github.com/webdataset/webdataset/issues/187), and decoded with
-simplejpeg into shared memory. Unshuffled reading of the tars alone takes most of the time: 0.75 of 1.03 ms on a busy machine.
+simplejpeg into shared memory. Only reading the tars, unshuffled, takes most of the time: 0.75 of 1.03 ms on a busy machine.
 Tried and not faster: `resampled=True`, which draws shards with replacement.
 """
 

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def repeated(photos: Path, out: Path, times: int) -> Path:
-    """The photos so many times: a copy of each, since hard links cannot cross file systems, and links to it."""
+    """The photos this number of times: a copy of each, since hard links cannot cross file systems, and links to it."""
     for path in sorted(path for path in photos.rglob("*") if path.is_file()):
         copies = [out / path.parent.name / f"{path.stem}-{number:03d}{path.suffix}" for number in range(times)]
         copies[0].parent.mkdir(parents=True, exist_ok=True)

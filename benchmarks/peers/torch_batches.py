@@ -16,7 +16,7 @@ IMAGE_BYTES = CROP * CROP * 3
 
 
 class EndlessShuffle(torch.utils.data.Sampler[int]):
-    """One permutation after another, so that the loader is not started anew for each of the short epochs."""
+    """One permutation after another, so that the loader is not started again for each of the short epochs."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -18,7 +18,7 @@ KINDS = [
 ]
 NEEDED = {"height": 4, "width": 4, "classes": 3, "count": 1, "op": augment.Flip(), "ops": [augment.Flip()]}
 ANY = {"Heatmaps.min_visibility", "GeodesicDistance.only"}
-"""Options of which every number means something."""
+"""Options where every number means something."""
 UNBOUNDED = re.compile(
     r".*Crop\.(height|width)|.*\.(sigma_px|width_px|jitter_px|min_px|step_px|margin_px|band_px|edge_weight_px|size_px)|"
     r"AugMix\.(width|depth|alpha)|Canny\.(low|high)|.*\.(channels|sets|scans|holes|cells|w0|n|n_neg3|classes)|"

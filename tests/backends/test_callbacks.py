@@ -67,7 +67,7 @@ def test_the_monitor_measures_the_wait_for_any_input(tmp_path):
 
 
 def test_the_monitor_knows_tfpreps_loader(data, make_model, tmp_path):
-    """Also before a callback that takes long, whose time is no wait for input, and with validation between the epochs."""
+    """Also before a callback that takes long, whose time is not a wait for input, and with validation between the epochs."""
     loader = data.keras_loader("train", 8, inputs="image", targets="label", training=True)
     val = data.keras_loader("val", 4, inputs="image", targets="label", training=False)
     monitor = train.InputMonitor(tmp_path, every_s=60)

@@ -75,7 +75,7 @@ def test_a_model_is_fitted(jpeg_data, models, capfd, slow_reads, read_s, status)
     [(0.15, 0.0, "step", "the step limits"), (0.03, 0.03, "read", "reading limits")],
 )
 def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, text):
-    """One thread and 4 records a batch, each of which takes `read_s` seconds to read."""
+    """One thread and 4 records per batch, each read in `read_s` seconds."""
     slow_reads(read_s)
     loader = loader_candidate(raw_data, "train", 4, threads=1, cache=False)
     found = train_with_step(loader, step_s, seconds=2.0, tolerated=0.5)  # a busy machine hands a batch over late

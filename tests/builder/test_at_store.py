@@ -321,7 +321,7 @@ def test_parts_in_any_order(full, memory):
     assert content(memory) == content(local)
 
 
-# --- what stands in the way ---------------------------------------------------------------------------------------------------
+# --- obstacles -------------------------------------------------------------------------------------------------------------
 
 
 def test_stores_that_refuse(full, s3):

@@ -220,7 +220,7 @@ def test_draws_are_those_of_the_ops_name_and_number(policy):
 
 
 def test_a_policy_among_the_color_ops_changes_the_image():
-    """Those that stand in either list have a color half too, which is for the geometry only."""
+    """Those that are in either list have a color half too, which is for the geometry only."""
     for op in (augment.OneOf([augment.Invert(1), augment.Blur((1, 1))]), augment.SomeOf([augment.Invert(1)], 1)):
         image = made(color=[op])["image"]
         assert np.array_equal(image, op(IMAGE, generator(0, "key", 1, f"color/{type(op).__name__}/0")))

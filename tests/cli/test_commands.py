@@ -200,7 +200,7 @@ def test_init_writes_a_recipe_that_builds_unchanged(run, photos, tmp_path, monke
     assert status == 0
     assert "recipe-preview.png shows 3 samples as this recipe builds them" in out
     with Image.open("recipe-preview.png") as picture:
-        assert np.unique(np.asarray(picture.convert("L"))).size > 50  # photos, not paper alone
+        assert np.unique(np.asarray(picture.convert("L"))).size > 50  # photos, not only paper
 
 
 def test_init_of_a_folder_with_only_a_test_split_says_so_and_builds(run, photos, tmp_path, monkeypatch):
@@ -228,7 +228,7 @@ def test_init_says_why_it_draws_no_samples(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw").mkdir()
     Image.effect_noise((64, 64), 50).convert("RGB").save(tmp_path / "whole.jpg")
-    for number in range(3):  # of which only the beginning, with the size, can be read
+    for number in range(3):  # only its beginning, with the size, can be read
         (tmp_path / f"raw/{number}.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:900])
     (tmp_path / "recipe-preview.png").write_bytes(b"of another folder")
     status, out, _ = run("init", "raw")

@@ -19,7 +19,7 @@ LABELS = ["cat", "dog", "ünïcode"]
 
 @pytest.fixture(scope="session")
 def rows(tmp_path_factory):
-    """The rows of a table by their path, whose photos of noise lie beside it."""
+    """The rows of a table by their path, whose photos of noise are beside it."""
     root, draws, rows = tmp_path_factory.mktemp("raw"), np.random.default_rng(0), {}
     for split, count in (("train", 30), ("val", 12)):
         for number in range(count):

@@ -201,7 +201,7 @@ def test_a_contact_sheet_shows_the_stored_pixels(data):
     windows = np.lib.stride_tricks.sliding_window_view(sheet, unmarked[0].shape)[:, :, 0]
     for image in unmarked:
         candidates = windows[(windows[:, :, 0, 0] == image[0, 0]).all(-1)]
-        assert (candidates == image).all((1, 2, 3)).any(), "every image stands in the sheet pixel by pixel"
+        assert (candidates == image).all((1, 2, 3)).any(), "every image is in the sheet pixel by pixel"
 
 
 def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, capsys, monkeypatch):

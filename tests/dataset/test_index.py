@@ -28,7 +28,7 @@ ROWS = {
     "a shard after the last": (9, {"shard": 2}, "shards are numbered from 0 to 1, not 0 to 2"),
     "another number of records": (4, {"shard": 1}, "another number of records"),
     "a negative offset": (0, {"offset": -1}, "a record is outside its shard"),
-    "an offset behind the end": (0, {"offset": 1 << 40}, "a record is outside its shard"),
+    "an offset after the end": (0, {"offset": 1 << 40}, "a record is outside its shard"),
     "a sum that overflows": (0, {"offset": 2**63 - 1}, "a record is outside its shard"),
     "a size smaller than a frame": (0, {"size": 15}, "a record is outside its shard"),
     "a size beyond the shard": (4, {"size": 1 << 40}, "a record is outside its shard"),

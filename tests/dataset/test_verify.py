@@ -62,7 +62,7 @@ def test_two_shards_of_equal_size_that_are_swapped_are_refused_when_they_are_rea
     made = make_dataset(samples={"train": 12}, fields=("clicks", "label"), shards=2)
     first, second = (made.path / f"made-train.tfrecord-0000{shard}-of-00002" for shard in range(2))
     contents = first.read_bytes(), second.read_bytes()
-    assert len(contents[0]) == len(contents[1]), "the sizes alone give nothing away"
+    assert len(contents[0]) == len(contents[1]), "the sizes tell nothing"
     first.write_bytes(contents[1])
     second.write_bytes(contents[0])
     for read in (

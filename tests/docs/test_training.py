@@ -48,7 +48,7 @@ def test_the_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     page["__name__"] = "page"
     gc.freeze()  # each fresh_session collects garbage: not in TensorFlow's own half million objects
-    # Another test of this process may have begun already; without a GPU that is no matter.
+    # Another test of this process may have begun already; without a GPU that does not matter.
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [])
     try:
         for number, block in enumerate(TYPED):

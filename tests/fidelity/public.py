@@ -1,4 +1,4 @@
-"""The names that must have a test of fidelity, and the one place where these tests reach behind the public names."""
+"""The names that must have a test of fidelity, and the one place where these tests use other names than the public ones."""
 
 import math
 
@@ -12,7 +12,7 @@ _NO_OPS = {
     "ColorOp", "GeometryOp", "Transform", "Derived", "Own",
     "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
 }  # fmt: skip
-"""Public classes that are no ops."""
+"""Public classes that are not ops."""
 PUBLIC = {
     name: kind
     for package in (augment, derive, codecs, load)

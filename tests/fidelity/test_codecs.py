@@ -117,7 +117,7 @@ def test_zstd_holds_every_number(dtype, predict):
 
 @pytest.mark.covers("Zstd")
 def test_the_frames_of_zstd_are_those_of_blosc():
-    """By numcodecs and NumPy alone: what shuffles is in the frame, what is added up is in the first byte."""
+    """By numcodecs and NumPy only: what shuffles is in the frame, what is added up is in the first byte."""
     steps = np.cumsum(RNG.integers(0, 9, (50, 40)), 0).astype(np.uint16)
     mask = (ndimage.gaussian_filter(RNG.normal(size=(64, 64)), 6) > 0).astype(np.uint8)
     for value, rows in ((steps, 1), (mask, 0)):
@@ -139,7 +139,7 @@ def test_damaged_fields_of_zstd_are_sample_errors_and_take_no_memory():
             with pytest.raises(SampleError):
                 codec.decode(wrong, open_spec, shape)
     tracemalloc.start()
-    ratio = (len(content) - 1) * 2**15  # what so many bytes can hold
+    ratio = (len(content) - 1) * 2**15  # what this number of bytes can hold
     possible = content[:5] + ratio.to_bytes(4, "little") + content[9:]
     for hostile, of, shape, message in (
         (possible, spec, None, f"an array of {ratio} bytes, expected 8192 of uint8"),
@@ -150,7 +150,7 @@ def test_damaged_fields_of_zstd_are_sample_errors_and_take_no_memory():
             "an array of 8192 bytes, expected 2199",
         ),
         (content, FieldSpec("map", (None, None, 2), "uint8"), (-64, -64, 2), r"expected 8192 of uint8 \[-64, -64, 2\]"),
-        (huge, FieldSpec("map", (None, 64, 2), "uint8"), None, "are no array stored as Zstd"),
+        (huge, FieldSpec("map", (None, 64, 2), "uint8"), None, "are not an array stored as Zstd"),
         (content, spec, (64, 128), r"of the shape \[64, 128\], expected \[64, 64, 2\]"),
         (content, FieldSpec("map", (None, 64, 2), "uint8"), (32, 128, 2), r"\[32, 128, 2\], expected \[None, 64, 2\]"),
     ):

@@ -251,7 +251,7 @@ def test_blurs_draw_angles_and_lengths_uniformly():
 
 @pytest.mark.covers("Noise")
 def test_noise_is_normal_independent_and_of_the_drawn_strength():
-    """Dvoretzky, Kiefer and Wolfowitz: the empirical distribution lies within sqrt(ln(2 / p) / 2n) of the true one."""
+    """Dvoretzky, Kiefer and Wolfowitz: the empirical distribution is within sqrt(ln(2 / p) / 2n) of the true one."""
     gray = np.full((120, 150, 3), 128, np.uint8)
     noise = colored(Noise((20, 20)), gray)[0].astype(int) - 128
     levels = np.arange(-100, 100)

@@ -280,7 +280,7 @@ def test_negative_clicks_are_xus():
 
 @pytest.mark.covers("ClickPoints")
 def test_each_strategy_is_as_likely():
-    """Strategy 3 alone gives ten clicks, 2 none in the band; 1 is told from 2 by what it clicks."""
+    """Only strategy 3 gives ten clicks, 2 none in the band; 1 is told from 2 by what it clicks."""
     found = Counter()
     for _, negative in sets_of_clicks(600, n_neg1=(1, 9), n_neg2=(1, 5)):
         on_objects = set(SCENE[tuple(negative.T)]) <= {3, 5}

@@ -221,7 +221,7 @@ def test_every_field_follows_the_same_map(ops):
         if len(pixels):
             extent = np.array([*pixels.min(0)[::-1], *(pixels.max(0)[::-1] + 1)])
             whole = extent[0] > 0 and extent[1] > 0 and extent[2] < width and extent[3] < height
-            # A corner that lies outside the output makes the box larger than what is seen of it.
+            # A corner outside the output makes the box larger than what is seen of it.
             beyond = np.abs(out["boxes"][0] - extent) if whole else (out["boxes"][0] - extent) * [1, 1, -1, -1]
             assert beyond.max() < 1.6, (out["boxes"], extent)
             boxes_seen += whole

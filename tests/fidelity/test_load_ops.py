@@ -1,4 +1,4 @@
-"""Ops at load against the published algorithms, written anew: windows, pixels, color, erased rectangles.
+"""Ops at load against the published algorithms, written again: windows, pixels, color, erased rectangles.
 
 The map `where` holds the coordinates of its own pixel centers, which averages and linear interpolation keep: it says which window
 of the stored sample an element shows.
@@ -72,7 +72,7 @@ def windows(where):
 
 
 def published_windows(rng, count, scale, ratio):
-    """Left, top, width and height, as torchvision draws them: all of it written anew."""
+    """Left, top, width and height, as torchvision draws them: all of it written again."""
     for _ in range(count):
         for _ in range(10):
             area = H * W * rng.uniform(*scale)

@@ -117,7 +117,7 @@ def test_rand_augment_applies_the_papers_ops_at_the_papers_strength(m):
 
 @pytest.mark.covers("RandAugment")
 def test_rand_augment_applies_n_ops_in_their_order():
-    """Color ops alone are compared: for (9 / 14)² of the draws of two ops both are."""
+    """Only color ops are compared: for (9 / 14)² of the draws of two ops both are."""
     most, share, pairs = NARROW, 15 / 30, set()
     signed = [
         (name, sign * share) for name in OPS if name not in OPS[:6] for sign in ((1, -1) if name in FACTORS else (1,))
@@ -160,7 +160,7 @@ def test_policies_keep_the_colors_of_policies_inside():
 
 
 def step(number):
-    """A color op that writes its number behind those already there."""
+    """A color op that writes its number after those already there."""
 
     def op(image, generator):
         image = image.copy()

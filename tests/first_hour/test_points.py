@@ -1,4 +1,4 @@
-"""What newcomers do, from the docs alone: a machine without TensorFlow, a killed run, and mistakes in a recipe."""
+"""What newcomers do, from the docs only: a machine without TensorFlow, a killed run, and mistakes in a recipe."""
 
 import json
 import os

@@ -414,7 +414,7 @@ def odd_jpegs():
 
 
 def test_the_profile_in_a_jpeg_is_the_one_that_pillow_finds():
-    """Found in the segments where its parts stand in their order; None, so that Pillow decides, elsewhere."""
+    """Found in the segments where its parts are in their order; None, so that Pillow decides, elsewhere."""
     profile = RNG.bytes(150_000)
     small, large = (encoded(RGB, "JPEG", icc_profile=p, exif=oriented(3)) for p in (b"x" * 100, profile))
     frame, second = large.index(b"\xff\xc0"), large.index(b"\xff\xe2", large.index(b"\xff\xe2") + 2)

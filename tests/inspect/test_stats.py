@@ -106,7 +106,7 @@ def test_the_page_says_how_many_classes_are_missing_in_a_split(build_folder, tmp
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys, is_damaged):
-    """A record that cannot be read, of which the hash would be computed, is an error and not that there is nothing to compare."""
+    """A record that cannot be read, whose hash would be computed, is an error and not that there is nothing to compare."""
     made = make_dataset(samples={"train": 4}, shards=1, fields=("image", "label") if is_damaged else ("label",))
     if is_damaged:
         (shard,) = made.path.glob("*.tfrecord-*")

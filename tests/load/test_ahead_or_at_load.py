@@ -155,7 +155,7 @@ def test_draws_are_those_of_the_published_generator(seed, step, position):
     digest = blake2b(f"{seed}\0{step}".encode(), digest_size=8).digest()
     expected = np.random.Generator(np.random.Philox(key=position << 64 | int.from_bytes(digest, "little")))
     kept = Generators()
-    kept.at(1, "other", 2).integers(0, 256, 3, np.uint8)  # leaves half a number behind
+    kept.at(1, "other", 2).integers(0, 256, 3, np.uint8)  # leaves half a number
     numbers = [expected.random(3), expected.integers(0, 9, 3, np.uint8), expected.normal(size=2)]
     for one in (generator_at(seed, step, position), kept.at(seed, step, position)):
         given = [one.random(3), one.integers(0, 9, 3, np.uint8), one.normal(size=2)]

@@ -82,7 +82,7 @@ def channels(tmp_path_factory):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_casts_and_normalization(channels, dtype, normalize):
-    """Equal to the formula bit for bit, for any number of channels, alone and in a stack."""
+    """Equal to the formula bit for bit, for any number of channels, single and in a stack."""
     stack = ["uint8_17", "uint8_3", "float32_2", "uint8_1"]
     inputs = {"stack": stack} | {name: name for name in CHANNELS if dtype != "float16" or "uint16" not in name}
     options = {"inputs": inputs, "dtype": dtype, "normalize": normalize}

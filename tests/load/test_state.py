@@ -21,7 +21,7 @@ RASTERS = {"inputs": "image", "targets": "label"}
 
 
 class CustomGeometry:
-    """A user's geometry op, which is no dataclass."""
+    """A user's geometry op, which is not a dataclass."""
 
     def __init__(self, *sides):
         self.sides = sides
@@ -254,7 +254,7 @@ def test_state_dict_follows_the_batches_that_were_delivered(data, make, taken):
 @pytest.mark.parametrize("order", ["sequential", "global"])
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
 def test_state_dict_of_an_evaluation(make, taken, order):
-    """Its next pass is what is left; the passes behind it are whole."""
+    """Its next pass is what is left; the passes after it are whole."""
     loader, resumed = (make("val", 4, order=order) for _ in range(2))
     whole = shown(loader, "val")
     seen = shown(islice(iter(loader), taken), "val")

@@ -29,7 +29,7 @@ AT_LOAD = {
     [{}, {"training": False}, {"hosts": (1, 2)}, {"start_step": 12}, AT_LOAD, {"fields": ["key", "image", "label"]}],
 )
 def test_the_batches_of_the_numpy_loader(data, options):
-    """Also through a data loader around it, each pass of which is the next epoch."""
+    """Also through a data loader around it, whose passes are the next epochs."""
     loader = data.torch_loader("train", 8, seed=3, **options)
     assert isinstance(loader, torch.utils.data.IterableDataset)
     assert loader.steps_per_epoch == len(data.numpy_loader("train", 8, seed=3, **options))

@@ -200,7 +200,7 @@ def test_recipes_that_do_not_say_what_a_loader_needs_are_refused(make_dataset):
 
 @pytest.mark.parametrize("ops", [{"geometry": [augment.CenterCrop(30, 40)]}, {"geometry": [augment.Resize(30, 40)]}])
 def test_rules_of_fields_that_are_not_loaded_part_no_mix(make_dataset, ops):
-    """Images of a dataset with key points and one without: boxes and points are no matter."""
+    """Images of a dataset with key points and one without: boxes and points do not matter."""
     rules = {"flip_indices": {"points": [0, 2, 1]}, "min_visible": 0.3, "row_fields": {"boxes": ["box_labels"]}}
     shares = {}
     for name, recipe in (("poses", {**rules, "fill": {"mask": 11}}), ("plain", {})):
@@ -263,7 +263,7 @@ def test_fields_that_a_model_added_follow_where_they_can(data, monkeypatch):
 
 
 def test_images_of_different_sizes_stay_a_list(data):
-    """Behind `Resize(shorter=...)`, and where color alone is changed; processes cannot fill them."""
+    """After `Resize(shorter=...)`, and where only color is changed; processes cannot fill them."""
     for ops, shorter in (([augment.Resize(shorter=30)], 30), ([augment.ColorJitter()], None)):
         (batch,) = batches(data, 1, **stages(ops), fields=["image", "mask"])
         sides = {min(image.shape[:2]) for image in batch["image"]}

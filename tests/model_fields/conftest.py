@@ -138,7 +138,7 @@ def check_batch(batch, weight=2.0):
 
 
 def every_batch(data, **options):
-    """Batches of 5 training samples: two epochs of each kind of loader for NumPy, of which the second may come from a cache."""
+    """Batches of 5 training samples: two epochs of each kind of loader for NumPy, the second may come from a cache."""
     ways = (
         {"workers": "threads"}, {"workers": "processes"}, {"cache": "decoded"}, {"cache": False, "verify": "always"}
     )  # fmt: skip
@@ -150,7 +150,7 @@ def every_batch(data, **options):
 
 
 def killed(place, site, count, after):
-    """Run `fields add`, and kill it as soon as `count()` has grown by so many; False if it ended before."""
+    """Run `fields add`, and kill it as soon as `count()` has grown by this number; False if it ended before."""
     end = count() + after
     process = subprocess.Popen(
         [sys.executable, "-m", "tfprep", "fields", "add", str(place), str(site.fields), "--quiet"]
@@ -164,7 +164,7 @@ def killed(place, site, count, after):
 
 
 def killed_at_store(s3, site, url, after):
-    """Run `fields add`, and kill it after so many requests; False if it ended before."""
+    """Run `fields add`, and kill it after this number of requests; False if it ended before."""
     return killed(url, site, lambda: len(s3.proxy.requests), after)
 
 

@@ -358,7 +358,7 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
 
 
 def test_a_shard_whose_last_batch_fails_is_not_complete(plain):
-    """The end of the shard waits behind the batch already when that fails in the thread that writes."""
+    """The end of the shard waits after the batch already when that fails in the thread that writes."""
     text = """
 from dataclasses import dataclass
 import time

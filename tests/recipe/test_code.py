@@ -316,7 +316,7 @@ SMALL = {
         "@deco\ndef FN(s, g): return 3",
         ("return 3", "return 4"),
     ),
-    "__call__ that is no function": (
+    "__call__ that is not a function": (
         "class E:\n    @functools.lru_cache\n    def __call__(self, s, g): return 3\nFN = E()",
         ("return 3", "return 4"),
     ),
@@ -404,7 +404,7 @@ def test_what_cannot_be_described_is_refused(tmp_path, what):
 
 
 def described_with(folder, code, module, texts):
-    """Describe the recipe of this code with each text of a module beside it, which is imported anew."""
+    """Describe the recipe of this code with each text of a module beside it, which is imported again."""
     (folder / "recipe.py").write_text(_SMALL.format(code=code, inside="FN"))
     described = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Arrays of NumPy's files, compared with what was saved; and what is no array of images."""
+"""Arrays of NumPy's files, compared with what was saved; and what is not an array of images."""
 
 import numpy as np
 import pytest

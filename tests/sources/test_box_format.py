@@ -1,4 +1,4 @@
-"""Boxes in tables: the form that they are written in, and what is no box."""
+"""Boxes in tables: the form that they are written in, and what is not a box."""
 
 import json
 import re

@@ -55,7 +55,7 @@ def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
 
 
 def test_cityscapes(tmp_path):
-    """The ids and train ids of the benchmark's own table, of which these are some."""
+    """The ids and train ids of the benchmark's own table; these are some of them."""
     ids = {7: 0, 8: 1, 11: 2, 24: 11, 26: 13, 33: 18, 0: 255, 9: 255, 29: 255}
     root = tmp_path / "data"
     index = numbers(1, range(len(ids)))

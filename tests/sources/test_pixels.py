@@ -42,7 +42,7 @@ def pnm(array, white):
 
 
 def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False, **elements):
-    """A DICOM file of one frame, or several where the array has three axes and is no RGB."""
+    """A DICOM file of one frame, or several where the array has three axes and is not RGB."""
     header = pydicom.dataset.Dataset()
     header.file_meta = pydicom.dataset.FileMetaDataset()
     order = "ExplicitVRLittleEndian" if array.dtype.isnative else "ExplicitVRBigEndian"

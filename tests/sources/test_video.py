@@ -90,7 +90,7 @@ def test_mp4_at_a_url(tmp_path):
 
 @pytest.mark.parametrize(("degrees", "corner"), [(90, (1, 0)), (-90, (0, 1)), (180, (1, 1))])
 def test_frames_are_turned_as_the_file_says(tmp_path, degrees, corner):
-    """Degrees are counter-clockwise: a mark at the top left comes to lie at the bottom left after 90."""
+    """Degrees are counter-clockwise: a mark at the top left is at the bottom left after 90."""
     if not hasattr(av.video.stream.VideoStream, "set_display_rotation"):
         pytest.skip("this PyAV writes no rotation")
     pixels = np.zeros((40, 56, 3), np.uint8)

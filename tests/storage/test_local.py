@@ -68,7 +68,7 @@ def test_a_link_inside_the_folder_is_followed_and_so_is_one_of_the_folder(tmp_pa
     (tmp_path / "disk/content").write_bytes(b"12345")
     (tmp_path / "disk/file").symlink_to("content")
     (tmp_path / "disk/absolute").symlink_to(tmp_path / "disk/content")
-    (tmp_path / "dataset").symlink_to("disk")  # a user's own link to a folder is no stranger's
+    (tmp_path / "dataset").symlink_to("disk")  # a user's own link to a folder is not a stranger's
     for name in ("disk/content", "disk/file", "disk/absolute", "dataset/content", "dataset/file"):
         assert regular_size(tmp_path / name) == 5
         with open_regular(tmp_path / name) as file:

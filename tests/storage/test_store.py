@@ -219,7 +219,7 @@ def test_what_cannot_be_repeated_is_not(s3):
 
 
 def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):
-    """Such as that of Amazon to a token that has expired: it is no 403."""
+    """Such as that of Amazon to a token that has expired: it is not a 403."""
     url = s3.new_url()
     text = rf"{url}/x cannot be (read|written): the store answers ExpiredToken: It is so; check AWS_ACCESS_KEY_ID, .* AWS_REGION"
     s3.proxy.always = "400 ExpiredToken"

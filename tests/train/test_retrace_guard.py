@@ -106,7 +106,7 @@ def test_an_open_batch_under_xla_is_named(tf, model, caplog):
 
 
 def test_the_steps_are_in_the_profile(tf, dense, pairs, tmp_path, caplog):
-    """A profile of another run lies in the folder, written before the clock of the machine was set back."""
+    """A profile of another run is in the folder, written before the clock of the machine was set back."""
     other = tmp_path / "plugins/profile/2099_01_01_00_00_00/host.xplane.pb"
     other.parent.mkdir(parents=True)
     other.touch()

@@ -1,4 +1,4 @@
-"""Errors of wrong calls state the rule, the value received, and the way out."""
+"""Errors of wrong calls state the rule, the value received, and the fix."""
 
 from types import SimpleNamespace
 

@@ -299,7 +299,7 @@ def _raster(array: Array, mask: bool, warp: _Warp, fill: Fill | None) -> Array:
     if not mask:
         return _smooth(array, view, warp.border, values)
     if view.plan is not None:
-        return warp_nearest(array, view.plan, warp.border, values)  # a mask is never reduced: it is no JPEG
+        return warp_nearest(array, view.plan, warp.border, values)  # a mask is never reduced: it is not a JPEG
     narrow = array if array.dtype in _MASK_DTYPES else array.astype(np.float64)
     maps = view.mask_maps if view.transform.bends else None
     drawn = draw(narrow, view.transform, maps, cv2.INTER_NEAREST, warp.border, values)

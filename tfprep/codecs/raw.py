@@ -338,7 +338,7 @@ class Texts(Described):
             head = content[at + 1 : at + 6] if content[at] == _ITEM else b""
             start = at + 1 + next((n for n, byte in enumerate(head, 1) if byte < 0x80), len(content))
             if start > len(content):
-                raise SampleError("its bytes are no list of strings")
+                raise SampleError("its bytes are not a list of strings")
             for byte in content[at + 1 : start]:  # the length of an item, 7 bits in each byte
                 size |= (byte & 0x7F) << shift
                 shift += 7

@@ -38,7 +38,7 @@ _GAIN = 0.8
 """`predict="auto"` takes differences of rows, which take longer to decode, where they need at most this share of the bytes."""
 _TRIAL_LEVEL = 1
 _MOST_RATIO = 2**15
-"""Zstandard's largest ratio: a block of 128 KiB in four bytes (RFC 8878, 3.1.1.2). A header that says more is no array's."""
+"""Zstandard's largest ratio: a block of 128 KiB in four bytes (RFC 8878, 3.1.1.2). A header that says more is not an array's."""
 
 
 @dataclass(frozen=True)
@@ -177,4 +177,4 @@ def _array_bytes(content: memoryview) -> int:
         form, size, frame = _HEADER.unpack_from(content)
         if form in (_PLAIN, _ROWS) and frame == len(content) - 1 and size <= _MOST_RATIO * frame:
             return int(size)
-    raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are no array stored as Zstd")
+    raise SampleError(f"{len(content)} bytes that begin with {bytes(content[:8])!r} are not an array stored as Zstd")

@@ -1,7 +1,7 @@
 """Drawn scenes: objects of three classes on textured ground, as JPEG files with masks (PNG) and boxes (COCO's JSON).
 
 Class 1 is leaves, class 2 stars, class 3 stones; the ground is class 0. The color of every object is random, so a model cannot
-tell classes by color alone: it has to use shape, or the user's clicks.
+tell classes by color only: it has to use shape, or the user's clicks.
 """
 
 from __future__ import annotations

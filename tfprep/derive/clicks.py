@@ -12,7 +12,7 @@ Section 3.1, transformation: with the clicks S of one kind, u(p) = min over s in
      clicks so far is largest.
 
 Where the paper is silent: an object without a pixel d_margin away from its boundary is clicked where it is
-thickest; fewer clicks come where no pixel meets the conditions; the image's edge is no boundary; equally far pixels are
+thickest; fewer clicks come where no pixel meets the conditions; the image's edge is not a boundary; equally far pixels are
 taken in row order.
 """
 
@@ -54,7 +54,7 @@ class ClickPoints:
         band_px: width of the band of background around the object, d.
         strategies: one of these is drawn for each set; () gives no negative clicks.
         sets: number of sets. The paper draws 15 for an object; here each variant has its own sets.
-        background: the class that is no object in strategy 2; all other classes are. None makes it one of them.
+        background: the class that is not an object in strategy 2; all other classes are. None makes it one of them.
         void: pixels of this class are never clicked and belong to no object.
     """
 

@@ -248,7 +248,7 @@ def box_of(region: Array, widened: int = 0) -> Box | None:
 
 
 def inner_boundary(region: Array) -> Array:
-    """bool [H, W]: the pixels of `region` with one of their 4 neighbors outside it. The image's edge is no boundary."""
+    """bool [H, W]: the pixels of `region` with one of their 4 neighbors outside it. The image's edge is not a boundary."""
     inside = region.view(np.uint8)
     eroded = cv2.erode(inside, _CROSS, borderType=cv2.BORDER_CONSTANT, borderValue=1)
     return np.asarray(inside != eroded)

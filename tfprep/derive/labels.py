@@ -299,7 +299,7 @@ class OneInstance:
         min_px: smaller instances, in pixels, are not drawn.
         classes: the field of class numbers, if only instances of the class `target` are drawn: those with most pixels in it.
         target: that class.
-        background: the number that is no instance.
+        background: the number that is not an instance.
         void: the number of regions that are neither instance nor background.
     """
 
@@ -344,6 +344,6 @@ def centers(numbered: Array) -> Array:
 
 
 def _instances(mask: Array, background: int, void: int | None) -> Array:
-    """The mask with 0 for all that is no instance."""
+    """The mask with 0 for all that is not an instance."""
     none = mask == background if void is None else (mask == background) | (mask == void)
     return np.where(none, 0, mask.astype(np.int64) + 1)

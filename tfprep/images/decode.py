@@ -121,7 +121,7 @@ def keeps_original(data: bytes) -> bool:
 
 
 def _numbers(image: Image.Image, data: bytes) -> Array:
-    """The upright pixels with the numbers that stand in the file: Pillow spreads gray of few levels over 0 to 255, and inverts a
+    """The upright pixels with the numbers that are in the file: Pillow spreads gray of few levels over 0 to 255, and inverts a
     TIFF whose 0 is white."""
     image.load()
     array = upright(_native(np.asarray(image)), pillow_orientation(image, data))

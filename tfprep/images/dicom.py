@@ -73,7 +73,7 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
         window: Apply the first window or VOI LUT of the file, or of the frame. SampleError if there is none.
 
     Raises:
-        SampleError: The file is no whole DICOM file of images.
+        SampleError: The file is not a whole DICOM file of images.
     """
     require_package("pydicom", "reading DICOM")
     with _reading():
@@ -89,7 +89,7 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
             raise SampleError(f"a window is for gray DICOM (MONOCHROME1 and 2), this one is {kind}")
         array = np.asarray(pixel_array(header, index=page or 0))
         if kind in _GRAY:
-            # The rescale and the window of one frame stand in groups of it, or in those of all frames.
+            # The rescale and the window of one frame are in its groups, or in those of all frames.
             shared = list(header.get("SharedFunctionalGroupsSequence") or ())[:1]
             own = list(header.get("PerFrameFunctionalGroupsSequence") or ())[page or 0 : (page or 0) + 1]
             for group in (*shared, *own):

@@ -104,7 +104,7 @@ def lacks_end(data: bytes) -> bool:
 def certain_to_decode(data: bytes) -> bool:
     """Return True if a file is certain to decode, at a tenth of the cost of decoding it; False where that is not known.
 
-    Damage inside the data of a scan changes pixels, but is no error to libjpeg; damage to what surrounds the scan is. So the
+    Damage inside the data of a scan changes pixels, but is not an error to libjpeg; damage to what surrounds the scan is. So the
     segments of a sequential JPEG are decoded without the scan's data. Other JPEGs and other formats give False.
     """
     segments = _without_scan_data(data) if is_jpeg(data) else None

@@ -243,7 +243,7 @@ def _array(tiff: Any, data: bytes, page: int) -> Array:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about images that are no maps
+            warnings.simplefilter("ignore")  # about images that are not maps
             with MemoryFile(data) as memory, memory.open() as whole:
                 if page == 0:
                     bands = whole.read()

@@ -36,7 +36,7 @@ def perceptual_hash(image: Array | bytes) -> int:
         From 0 to 2**64 - 1. The bits of ImageHash's 8 x 8 array row by row; the first is the most significant.
 
     Raises:
-        SampleError: The bytes are no image that can be read.
+        SampleError: The bytes are not an image that can be read.
     """
     if isinstance(image, bytes):
         header = jpeg_header(image) if is_jpeg(image) else None

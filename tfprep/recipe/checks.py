@@ -1,4 +1,4 @@
-"""Checks of a recipe's options; each mistake is a RecipeError with the rule, the value received and the way out."""
+"""Checks of a recipe's options; each mistake is a RecipeError with the rule, the value received and the fix."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Map
 
 
 def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: Mapping[str, Any]) -> None:
-    """Check that the fields of one of tfprep's derived inputs are there, of a kind that it takes, and void is no object."""
+    """Check that the fields of one of tfprep's derived inputs are there, of a kind that it takes, and void is not an object."""
     for option, allowed in _INPUTS.items() if type(derived).__module__.startswith("tfprep.derive.") else ():
         field = getattr(derived, option, None)
         if not isinstance(field, str):

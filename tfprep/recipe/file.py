@@ -83,7 +83,7 @@ def _module_name(path: Path) -> str:
 
 
 def locate(path: Path, error: RecipeError) -> RecipeError:
-    """Return the same error with the line of the option that it is about, if the option stands in the file literally."""
+    """Return the same error with the line of the option that it is about, if the option is in the file literally."""
     line = _line_of(path, error.where)
     return _with_line(path, line, str(error)) if line else error
 

@@ -60,7 +60,7 @@ class Recipe:
             `[plugins.blur]`, and values, such as `[os.environ["MODE"], 2]`. A change rebuilds everything.
         files: Files that functions of the recipe read, such as `["teacher.onnx"]`, relative to `folder`. Their content belongs to
             the recipe: a change rebuilds everything. It is read when the recipe is made, and a build ends if it changes later.
-        folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is no file.
+        folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is not a file.
         model_fields: Fields that models compute from the built ones (`tfprep fields add`), after the build. They change no shard.
 
     Raises:

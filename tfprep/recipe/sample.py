@@ -292,7 +292,7 @@ class SampleStage:
     """A context that adds its duration to `seconds[stage]`; what it raises becomes a SampleError of the stage and the field.
 
     That is any exception of a user's function, such as SystemExit and GeneratorExit; KeyboardInterrupt only where Ctrl-C is
-    ignored, as in worker processes. A failed import ends the build as a BuildError: it is no fault of the sample, and another
+    ignored, as in worker processes. A failed import ends the build as a BuildError: it is not a fault of the sample, and another
     machine of the build may have what is missing here.
     """
 

@@ -584,7 +584,7 @@ def test_a_field_named_label_is_the_column_of_labels(tmp_path):
 
 
 def test_a_build_in_the_folder_of_an_index_leaves_the_shards_alone(tmp_path):
-    """It takes the place of the index, whose shards may lie in the same folder."""
+    """It takes the place of the index, whose shards may be in the same folder."""
     shard = write(tmp_path / "r-train.tfrecord-00000-of-00002", numbers(*range(5)))
     content = shard.read_bytes()
     index_tfrecords(str(shard), "train", tmp_path)

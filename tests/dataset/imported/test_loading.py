@@ -121,7 +121,7 @@ def test_boxes_in_four_features_are_one_field(data, detections):
 
 
 def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, detections, tmp_path):
-    """A mirrored image of W pixels has its boxes at W - x; a box of which nothing is visible goes with its row."""
+    """A mirrored image of W pixels has its boxes at W - x; a box that is not visible goes with its row."""
     fields = ["image_filename", "image_encoded", "boxes", "image_object_class_label"]
     loader = data.numpy_loader("train", 8, fields=fields, geometry=[mirrored, augment.Resize(30, 50)], training=False)
     expected, labels = (

@@ -91,7 +91,7 @@ HOSTILE = {
     "a NUL": "key == 'a\0b'",
     "half a surrogate pair": "key == '\\ud800'",
     "half a surrogate pair in the text": "key == '\ud800'",
-    "a column that is no truth value": "label + 1",
+    "a column that is not a truth value": "label + 1",
     "text that contains nothing": "'a' in 'abc'",
     "a list in a list": "label in ((1, 2), (3,))",
     "a number in text": "3 in key",

@@ -52,7 +52,7 @@ def read(made, count, fields=ALL, **options):
 
 
 def stream(made, fields=ALL, **options):
-    """Batches without an end, none of which is read far ahead."""
+    """Batches without an end that are not read far ahead."""
     options = {"cache": False, "prefetch": 1, "seed": 3, **options}
     return tfprep.open(made.path).numpy_loader("train", 8, fields=[*fields, "key"], **options).repeat()
 

@@ -97,7 +97,7 @@ def test_a_fork_that_drops_its_batches_or_ends_at_once(loader):
 
 
 def test_loaders_and_iterators_of_the_other_process_fail_at_once(data, loader):
-    """With the way out."""
+    """With the fix."""
 
     def take(go):
         for batches in (iter(loader), loader.batches):

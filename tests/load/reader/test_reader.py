@@ -217,7 +217,7 @@ def test_iterators_in_cycles_are_collected_in_any_thread(photos):
 
 
 def test_a_file_stays_open_while_the_system_is_told_of_it(tmp_path, monkeypatch):
-    """Another thread may ask for so many other files meanwhile that it leaves the cache of open files."""
+    """Another thread may ask for many other files meanwhile, so that it leaves the cache of open files."""
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(b"12345678")

@@ -291,7 +291,7 @@ def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
 
 
 def test_a_lone_process_that_is_killed_from_outside_is_no_fault_of_its_record(clicks, monkeypatch, tmp_path):
-    """It reads alone what another one crashed at."""
+    """It reads by itself what another process crashed at."""
     options = {"on_bad": "skip", "dtype": "float32", "cache": False, "fields": ["clicks", "key"]}
     expected = batches(clicks, 12, workers="threads", **options)
     monkeypatch.setitem(clicks.codecs, "clicks", Dying(signals=(signal.SIGSEGV, signal.SIGKILL), folder=str(tmp_path)))

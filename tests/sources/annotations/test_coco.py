@@ -352,7 +352,7 @@ def test_the_fingerprint_covers_how_objects_become_fields():
 
 
 def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
-    """Its neighbors keep their boxes, labels, numbers and regions; an image of which nothing is left is rejected."""
+    """Its neighbors keep their boxes, labels, numbers and regions; an image without anything left is rejected."""
     good = {"bbox": [4, 5, 6, 7], "segmentation": polygon(4, 5, 6, 7), "category_id": 7, "iscrowd": 0}
     odd = [{**good, "segmentation": value} for value, _ in SHAPES]
     odd += [{**good, "bbox": value} for value, reason in BOXES if "reaches" not in reason]

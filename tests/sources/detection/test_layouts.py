@@ -313,7 +313,7 @@ def test_what_no_rule_explains_is_refused_with_recipes_and_commands_that_work(tm
         way, quotes, recipe = reading.partition('"""')
         path = tmp_path / f"recipe{number}.py"
         path.write_text(quotes + recipe)
-        if layout is not masks_of_another_size:  # of which nothing can be built but its images
+        if layout is not masks_of_another_size:  # only its images can be built
             out = tmp_path / f"out{number}"
             assert tfprep.build(path, out, data=root, options=BuildOptions(workers=0)).samples > 0
         for line in re.findall("^tfprep init .*", way, re.MULTILINE):

@@ -159,7 +159,7 @@ def test_dropping_the_iterator_frees_the_source(timed, tf):
 
 
 def test_a_loader_that_fetches_before_the_step_tells_its_waits_itself(tf):
-    """As on PyTorch, whose step gets a list of the batch: callbacks that take long are no wait for tfprep's loader."""
+    """As on PyTorch, whose step gets a list of the batch: the time of long callbacks is not a wait for tfprep's loader."""
     from types import SimpleNamespace
 
     from tfprep.load.waits import forget_loader, note_loader
