@@ -316,7 +316,7 @@ class Pool:
             self._start_one(number)
 
     def open(self, argument: Any) -> None:
-        """Give the work its argument. Tasks are handed out from now on."""
+        """Give the work its argument. Tasks are handed out as soon as a process is ready."""
         if not self._count:
             self._work = _load_entry(self._entry)(argument)
             return
@@ -324,7 +324,6 @@ class Pool:
             self._opening = _message(_READY, 0, (self._folders, argument, self._threads))
             for process in self._processes:
                 process.send(self._opening)
-            self._hand_out()
 
     def submit(self, content: Any, note: Any = None) -> Task:
         """Give a task to a process that has room, or queue it.
@@ -365,8 +364,6 @@ class Pool:
                 del self._tasks[task.number]
                 yield Done(task, result)
                 continue
-            with self._lock:
-                self._hand_out()
             yield from self._step()
 
     def on_done(self, callback: Callable[[Task, Any], None]) -> None:
@@ -426,13 +423,12 @@ class Pool:
             self._selector.close()
 
     def _hand_out(self) -> None:
-        """Give tasks to processes that have room. A task that is run again has a process to itself."""
-        if self._opening is None or not self._processes:
-            return
-        while self._again and (free := [process for process in self._processes if not process.tasks]):
+        """Give tasks to processes that are ready and have room. A task that is run again has a process to itself."""
+        ready = [process for process in self._processes if process.is_ready]
+        while self._again and (free := [process for process in ready if not process.tasks]):
             free[0].give(self._again.popleft())
-        while self._waiting:
-            process = min(self._processes, key=lambda one: one.load)
+        while self._waiting and ready:
+            process = min(ready, key=lambda one: one.load)
             if process.load >= self._most_tasks:
                 return
             process.give(self._waiting.popleft())
@@ -464,7 +460,9 @@ class Pool:
             return
         task = self._tasks.get(number)
         if kind == _READY:
-            process.is_ready = True
+            with self._lock:
+                process.is_ready = True
+                self._hand_out()
             self.ready = self.ready or all(one.is_ready for one in self._processes)
         elif kind == _OUTPUT:
             yield Output(task, *content)
@@ -501,13 +499,10 @@ class Pool:
                 f"{tail and f'; it wrote: {tail}'}"
             )
         for task in tasks:
-            if process.is_ready:
-                reason = too_long or f"its process was {ending}"
-                yield from self._run_again(task, reason, process.number, 1 if too_long else _MOST_TRIES)
-            else:  # it has not seen the task
-                (self._again if task.careful else self._waiting).appendleft(task)
+            reason = too_long or f"its process was {ending}"
+            yield from self._run_again(task, reason, process.number, 1 if too_long else _MOST_TRIES)
         self._start_one(process.number)
-        with self._lock:
+        with self._lock:  # another may be free for a task that is run again
             self._hand_out()
 
     def _run_again(self, task: Task, reason: str, worker: int, most_tries: int) -> Iterator[Event]:
@@ -533,8 +528,6 @@ class Pool:
         assert self._callback is not None
         try:
             self.start()
-            with self._lock:
-                self._hand_out()
             while not self.stopped:
                 for event in self._step():
                     if isinstance(event, Done):
