@@ -21,7 +21,7 @@ FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
 _HEAD_BYTES = 1 << 16
 _MOST_FOLDERS, _MOST_NAMES = 100, 2000
-"""Up to this number of folders each is compared with every other; words are looked for in this number of names."""
+"""Up to this number of folders of images each is compared with every other; words are looked for in this number of names."""
 _WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
 """Words at the end and at the beginning of names, and the patterns of these."""
 _NO_DATA = frozenset((
@@ -219,7 +219,7 @@ def corresponding_series(
     images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[Series, Series]]:
     """Yield images, and other files of the nearest folder, or of their own, whose names correspond to them."""
-    if len(images) > _MOST_FOLDERS:
+    if len(images) > _MOST_FOLDERS and images is others:
         return
     series_of = {folder: _series(folder, names, len(images)) for folder, names in images.items()}
     for folder, names in others.items():

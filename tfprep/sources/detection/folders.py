@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from tfprep.errors import SampleError
+from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.images import decode_image
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, below, corresponding_series
@@ -161,7 +161,7 @@ def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
     """Return True if images of one name look alike, or are of sizes in one ratio, as views of one scene are."""
     correlations, ratios = [], set()
     for pair in (of_name[:2] for of_name in paths[:: 1 + len(paths) // _SAMPLED]):
-        with suppress(SampleError):
+        with suppress(SampleError, MissingDependencyError), np.errstate(all="ignore"):  # of one color
             one, other = (decode_image(read_raw(files.root, path)).mean(2) for path in pair)
             points = ([np.linspace(0, side - 1, _SIDE).astype(int) for side in gray.shape] for gray in (one, other))
             few = [gray[np.ix_(*places)].ravel() for gray, places in zip((one, other), points, strict=True)]

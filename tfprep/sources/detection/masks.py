@@ -28,7 +28,7 @@ MASK_WORD = re.compile(
     r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)",
     re.IGNORECASE,
 )
-"""Names of masks, which decide only whether a JPEG may be meant as a mask."""
+"""Names of masks. Masks need none of them: the number of colors decides, and a mask without such a name is a check."""
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
 _MASKS_OPENED = 300
@@ -78,7 +78,7 @@ def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
 
 
 def _size(files: Files, path: str) -> Size:
-    with suppress(SampleError):
+    with suppress(SampleError, MissingDependencyError):
         return pixels_size(read_raw(files.root, path), page=0)
     return 0, 0
 
