@@ -20,7 +20,7 @@ import numpy as np
 from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError, StorageError
 from tfprep.load.budget import parse_bytes
-from tfprep.load.order.schedule import Numbers
+from tfprep.load.order.permutation import Numbers
 from tfprep.load.reader.thread_state import ThreadState
 from tfprep.load.threads import Threads
 from tfprep.storage.cache import CachedObject, LocalCache

@@ -36,9 +36,9 @@ from tfprep.load.budget import (
 from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import LoaderOptions, op_texts
 from tfprep.load.order.buckets import BucketOrder
-from tfprep.load.order.permutation import EpochOrder
+from tfprep.load.order.permutation import EpochOrder, Numbers
 from tfprep.load.order.samplers import Variants
-from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve
 from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import FieldPart, field_parts

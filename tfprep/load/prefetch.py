@@ -109,7 +109,7 @@ class Prefetcher:
     @property
     def ready(self) -> int:
         """Batches that wait for the consumer."""
-        return sum(filling.future.done() for filling in list(self._window))
+        return 0 if self._cancelled else sum(filling.future.done() for filling in list(self._window))
 
     @property
     def in_flight(self) -> int:

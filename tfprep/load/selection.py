@@ -20,8 +20,8 @@ from tfprep.fields import FieldSpec, rarest_classes, stored_name
 from tfprep.load.augmentation import Buckets
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.buckets import BucketOrder
+from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
-from tfprep.load.order.schedule import Numbers
 from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
 from tfprep.load.reader.table import RecordTable
 

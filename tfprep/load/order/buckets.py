@@ -12,11 +12,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tfprep.load.order.permutation import below, mix, permute, seed_key, subkey, unpermute, words
-
-Numbers = npt.NDArray[np.int64]
+from tfprep.load.order.permutation import Numbers, below, mix, permute, seed_key, subkey, unpermute, words
 
 
 @dataclass(frozen=True)

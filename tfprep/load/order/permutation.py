@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64 [N]"""
+Numbers: TypeAlias = npt.NDArray[np.int64]
+"""int64 [N]"""
 
 ROUNDS = 20
 """With 8 rounds the 120 permutations of five elements are measurably not equally frequent; with 20 they pass our tests."""
@@ -164,7 +166,7 @@ class EpochOrder:
             return permute(position, size, key)
         return self._blocks(position, size, key)
 
-    def windows(self, position: Any, epoch: Any, size: int) -> npt.NDArray[np.int64]:
+    def windows(self, position: Any, epoch: Any, size: int) -> Numbers:
         """The number of the window that each position is in, over all epochs: int64 [N]; -1 for an order without windows."""
         position, epoch = np.broadcast_arrays(words(position), words(epoch))
         if self.name != "block" or not size:
@@ -174,7 +176,7 @@ class EpochOrder:
         key = subkey(seed_key(self.seed, f"order/{self.name}"), epoch)
         short = unpermute(blocks - np.uint64(1), blocks, key)
         number = self._padded(position, missing, short) // (block * np.uint64(self.window))
-        windows: npt.NDArray[np.int64] = (epoch * (blocks + np.uint64(1)) + number).astype(np.int64)
+        windows: Numbers = (epoch * (blocks + np.uint64(1)) + number).astype(np.int64)
         return windows
 
     def _padded(self, position: Words, missing: Words, short: Words) -> Words:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.permutation import GOLDEN, Words, below, mix, permute, seed_key, subkey, words
+from tfprep.load.order.permutation import GOLDEN, Numbers, Words, below, mix, permute, seed_key, subkey, words
 
 UNIT_BITS = 32
 UNIT = 1 << UNIT_BITS
@@ -219,9 +219,6 @@ class Variants:
             turn: Words = (below(mix(subkey(key, group)), count) + passes) % count
             return turn
         return below(mix(subkey(subkey(key, passes), group)), count)
-
-
-Numbers = npt.NDArray[np.int64]
 
 
 def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int, seed: int) -> Numbers:

@@ -17,15 +17,13 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tfprep.errors import LoaderError
 from tfprep.load.order.buckets import BucketOrder
-from tfprep.load.order.permutation import EpochOrder, Words, mix, seed_key, subkey, words
+from tfprep.load.order.permutation import EpochOrder, Numbers, Words, mix, seed_key, subkey, words
 from tfprep.load.order.samplers import Sampler, Variants
 
 Remainder: TypeAlias = Literal["keep", "drop"]
-Numbers: TypeAlias = npt.NDArray[np.int64]
 
 MOST_EPOCHS = 1 << 32
 

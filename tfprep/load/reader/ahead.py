@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.load.order.schedule import BatchSchedule, Numbers
+from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.files import ByteRange
 from tfprep.load.reader.rows import Rows

@@ -13,7 +13,8 @@ from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
 from tfprep.load.mixing import mix_batch
 from tfprep.load.options import OnBad
-from tfprep.load.order.schedule import BatchIndices, Numbers
+from tfprep.load.order.permutation import Numbers
+from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfprep.errors import DatasetError, RecordError, StorageError
 from tfprep.fields import Array
-from tfprep.load.order.schedule import Numbers
+from tfprep.load.order.permutation import Numbers
 from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote

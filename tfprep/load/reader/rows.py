@@ -16,7 +16,7 @@ import numpy as np
 from tfprep.errors import RecordError, SampleError
 from tfprep.fields import Array
 from tfprep.load.augmentation import Augmentation
-from tfprep.load.order.schedule import Numbers
+from tfprep.load.order.permutation import Numbers
 from tfprep.load.reader.augmenter import Augmenter
 from tfprep.load.reader.files import Files
 from tfprep.load.reader.parts import FieldPart

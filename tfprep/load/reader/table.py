@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tfprep.dataset import Dataset, FileInfo, SplitInfo
 from tfprep.dataset.locations import Locations
 from tfprep.errors import LoaderError
 from tfprep.fields import Array
+from tfprep.load.order.permutation import Numbers
 
-Numbers = npt.NDArray[np.int64]
 _TOLD = ("key", "label", "shard", "height", "width")
 """Columns that `where`, `balance` and `folds` are for."""
 
