@@ -170,6 +170,8 @@ class FieldsPlan:
         entry = self.data.manifest.groups.get(self.fields.name)
         if entry is None or entry.folder != self.folder:
             return False
+        if (entry.pixels, entry.variants) != (self.fields.follows_pixels, self.variants):
+            return False
         try:
             added = self.data.added(self.fields.name)
             for split, info in added.splits.items():
