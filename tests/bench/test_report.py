@@ -92,5 +92,5 @@ def test_a_dataset_at_a_url(photos, s3, capsys):
     assert 0 < fetching["bytes_per_epoch"] <= tfprep.open(url).split("train").bytes
     assert result["limit"]["causes"][0] == "fetch"
     assert "requests brought" in result["limit"]["limit"]
-    assert status_of("bench", url, "--cold") == 2
-    assert "this dataset is at a URL" in capsys.readouterr().err
+    assert status_of("bench", url, "--cold") == 1
+    assert "cold drops files of a local disk" in capsys.readouterr().err

@@ -144,12 +144,14 @@ def bench(
 
     Raises:
         DatasetError: If the dataset is missing, incomplete or has no sample in the split.
-        LoaderError: If an option cannot be met.
+        LoaderError: If an option cannot be met, such as `cold` at a URL.
     """
     options = options or BenchOptions()
     data = opened(data)
     split = options.split or next(iter(data.splits))
     files = files_of(data, split)
+    if options.cold and not files:
+        raise LoaderError(f"cold drops files of a local disk from the page cache, and {data.path} is at a URL")
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:

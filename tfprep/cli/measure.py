@@ -95,8 +95,6 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
     if flags["report"]:
         flags["report"].parent.mkdir(parents=True, exist_ok=True)
-    if is_remote(place) and flags["cold"]:
-        raise click.UsageError("--cold drops files of a local disk from the page cache; this dataset is at a URL")
     if flags["local"] and not is_remote(place):
         raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
     from tfprep.bench.run import BenchOptions, bench, lines, write_report

@@ -131,6 +131,7 @@ def _print_stacks(*first: threading.Thread) -> None:
     for thread in dict.fromkeys(first):
         if (frame := frames.get(thread.ident or 0)) is not None:
             print(f"Thread {thread.name}:", *traceback.format_stack(frame), sep="\n", file=sys.__stderr__, flush=True)
+    frames.clear()  # they would keep the batches of a run that goes on
     faulthandler.dump_traceback(file=sys.__stderr__)
 
 
