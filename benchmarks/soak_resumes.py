@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "balanced": {"balance": "label", "variants": "random"},
     "all variants": {"variants": "all", "remainder": "keep"},
     "evaluation": {"training": False},
-    "at load": {"geometry": [augment.Flip()], "mix": [augment.MixUp(0.4)]},
+    "at load": {"geometry": [*SQUARE, augment.Flip()], "mix": [augment.MixUp(0.4)]},
     "windows": {
         "geometry": [augment.RandomResizedCrop(24, 20), augment.Flip(), augment.RandAugment()],
         "color": [augment.ColorJitter(), augment.Erasing()],
@@ -57,7 +57,6 @@ CASES: dict[str, dict[str, Any]] = {
             "local": (3, {"geometry": [augment.RandomResizedCrop(12, 12)]}),
         },
     },
-    "cached": {"cache": "decoded"},
 }
 FRAMEWORKS = {
     "numpy": "numpy",
@@ -103,7 +102,7 @@ def write_dataset(folder: Path) -> Any:
         variants={"train": 3},
     )
     tfprep.build(recipe, folder / "built", folder / "raw")
-    return tfprep.open(folder / "built")
+    return tfprep.open(folder / "built", version=1)
 
 
 def uninterrupted(data: Any, case: dict[str, Any]) -> list[str]:

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from tfprep.errors import LoaderError
 from tfprep.limits import CpuTimes, rss, usable_cpus
 
-Open: TypeAlias = Callable[[], Iterator[Any]]
 BUSY = 0.10
 """Other programs that use more than this share of all cores make a figure doubtful."""
 SAMPLE_S = 0.1
@@ -38,7 +37,7 @@ class Candidate:
     """
 
     name: str
-    open: Open
+    open: Callable[[], Iterator[Any]]
 
 
 @dataclass(frozen=True)
