@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 
 import pytest
@@ -375,6 +376,8 @@ INSIDE = {
     "wrapped by an installed decorator": ("", "functools.cache(lambda s, g: 1)", ("1", "2")),
     "method of a value": ("", "{'a': 1}.get", ("1", "2")),
     "built-in function": ("import math", "math.sin", ("sin", "cos")),
+    "number of NumPy": (_FUNCTIONS, "make(np.float64(2.0))", ("np.float64(2.0)", "2.0")),
+    "text of NumPy": (_FUNCTIONS, "make(np.str_('a'))", ("np.str_('a')", "'a'")),
 }  # fmt: skip
 """Changes in the statement `RECIPE = ...`: definitions before it, and the derived input."""
 
@@ -670,5 +673,11 @@ def test_a_class_of_a_notebook_and_a_function_without_source_are_named():
     exec("class Own:\n    def __call__(self, s, g): return 1", scope)
     recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": scope["Own"]()})
     assert recipe.describe()["code"][NO_SOURCE] == ["class Own"]
+    cell, text = "<cell of a lock>", "def FN(s, g):\n    with LOCK: return 1\n"
+    linecache.cache[cell] = (len(text), None, text.splitlines(keepends=True), cell)
+    scope["LOCK"] = threading.Lock()
+    exec(compile(text, cell, "exec"), scope)
+    recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": scope["FN"]})
+    assert recipe.describe()["code"][NO_SOURCE] == ["variable LOCK"]
     recipe = Recipe("r", sources.Folder(), {"image": codecs.Jpeg()}, derive={"d": eval("lambda s, g: 1")})
     assert recipe.describe()["code"][NO_SOURCE] == ["function <lambda>"]

@@ -125,12 +125,9 @@ class Description:
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
         except Exception:
             reduced = None
-        is_generator = any(
-            one.__module__ in _RANDOM for one in kind.__mro__
-        )  # the state differs from process to process
-        if is_generator or not (
-            isinstance(reduced, str) or (isinstance(reduced, tuple) and isinstance(reduced[1], tuple))
-        ):
+        is_plain = isinstance(reduced, str) or (isinstance(reduced, tuple) and isinstance(reduced[1], tuple))
+        # The state of a generator of random numbers differs from process to process.
+        if not is_plain or any(one.__module__ in _RANDOM for one in kind.__mro__):
             raise RecipeError(
                 f"a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; {_repr(value)}"
                 " cannot be described in JSON. Make it in the function that needs it, or in a variable of its module"
@@ -188,7 +185,11 @@ class Description:
             else:  # of a notebook: what it uses has no module that counts
                 nodes = [node for tree in trees for node in ast.walk(tree)]
                 names = sorted({node.id for node in nodes if isinstance(node, ast.Name)} & function.__globals__.keys())
-                uses = {name: function.__globals__[name] for name in names}
+                for name in names:
+                    try:
+                        uses[name] = self.describe(function.__globals__[name])
+                    except RecipeError:
+                        self._no_source.add(f"variable {name}")
         parts = {
             "defaults": list(function.__defaults__ or ()),
             "keyword defaults": function.__kwdefaults__ or {},
@@ -196,14 +197,13 @@ class Description:
                 zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)
             ),
             "attributes": vars(function),
-            "uses": uses,
         }
         named = {
             what: self._named(part) if type(part) is dict else self.describe(part)
             for what, part in parts.items()
             if part
         }
-        return {**described, **named}
+        return {**described, **named, **({"uses": uses} if uses else {})}
 
     def _class(self, kind: type) -> dict[str, Any]:
         if not is_users(kind):
@@ -228,8 +228,10 @@ _RANDOM = "random", "_random", "numpy.random._generator", "numpy.random.mtrand",
 
 def _plain(value: Any) -> Any:
     """Return a value that holds no other as JSON; `_NOT_PLAIN` where it is of another kind."""
-    if value is None or isinstance(value, bool | int | str):
-        return value if type(value) in (bool, int, str, type(None)) else _NOT_PLAIN
+    if isinstance(value, np.generic):  # first: np.float64 is a float, too, and np.str_ a str
+        return {"scalar": value.dtype.str, "value": repr(value.item())}
+    if value is None or type(value) in (bool, int, str):
+        return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, bytes | bytearray):
@@ -237,8 +239,6 @@ def _plain(value: Any) -> Any:
     if type(value) is np.ndarray and not value.dtype.hasobject:  # a masked array holds more than its numbers
         content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
         return {"array": str(value.dtype.descr), "shape": list(value.shape), "sha256": content}
-    if isinstance(value, np.generic):
-        return {"scalar": value.dtype.str, "value": repr(value.item())}
     return {"path": str(value)} if isinstance(value, PurePath) else _NOT_PLAIN
 
 
