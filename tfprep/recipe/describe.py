@@ -120,11 +120,12 @@ class Description:
         kind = type(value)
         if isinstance(value, _CACHES):  # their content depends on what has run so far
             return {"opaque": self._public(kind)}
+        reduced: Any = None
         try:
             reducer = copyreg.dispatch_table.get(kind)  # `re.Pattern` and other types of extensions have theirs here
             reduced = reducer(value) if reducer else value.__reduce_ex__(4)
         except Exception:
-            reduced = None
+            pass
         is_plain = isinstance(reduced, str) or (isinstance(reduced, tuple) and isinstance(reduced[1], tuple))
         # The state of a generator of random numbers differs from process to process.
         if not is_plain or any(one.__module__ in _RANDOM for one in kind.__mro__):
