@@ -44,7 +44,7 @@ def test_workers_start_for_a_recipe_that_is_there(
     Path("recipe.txt").write_text("RECIPE = 1")
     Path("folder.py").mkdir()
     watched = Watched()
-    monkeypatch.setattr(start, "_engine", lambda *_: watched)
+    monkeypatch.setattr(start, "Pool", lambda *_, **__: watched)
     with pytest.raises((BuildError, RecipeError), match=error):
         build(recipe, out, data, **options)
     assert watched.starts == starts

@@ -180,7 +180,9 @@ def _job(
     started = time.monotonic()
     options = options or BuildOptions()
     with ExitStack() as stack:
-        engine = stack.enter_context(closing(_engine(options)))
+        # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
+        pool = Pool(ENTRY, LATER, worker_count(options), item_timeout_s=options.item_timeout_s)
+        engine = stack.enter_context(closing(pool))
         _check_memory((data, out), options)
         path = Path(recipe) if isinstance(recipe, str | os.PathLike) else None
         is_there = path is None or (path.suffix == ".py" and path.is_file())  # if not, loading it says why
@@ -225,8 +227,3 @@ def _check_memory(places: Iterable[str | os.PathLike[str] | None], options: Buil
                 f"{place} is in the memory of this process, where worker processes see nothing of it; build with "
                 "workers=0, or use a folder or an object store"
             )
-
-
-def _engine(options: BuildOptions) -> Pool:
-    # The environment of this process is taken before the recipe is loaded: each worker loads it itself.
-    return Pool(ENTRY, LATER, worker_count(options), item_timeout_s=options.item_timeout_s)
