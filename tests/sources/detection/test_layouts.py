@@ -131,6 +131,7 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
      "ImageSets/Main/train.txt=list:JPEGImages/my ImageSets/Main/val.txt=list:JPEGImages/b",
      {"JPEGImages/my*": "train", "JPEGImages/b*": "val"}, OBJECTS),
     ("images/a# masks/a#=0,255", "images/*", (0, 1)),
+    ("images/image_# masks/mask_#=0,1", "images/*", (0, 1)),
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
     ("JPEGImages/a# JPEGImages/b# SegmentationClass/a#=0,1,2 SegmentationClass/b#=0,1,2 "
@@ -279,6 +280,8 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
         "the folders Covid, Normal may be classes",
     "images/# masks/#=0,1 cars/#=0,1": "no source reads",
+    "real/real_# drawn/drawn_#=0,1": "images in drawn/ have few colors, as masks have, and those in real/ are pictures",
+    "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
     "x/a# y/a#": "x/ and y/ hold files of the same names",
     "left/a# left/b# right/a# right/b#": "left, right do not have names of classes",
     "ball/0000# car/0000# car/00004": "ball/ and car/ hold files of the same names",
