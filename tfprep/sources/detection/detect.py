@@ -91,22 +91,27 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
                         causes += proposal.doubts or [str(error)]
         except TfprepError as error:
             causes.append(str(error))
-    accepted = [one for one in found if not one.doubts and not one.left]
+    accepted = [reading for reading in found if not reading.doubts and not reading.left]
     if len(accepted) == 1:
         return accepted[0]
     if accepted:
-        ways = ", ".join(dict.fromkeys(one.layout for one in accepted))
+        ways = ", ".join(dict.fromkeys(reading.layout for reading in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    if any(isinstance(one.source, Paired) and {"mask", "map"} & set(one.source.kinds().values()) for one in found):
-        found = [one for one in found if not isinstance(one.source, Folder)]  # masks are not pictures of a class
-    fewest = min((len(one.left) for one in found), default=0)
-    nearest = [one for one in found if len(one.left) == fewest]
-    nearest = [one for one in nearest if not one.doubts] or nearest
-    causes += [doubt for one in nearest for doubt in one.doubts]
+    if any(
+        isinstance(reading.source, Paired) and {"mask", "map"} & set(reading.source.kinds().values())
+        for reading in found
+    ):
+        found = [
+            reading for reading in found if not isinstance(reading.source, Folder)
+        ]  # masks are not pictures of a class
+    fewest = min((len(reading.left) for reading in found), default=0)
+    nearest = [reading for reading in found if len(reading.left) == fewest]
+    nearest = [reading for reading in nearest if not reading.doubts] or nearest
+    causes += [doubt for reading in nearest for doubt in reading.doubts]
     if nearest and fewest:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
     if not causes:
-        every = [below(one, name) for one, names in files.names.items() for name in names]
+        every = [below(place, name) for place, names in files.names.items() for name in names]
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
         causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
