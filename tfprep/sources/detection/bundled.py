@@ -124,33 +124,28 @@ def arrays(files: Files) -> Iterator[Proposal]:
     if not texts:
         return
     stored = {text: stored_arrays(files.root, text)[0] for text in texts}
+    form_of = {text: split_form(text.replace(":", "/")).replace(".npz/", ".npz:") for text in texts}
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in list(stored.values())[:6])
     images = {text: one.shape for text, one in stored.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"}
-    forms = {split_form(text.replace(":", "/")).replace(".npz/", ".npz:") for text in images}
+    forms = {form_of[text] for text in images}
     shape = next(iter(images.values()), ())
-    if (
-        len(forms) != 1
-        or (len(images) > 1 and "{split}" not in str(forms))
-        or (len(shape) == 3 and shape[2] in (1, 3, 4))
-    ):
+    by_split = "{split}" in "".join(forms)
+    one_image = len(shape) == 3 and shape[2] in (1, 3, 4)
+    if len(forms) != 1 or (len(images) > 1 and not by_split) or one_image:
         rule = f"nothing says which array holds images [N, H, W] or [N, H, W, C]: {shapes}"
         raise SourceError(f"{rule}; write the recipe with sources.Arrays")
-    image = forms.pop() if "{split}" in str(forms) else next(iter(images))
+    image = forms.pop() if by_split else next(iter(images))
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
-    doubts = (
-        [f"the images have more than 4 channels: {shapes}"] if len(shape) == 4 and shape[1 if first else 3] > 4 else []
-    )
+    many_channels = len(shape) == 4 and shape[1 if first else 3] > 4
+    doubts = [f"the images have more than 4 channels: {shapes}"] if many_channels else []
     counts = {one[0] for one in images.values()}
-    rows = {text: one.shape for text, one in stored.items() if text not in images}
-    spelled = {
-        split_form(text.replace(":", "/")).replace(".npz/", ".npz:") if "{split}" in image else text
-        for text, one in rows.items()
-        if one and one[0] in counts and prod(one) == one[0]
-    }
-    if len(spelled) > 1 or any(not one or one[0] not in counts or prod(one) != one[0] for one in rows.values()):
-        doubts.append(f"nothing says what the arrays {', '.join(rows)} hold: {shapes}")
+    others = {text: one.shape for text, one in stored.items() if text not in images}
+    labels = [text for text, one in others.items() if one and one[0] in counts and prod(one) == one[0]]
+    spelled = {form_of[text] if by_split else text for text in labels}
+    if len(spelled) > 1 or len(labels) < len(others):
+        doubts.append(f"nothing says what the arrays {', '.join(others)} hold: {shapes}")
     label = min(spelled, default=None)
-    splits = None if "{split}" in image else BY_CLASS if label else FRACTIONS
+    splits = None if by_split else BY_CLASS if label else FRACTIONS
     declared = tuple(dict.fromkeys(text.partition(":")[0] for text in texts))
     check = f"the arrays are {shapes}: each row of {image} is an image"
     yield Proposal("arrays", Arrays(image, label, first, splits=splits), declared, (check,), tuple(doubts))

@@ -91,19 +91,17 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
                         causes += proposal.doubts or [str(error)]
         except TfprepError as error:
             causes.append(str(error))
+    pairs = [r for r in found if isinstance(r.source, Paired) and {"mask", "map"} & set(r.source.kinds().values())]
+    without_folders = [reading for reading in found if not isinstance(reading.source, Folder)]
+    if any(not reading.left for reading in pairs):
+        found = without_folders  # masks and maps are not pictures of a class
     accepted = [reading for reading in found if not reading.doubts and not reading.left]
     if len(accepted) == 1:
         return accepted[0]
     if accepted:
         ways = ", ".join(dict.fromkeys(reading.layout for reading in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    if any(
-        isinstance(reading.source, Paired) and {"mask", "map"} & set(reading.source.kinds().values())
-        for reading in found
-    ):
-        found = [
-            reading for reading in found if not isinstance(reading.source, Folder)
-        ]  # masks are not pictures of a class
+    found = without_folders if pairs else found
     fewest = min((len(reading.left) for reading in found), default=0)
     nearest = [reading for reading in found if len(reading.left) == fewest]
     nearest = [reading for reading in nearest if not reading.doubts] or nearest
