@@ -1,10 +1,12 @@
 """Tutorials run from top to bottom as printed: shell commands, files, and Python as one session, which makes a picture."""
 
 import ast
+import importlib.util
 import json
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,7 +55,11 @@ def session(demo, tmp_path, monkeypatch):
 
 def run_command(line):
     if line.startswith("python "):
-        done = run_python(shlex.split(line)[1:], cwd=Path.cwd(), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+        arguments = shlex.split(line)[1:]
+        if importlib.util.find_spec("tensorflow"):
+            done = run_python(arguments, cwd=Path.cwd(), env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+        else:  # the environment of PyTorch
+            done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
         print(done.stdout)
         assert done.returncode == 0, done.stderr[-3000:]
         return
