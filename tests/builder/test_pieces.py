@@ -2,17 +2,14 @@
 
 import os
 import re
-import sys
 import tempfile
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builder.conftest import run
 from tfprep import sources
 from tfprep.builder.planning import plan, samples
 from tfprep.builder.planning.plan import SHARD_BYTES, _default_shards
@@ -154,11 +151,3 @@ def test_a_build_with_an_opencv_that_rounds_warps_warns_once(monkeypatch, site, 
     site.fill(2, 1).build(on_event=events.append)
     message = f"OpenCV {number} rounds warps to 1/32 pixel"
     assert [event.text.startswith(message) for event in events if event.name == "warning"] == [True] * warns
-
-
-def test_the_version_of_opencv_is_known_without_its_import():
-    """Where PyPI's wheel names it; elsewhere OpenCV is imported."""
-    script = "import sys; from tfprep.builder.planning.plan import maker_versions as versions\n"
-    script += "print(versions()['opencv'], 'cv2' in sys.modules)"
-    said = run([sys.executable, "-c", script]).stdout.split()
-    assert said == [cv2.__version__, str(not Path(cv2.__file__).with_name("version.py").exists())]
