@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tfprep import __version__
+from tfprep.load.data import SplitLoaders, Subset
 
 project = "tfprep"
 author = "The tfprep developers"
@@ -54,3 +55,8 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "docs/",
 }
+
+# Options are documented once, at `LoaderOptions`: the pages show the calls of loaders as they are written.
+for call in (*vars(SplitLoaders).values(), *vars(Subset).values()):
+    if hasattr(call, "__signature__"):
+        del call.__signature__

@@ -28,8 +28,10 @@ SETTINGS = [
 @pytest.mark.parametrize(("module", "name", "value"), SETTINGS)
 def test_a_setting_with_which_images_decode_to_other_pixels_is_refused(monkeypatch, module, name, value):
     monkeypatch.setattr(module, name, value)
-    with pytest.raises(BuildError, match=rf"{module.__name__}.{name} is .*leave it at"):
+    with pytest.raises(BuildError, match=rf"{module.__name__}.{name} to .*Set it back") as refused:
         images.decode_image(encoded("PNG"))
+    exec("import PIL.GifImagePlugin, PIL.ImageFile\n" + str(refused.value).rpartition(": ")[2])  # what the message says
+    assert images.decode_image(encoded("PNG")).shape == (120, 160, 3)
 
 
 def test_limits_of_pillow_are_named_and_raised_only_while_a_larger_image_is_decoded(monkeypatch):

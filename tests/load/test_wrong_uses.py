@@ -1,5 +1,7 @@
 """Errors of wrong uses say what to do next."""
 
+import dataclasses
+import inspect
 import re
 
 import numpy as np
@@ -164,3 +166,13 @@ def test_shares_at_the_ends_of_what_floats_hold(photos, data):
     for share in (5e-324, 1e308):
         numbers = tfprep.mix({data: share, tfprep.open(photos.path): share}).batch_sampler("train", 10, variants=0)
         assert sum(number >= 50 for batch in numbers for number in batch) == 50
+
+
+def test_the_signature_of_a_call_names_the_options_that_it_takes(data):
+    def options(call):
+        return {name for name in inspect.signature(call).parameters if name not in {"split", "sharding", "ahead"}}
+
+    known = {field.name for field in dataclasses.fields(LoaderOptions)}
+    assert options(data.numpy_loader) == options(data.torch_loader) == known
+    assert options(data.loader) == options(data.keras_loader) == options(data.jax_loader) == known - {"layout"}
+    assert options(data.subset("train").loader) == options(data.loader)

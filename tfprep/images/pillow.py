@@ -54,8 +54,8 @@ def check_settings() -> None:
         present = getattr(sys.modules.get(module), name, value)
         if present != value:
             raise BuildError(
-                f"{module}.{name} is {present!r}, with which damaged or animated images decode to other pixels; leave it at "
-                f"{value!r} in the process that decodes"
+                f"a package has set {module}.{name} to {present!r}, with which damaged or animated "
+                f"images decode to other pixels. Set it back after the import of that package: {module}.{name} = {value!s}"
             )
 
 

@@ -13,7 +13,7 @@ from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
-from tfprep.load.options import ShuffleBuffer, deciding, loader_options
+from tfprep.load.options import ShuffleBuffer, deciding, loader_options, with_options
 from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
@@ -47,6 +47,7 @@ class Subset:
 
     sources: tuple[SplitRows, ...]
 
+    @with_options
     def loader(self, batch_size: int = 32, **options: Any) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
         require_package("tensorflow", "loader()", "numpy_loader() works without it")
@@ -54,12 +55,14 @@ class Subset:
 
         return make_loader(self._pipeline("loader()", batch_size, options))
 
+    @with_options
     def numpy_loader(self, batch_size: int = 32, **options: Any) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         from tfprep.load.loader import NumpyLoader
 
         return NumpyLoader(self._pipeline("numpy_loader()", batch_size, options))
 
+    @with_options
     def torch_loader(self, batch_size: int = 32, **options: Any) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
         require_package("torch", "torch_loader()", "numpy_loader() works without it")
@@ -67,6 +70,7 @@ class Subset:
 
         return TorchLoader(self._pipeline("torch_loader()", batch_size, options))
 
+    @with_options
     def keras_loader(self, batch_size: int = 32, **options: Any) -> KerasLoader:
         """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
         require_package("keras", "keras_loader()", "numpy_loader() works without it")
@@ -74,6 +78,7 @@ class Subset:
 
         return KerasLoader(self._pipeline("keras_loader()", batch_size, options))
 
+    @with_options
     def jax_loader(self, batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Any) -> JaxLoader:
         """The same batches as JAX arrays on the devices (see `Data.jax_loader`). Imports JAX."""
         require_package("jax", "jax_loader()", "numpy_loader() works without it")
@@ -109,6 +114,7 @@ class SplitLoaders(ABC):
     def subset(self, split: str = "train") -> Subset:
         """The samples of a split."""
 
+    @with_options
     def loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TensorFlowLoader:
         """A `tf.data.Dataset` of batches of this split. Imports TensorFlow.
 
@@ -129,14 +135,17 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).loader(batch_size, **options)
 
+    @with_options
     def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
         return self.subset(split).numpy_loader(batch_size, **options)
 
+    @with_options
     def torch_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
         return self.subset(split).torch_loader(batch_size, **options)
 
+    @with_options
     def keras_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> KerasLoader:
         """Batches for `fit`, `evaluate` and `predict` of Keras on TensorFlow, JAX or PyTorch, without TensorFlow on the latter.
 
@@ -158,6 +167,7 @@ class SplitLoaders(ABC):
         """
         return self.subset(split).keras_loader(batch_size, **options)
 
+    @with_options
     def jax_loader(
         self, split: str = "train", batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Any
     ) -> JaxLoader:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -300,6 +301,24 @@ def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], know
             hint = f"instead: {instead}" if instead else f"there are {', '.join(names)}"
             raise LoaderError(f"{call} has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options(method: F) -> F:
+    """Show each option in the signature of a call that takes `**options`: in `help` and where a notebook completes names."""
+    signature = inspect.signature(method)
+    shown = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    for option in fields(LoaderOptions):
+        calls = option.metadata.get("only")
+        if option.name not in signature.parameters and (not calls or f"{method.__name__}()" in calls):
+            default = option.default if option.default is not MISSING else {}
+            shown.append(
+                inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option.type)
+            )
+    method.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return method
 
 
 def op_texts(value: Any) -> Any:
