@@ -108,7 +108,7 @@ def _number(path: Path, part: int = 0) -> int | None:
 
 
 OTHERS_COUNT, OTHERS_FIRST = 0.25, 0.55
-"""Share of a program's time that other programs cost from which on they are named, and from which on they come before what they
+"""Share of a program's time that other programs cost at which they are named, and at which they come before what they
 slow down: more than half. Two programs that compute, beside one of two threads, cost half."""
 
 

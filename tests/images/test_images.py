@@ -175,7 +175,7 @@ def test_16_bits_are_refused_where_8_are_made(channels):
     forms = [".tiff", ".pgm" if channels == 1 else ".ppm"] if channels in (1, 3) else []
     files = [png16(wide), *(cv2.imencode(form, wide)[1].tobytes() for form in forms)]
     for data in files:
-        with pytest.raises(SampleError, match=r"16 bits a channel, of which 8 would be lost; keep them"):
+        with pytest.raises(SampleError, match=r"16 bits per channel, and 8 would be lost; keep them"):
             images.decode_image(data)
 
 

@@ -331,7 +331,7 @@ def test_one_transparent_color_is_a_channel():
         assert set(np.unique(made[:, :, -1])) == {0, 255}
     deep = io.BytesIO()
     Image.fromarray(DEEP[:, :, 0]).save(deep, "PNG", transparency=7)
-    with pytest.raises(SampleError, match="16 bits a channel with one transparent color"):
+    with pytest.raises(SampleError, match="16 bits per channel with one transparent color"):
         decoded(deep.getvalue())
 
 

@@ -251,7 +251,7 @@ class BuildOptions:
                 raise BuildError(f"{name} is a whole number, not {value!r}")
             if value < least:
                 raise BuildError(f"{name} is at least {least}, not {value}")
-            object.__setattr__(self, name, operator.index(value))  # one of NumPy's is no JSON
+            object.__setattr__(self, name, operator.index(value))  # JSON takes no number of NumPy's
         if not self.item_timeout_s > 0:
             raise BuildError(f"item_timeout_s is more than 0 seconds, not {self.item_timeout_s}")
         if self.on_bad not in ("skip", "fail"):

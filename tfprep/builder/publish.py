@@ -150,7 +150,7 @@ def shard_names(manifest: Manifest) -> Iterator[str]:
 def manifest_of(
     plan: Plan, receipts: Sequence[Receipt], common: Mapping[str, str], before: Manifest | None
 ) -> Manifest:
-    """Return the manifest, without the digests of the files that are no shards.
+    """Return the manifest, without the digests of the files that are not shards.
 
     Args:
       plan: The plan of the build.

@@ -328,7 +328,7 @@ def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
         where = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
         yield (
             f"Suspicion: {one.straddling:,} of {text.number(one.groups, 'group')} of one {one.kind} "
-            f"({text.number(one.samples, 'sample')}) stand in several splits, such as {name!r} ({where})"
+            f"({text.number(one.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
         )
         if one.distance is not None and one.distance_of_others is not None:
             yield f"  median distance of members {one.distance:g} bits, of any two samples {one.distance_of_others:g}"

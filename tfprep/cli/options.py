@@ -55,7 +55,7 @@ def byte_count(value: str) -> float:
 
 
 def named(text: str) -> Any:
-    """Return the function or model that `text` names, as `module:name` or `file.py:name`; a module may stand in this folder.
+    """Return the function or model that `text` names, as `module:name` or `file.py:name`; a module may be in this folder.
 
     Raises:
         LoaderError: There is no such module or file, or it does not define the name.

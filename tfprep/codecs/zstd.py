@@ -149,7 +149,7 @@ def _sum_rows(words: Array) -> None:
     """Replace each row by the sum of the rows up to it, modulo 2^bits, as `np.add.accumulate(axis=0)` does.
 
     That adds number by number. Here groups of rows are added up side by side, and then each group to the one before: about two
-    square roots of the number of rows are so many calls, each of many numbers, outside the interpreter's lock.
+    square roots of the number of rows are that many calls, each with many numbers, outside the interpreter's lock.
     """
     size = max(1, isqrt(len(words)))
     whole = len(words) - len(words) % size

@@ -20,7 +20,7 @@ def numpy_column(column: pa.Array | pa.ChunkedArray, missing: Any = None) -> Arr
 
     Args:
         column: The column.
-        missing: What stands in the place of missing values.
+        missing: The value that replaces missing ones.
 
     Returns:
         [N], of the column's type.
@@ -54,7 +54,7 @@ def _joined(chunks: list[Array], dtype: Any) -> Array:
 
 
 def _values(column: pa.Array) -> Array:
-    """Return what stands in the column's memory, also where a value is missing."""
+    """Return the column's memory, also where a value is missing."""
     dtype = _dtype(column.type)
     if not len(column):
         return np.empty(0, dtype)

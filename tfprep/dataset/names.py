@@ -37,7 +37,7 @@ def check_name(what: str, name: str) -> None:
 def check_file_name(name: str) -> None:
     """Raise DatasetError unless this is the plain name of a file in the dataset's folder."""
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise DatasetError(f"a file of the dataset stands in its folder, its name cannot be {name[:120]!r}")
+        raise DatasetError(f"a file of the dataset has to be in its folder, its name cannot be {name[:120]!r}")
     if len(name.encode()) > _MOST_FILE_NAME_BYTES:
         raise DatasetError(f"the name of a file has at most {_MOST_FILE_NAME_BYTES} bytes, not {name[:120]!r}...")
 

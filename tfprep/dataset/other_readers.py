@@ -56,7 +56,7 @@ def tfds_files(manifest: Manifest) -> dict[str, str]:
 def tfds_limits(manifest: Manifest) -> dict[str, str]:
     """Return what TensorFlow Datasets cannot be told, as a sentence for each field that it concerns.
 
-    Arrays of which two sizes differ are none of it: their bytes and shapes are what it gets, as docs/format.md says.
+    Arrays with two sizes that differ are none of it: their bytes and shapes are what it gets, as docs/format.md says.
     """
     limits = {}
     for name, info in manifest.fields.items():

@@ -505,7 +505,7 @@ def _sync(path: Path) -> None:
 
 
 def _point_link(version: Version) -> None:
-    """Make `current` a link to the version. The pointer decides: a file system without links is no reason to fail."""
+    """Make `current` a link to the version. The pointer decides: a file system without links is not an error."""
     link, target = version.root / CURRENT, version.path.name
     with suppress(OSError):
         if os.readlink(link) == target:

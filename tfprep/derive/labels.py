@@ -31,7 +31,7 @@ class Boundaries:
       scikit-image's `find_boundaries(mode="outer")` gives.
 
     With `width_px` above 0 the boundary grows by all pixels within that distance. Pixels of the class `void` bound nothing and
-    are no object.
+    are not objects.
     """
 
     kind: ClassVar[Kind] = "mask"

@@ -73,7 +73,7 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
     with opened(data) as image:
         if image.mode.startswith("I") or bits_per_channel(image, data) == 16:
             raise SampleError(
-                "the image has 16 bits a channel, of which 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
+                "the image has 16 bits per channel, and 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
         pixels = rgb_pixels(in_srgb(image, profile[1]) if profile else image, background)

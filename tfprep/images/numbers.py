@@ -138,7 +138,7 @@ def _by_pillow(data: bytes, page: int | None) -> Numbers:
         if bits_per_channel(image, data) == 16:
             if "transparency" in image.info:
                 raise SampleError(
-                    "a PNG of 16 bits a channel with one transparent color; save it with an alpha channel"
+                    "a PNG of 16 bits per channel with one transparent color; save it with an alpha channel"
                 )
             white = white_level(image, data)
             pixels = upright(_sixteen_bits(image, data), orientation)

@@ -134,7 +134,7 @@ _MOST_PAIRS = 5_000_000
 def orientations(hashes: Array) -> Array:
     """Return the hashes that the pictures have in each of the eight orientations, uint64 [8, N].
 
-    A mirrored picture has the same frequencies, of which every other one has the opposite sign, and a transposed picture has the
+    A mirrored picture has the same frequencies, every other one with the opposite sign, and a transposed picture has the
     transposed frequencies. A bit is a frequency above the median, which is near 0, so that the opposite sign is the opposite bit
     but for frequencies next to 0: of 300 mirrored photos, 98 % have a true hash that is at most 8 bits from the derived one.
     """

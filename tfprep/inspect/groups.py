@@ -1,4 +1,4 @@
-"""Samples that seem to belong together and stand in several splits: a suspicion, which the distance of their pictures supports.
+"""Samples that seem to belong together and are in several splits: a suspicion, which the distance of their pictures supports.
 
 Samples are grouped by the folder of their key, by the prefix of their file name before its last number (frames of one video), and
 by camera and time of their EXIF data. A split's own folder does not count, and neither does a folder or prefix that is a class.
@@ -29,7 +29,7 @@ _GROUP_BY = {"prefix": _PREFIX, "folder": r"^(.*)/"}
 _MOST_PAIRS = 2000
 """Pairs whose hashes are compared for a median: its standard error is then below 0.2 bits."""
 _HEADER_BYTES = 1 << 17
-"""EXIF data stands in the first 64 KiB segment of a JPEG, which others may precede."""
+"""EXIF data is in the first 64 KiB segment of a JPEG, which others may precede."""
 _MAKE, _MODEL, _EXIF_IFD, _TAKEN, _SUBSECOND = 0x010F, 0x0110, 0x8769, 0x9003, 0x9291
 
 

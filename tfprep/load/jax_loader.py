@@ -32,7 +32,7 @@ class JaxLoader(Loader):
     """An iterable of elements whose arrays are on JAX's devices. Made by `Data.jax_loader`.
 
     The order, the passes, the length and the state are those of `numpy_loader`. With several processes of `jax.distributed`,
-    each reads its part of every batch, and with `sharding` an element is the whole batch, of which this process holds its part.
+    each reads its part of every batch, and with `sharding` an element is the whole batch, and this process holds its part.
     Text stays in NumPy arrays.
     """
 

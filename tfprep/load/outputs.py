@@ -1,4 +1,4 @@
-"""The elements that a loader delivers: which fields, in which arrays, of which shape and type.
+"""The elements that a loader delivers: which fields, in which arrays, with which shape and type.
 
 An element is a dict of fields, or with `inputs` (and `targets`) what Keras takes: `x`, or `(x, y)`, where each is
 

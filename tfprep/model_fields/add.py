@@ -79,7 +79,7 @@ def add_fields(
         dataset: The folder or URL of a dataset that was built or indexed.
         fields: What to compute, one or several one after the other, or the path of a Python file that defines it as `FIELDS`, or
             as the `model_fields` of a `RECIPE`.
-        devices: None computes in this process. A number starts as many processes, each of which sees one GPU
+        devices: None computes in this process. A number starts as many processes, each with one GPU
             (`CUDA_VISIBLE_DEVICES`); a list names the devices. They take shards in turn.
         part: (number, parts): compute only every `parts`-th shard, from that number on, and publish nothing. Parts may run at the
             same time on machines that share the folder. A run without `part` then publishes.

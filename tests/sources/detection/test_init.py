@@ -196,7 +196,7 @@ def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
     path.write_text(recipe_text(found, root, path))
     summary = tfprep.build(path, tmp_path / "out", data=root, options=BuildOptions(workers=0))
     assert (summary.samples, summary.rejects) == (30, 4)
-    assert {key[:4]: "16 bits a channel" in error for key, error in rejects_of(tmp_path / "out").items()} == {
+    assert {key[:4]: "16 bits per channel" in error for key, error in rejects_of(tmp_path / "out").items()} == {
         "deep": True
     }
 

@@ -1,4 +1,4 @@
-"""The plan of a build: which samples stand in which shard, and in which order.
+"""The plan of a build: which samples are in which shard, and in which order.
 
 The plan keeps samples on disk (`tfprep.builder.planning.samples`); the task of a shard is cut out of them when its turn comes.
 The shard of a sample is `sample_hash(seed, key) mod shards`; the samples of a shard are sorted by that hash.

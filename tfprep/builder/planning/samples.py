@@ -1,7 +1,7 @@
 """All samples of a source's listing, on disk instead of in memory: a plan of any size takes about 100 MB.
 
 A listing is written to two files without names: the texts of each sample (key, files, values, sizes and times), and a row of 58
-bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, each of which holds
+bytes for each (`ROW`). The rows are then arranged by shard in two steps: they are distributed over buckets, each holds
 some shards and fits into memory, and each bucket is sorted. The task of a shard is cut out of the files when its turn comes.
 Small files stay in memory.
 """
@@ -380,7 +380,7 @@ def _chunk(listing: Listing, entries: Sequence[Entry]) -> _Chunk:
         counts = len(listing.files), len(listing.values)
         wrong = next(entry for entry in entries if (len(entry.files), len(entry.values)) != counts)
         raise SourceError(
-            f"{wrong} is no sample of the source, whose files are {listing.files} and values {listing.values}"
+            f"{wrong} is not a sample of the source, whose files are {listing.files} and values {listing.values}"
         )
     return [entry.key for entry in entries], [entry.split for entry in entries], files, values
 
@@ -392,10 +392,10 @@ def _written(chunk: _Chunk, root: Path, seed: int) -> Written:
         entries = [Entry(*parts) for parts in zip(*chunk, strict=True)]
         if len(entries) == 1:
             raise SourceError(
-                f"{entries[0]} is no sample: {error}. Key, split and files are texts, and values are what JSON holds: numbers of "
-                "Python, texts, lists or None"
+                f"{entries[0]} is not a sample: {error}. Key, split and files are texts, and values are what JSON holds: "
+                "numbers of Python, texts, lists or None"
             ) from error
-        for entry in entries:  # the first that is no sample raises
+        for entry in entries:  # the first that is not a sample raises
             _written(([entry.key], [entry.split], [entry.files], [entry.values]), root, seed)
         raise
 

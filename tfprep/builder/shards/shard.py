@@ -330,7 +330,7 @@ def _files_ahead(context: BuildContext, samples: Sequence[Sequence[Any]]) -> Abs
 def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequence[ShardFile]) -> Receipt:
     """Make the files and the receipt of one attempt those of the shard, as one step for all other attempts.
 
-    Two parts of a build, or two nodes one of which was taken for dead, may attempt the same shard at the same time. The first
+    Two parts of a build, or two nodes where one was taken for dead, may attempt the same shard at the same time. The first
     attempt that gets here wins, so that files and receipt belong together whatever happens to the others.
     """
     layout = context.layout
@@ -442,7 +442,10 @@ class _Shard:
             if not rows:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
-            digest, image_hash = None, None  # What is of the image and not of a variant stands in the row of variant 0.
+            digest, image_hash = (
+                None,
+                None,
+            )  # What belongs to the image, and not to a variant, is in the row of variant 0.
             if not rows:
                 digest = raw.image_digest.hex() or None
                 if image is not None and self._context.hash:
@@ -465,7 +468,7 @@ class _Shard:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
         labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
         recipe = self._context.recipe
-        # The order of keys in `store` is no part of the fingerprint, except for which label and which image come first.
+        # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
         fields = (*self._context.maker.kinds, *recipe.derive, *sorted(recipe.stack))
         specs = [stored.specs[name] for name in fields if name in stored.specs]
         height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))

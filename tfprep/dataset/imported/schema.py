@@ -1,6 +1,6 @@
 """From what was found in the records to the fields of a dataset: names, shapes, types and codecs.
 
-- Numbers or strings of which every record has the same number are an array of that shape: one is a scalar, k are [k].
+- Numbers or strings that every record has in the same number are an array of that shape: one is a scalar, k are [k].
 - Where records differ, or some do not have the feature, the field is a list of any length; a record without it has none.
 - A string that is a JPEG or a PNG is an image, of one size if all are. Each record must have it.
 - Strings that are UTF-8 without control characters are text. All other strings are left out, with what they look like, unless
@@ -115,7 +115,7 @@ class IndexedField:
     """A feature that becomes a field.
 
     Attributes:
-        name: The field's name: that of the feature, with '_' for what cannot stand in a name.
+        name: The field's name: that of the feature, with '_' for what a name cannot hold.
         feature: The feature's name in the Examples.
         spec: Kind, shape and dtype.
         codec: The codec's description.

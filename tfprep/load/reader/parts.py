@@ -141,7 +141,7 @@ class FieldPart:
         return isinstance(self.codec, Boxes) or (isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1)
 
     def is_jpeg(self, content: Array) -> bool:
-        """Tells if it is a JPEG of 8 bits, whose pixels lie in the file as they are delivered."""
+        """Return True for a JPEG of 8 bits, whose pixels are delivered as they are in the file."""
         holds = isinstance(self.codec, Jpeg | Encoded | Original) and self.spec.shape[2:] in ((1,), (3,))
         return holds and self.spec.dtype == "uint8" and images.is_jpeg(content[:3].tobytes())
 
