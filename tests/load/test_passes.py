@@ -367,3 +367,14 @@ def test_the_loader_is_quiet(data):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(data.loader("train", 8, fields=["key"]))
+
+
+def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs(data, caplog):
+    with caplog.at_level("WARNING", logger="tfprep.load"):
+        next(iter(data.loader("train", 8, **LABELS).repeat()))
+        assert not caplog.messages
+        train = data.loader("train", 8, **LABELS)
+        for _ in range(2):
+            next(iter(train))
+    assert [text for text in caplog.messages if "steps_per_epoch=6 uses none" in text] == caplog.messages
+    assert len(caplog.messages) == 1

@@ -192,7 +192,8 @@ class _Passes:
 
     def begin(self) -> int:
         """The number of a new pass."""
-        if self.pipeline.training and self.progress.length <= LOOK and not self._warned:
+        is_short = self.epochs is not None and self.progress.length <= LOOK
+        if self.pipeline.training and is_short and not self._warned:
             self._warned = True
             _LOG.warning(
                 "an epoch has %d steps, as many as fit and tf.data may take in advance: the batch with which Keras builds a "

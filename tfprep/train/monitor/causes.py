@@ -194,16 +194,17 @@ def _after_the_loader(spent: Sample) -> Cause:
     worst = slowest(spent.stages)
     where = f", most of all stage {worst.in_words()}" if worst else ""
     python = ", and it calls Python for each element" if spent.pipeline.python else ""
-    kind, advice = "python map" if python else "map", "Move the work of a `.map` after the loader into the recipe"
+    kind, what = "python map" if python else "map", "what comes after the loader"
+    advice = "Move the work of a `.map` after the loader into the recipe"
     if not spent.pipeline.maps and worst is None:
-        kind, advice = (
-            "hand-over",
-            "Move work between the loader and the step into the recipe; where there is none, larger ",
+        kind, what = "hand-over", "the way of the batches from the loader to the step"
+        advice = (
+            "Move work between the loader and the step into the recipe; where there is none, larger batches are handed on less "
+            "often, which a busy processor delays"
         )
-        advice += "batches need fewer hand-overs, which a busy processor delays"
     return Cause(
         kind,
-        f"what comes after the loader limits{where}{python}: {spent.readers.get('batches_ready', 0.0):.0f} of "
+        f"{what} limits{where}{python}: {spent.readers.get('batches_ready', 0.0):.0f} of "
         f"{spent.readers.get('prefetch', 0.0):.0f} batches are ready in the reader while the step waits for input",
         _map_advice(advice, worst, spent),
     )
