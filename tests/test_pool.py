@@ -122,6 +122,8 @@ from tfprep.errors import RecipeError
 def open_work(argument):
     if argument.get("refuse"):
         raise RecipeError("no")
+    if argument.get("eof"):
+        raise EOFError("no data left")
     def work(task, mark):
         made = []
         for item in sorted(set(range(task.get("items", 1))) - mark.lost.keys()):
@@ -272,7 +274,7 @@ def test_signals_from_outside_cost_nothing(entry, seed):
 
 def test_a_task_that_ends_its_process_after_its_items_is_an_error(entry):
     """Without an item to blame, it would be run for ever."""
-    with pytest.raises(BuildError, match=r"^its process was killed by SIGABRT, 2 times, when all items"):
+    with pytest.raises(BuildError, match=r"^its process was killed by SIGABRT, 2 times, while it was at no item"):
         ran(Pool(entry, LATER, 1), [{"items": 3, "code": "if item == 2: mark(-1); os.abort()"}])
 
 
@@ -364,3 +366,42 @@ def test_ctrl_c_ends_no_worker_while_it_starts(entry):
     command = [sys.executable, "-c", code, entry]
     done = subprocess.run(command, check=True, env=worker_environment(), stdout=subprocess.PIPE, start_new_session=True)
     assert done.stdout == b"0\n"
+
+
+# --- what the work of users does to its process -------------------------------------------------------------------------
+
+
+def test_work_may_give_its_standard_output_to_a_file_of_its_own(entry, tmp_path):
+    own = tmp_path / "own.txt"
+    code = f"fd = os.open({str(own)!r}, os.O_CREAT | os.O_WRONLY); os.dup2(fd, 1); os.write(1, b'mine')"
+    (done,) = [event for event in ran(Pool(entry, LATER, 1), [{"code": code}]) if isinstance(event, Done)]
+    assert done.result["made"] == [0]
+    assert own.read_bytes() == b"mine"
+
+
+def test_work_may_print_what_no_encoding_holds(entry, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
+    events = ran(Pool(entry, LATER, 1), [{"code": "print('caf\\u00e9 \\udcff')"}])
+    assert [event.text for event in events if isinstance(event, Output)] == ["café \\udcff\n"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_task_or_a_result_that_cannot_be_sent_is_an_error_and_not_a_wait(entry, threads):
+    pool = Pool(entry, LATER, 1, threads=threads)
+    with pytest.raises(BuildError, match="cannot pickle"):
+        ran(pool, [{"code": "task['number'] = (one for one in ())"}])
+    pool = Pool(entry, LATER, 1, threads=threads)
+    with pytest.raises(BuildError, match="2 times, while it was at no item"):
+        ran(pool, [{"number": Unreadable()}])
+
+
+class Unreadable:
+    """What a worker fails to read."""
+
+    def __reduce__(self):
+        return open, ("/does not exist",)
+
+
+def test_an_eof_error_of_the_work_that_opens_is_reported(entry):
+    with pytest.raises(BuildError, match="EOFError: no data left"):
+        ran(Pool(entry, LATER, 1), [{}], {"eof": True})

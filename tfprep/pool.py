@@ -23,6 +23,7 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import os
 import pickle
 import selectors
@@ -513,7 +514,7 @@ class Pool:
         yield Died(task, item, reason, worker, lost and item is not None)
         if lost and item is None:
             raise errors.BuildError(
-                f"{reason}, {task.tries[item]} times, when all items had been made; its output is in the build's log"
+                f"{reason}, {task.tries[item]} times, while it was at no item; its output is in the build's log"
             )
         if lost and item is not None:
             task.lost[item] = reason
@@ -628,15 +629,20 @@ def main() -> int:
     os.set_inheritable(pipe, False)
     # What is imported stays for ever: the collector need not look at it, now or later.
     gc.disable()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # a print must not reject a sample
     worker = _Worker(Connection(pipe))
     try:
         opener = _load_entry(entry)
-        _, _, (folders, argument, threads) = pickle.loads(worker.pipe.recv_bytes())
+        try:
+            message = worker.pipe.recv_bytes()
+        except (EOFError, OSError):  # the parent is gone
+            return 0
+        _, _, (folders, argument, threads) = pickle.loads(message)
         for folder in reversed(folders):
             import_from(folder)
         work = opener(argument)
-    except EOFError:
-        return 0
     except BaseException as error:
         worker.send(_FAILED, NO_ITEM, _failure(error))
         return 1
@@ -655,6 +661,7 @@ class _Worker:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._written = os.dup(1)  # users' code may give descriptor 1 to a file of its own
 
     def run_tasks(self, work: Work) -> None:
         """Run tasks until the parent is gone. The thread that waits for one reads it itself: no other need be woken."""
@@ -664,14 +671,26 @@ class _Worker:
                     message = self.pipe.recv_bytes()
             except (EOFError, OSError):
                 return
-            _, number, (careful, lost, content) = pickle.loads(message)
-            mark = _SentMark(self, number, careful, lost)
             try:
-                kind, result = _DONE, work(content, mark)
-            except BaseException as error:
-                kind, result = _FAILED, _failure(error)
-            mark.report_output()
+                self._run(work, message)
+            except (
+                BaseException
+            ):  # such as no memory: another process tries it; a thread that ended here would be missed by nobody
+                traceback.print_exc()
+                os._exit(1)
+
+    def _run(self, work: Work, message: bytes) -> None:
+        _, number, (careful, lost, content) = pickle.loads(message)
+        mark = _SentMark(self, number, careful, lost)
+        try:
+            kind, result = _DONE, work(content, mark)
+        except BaseException as error:
+            kind, result = _FAILED, _failure(error)
+        mark.report_output()
+        try:
             self.send(kind, number, result)
+        except Exception as error:  # the result cannot be pickled
+            self.send(_FAILED, number, _failure(error))
 
     def send(self, kind: int, number: int, content: Any) -> None:
         message = _message(kind, number, content)
@@ -683,11 +702,11 @@ class _Worker:
 
     def send_output(self, number: int, item: int) -> None:
         """Report what was written to standard output and error, one file, since it was last emptied, and empty it."""
-        if not os.fstat(1).st_size:
+        if not os.fstat(self._written).st_size:
             return
         with self._sending:
-            text = os.pread(1, _MOST_OUTPUT_BYTES, 0).decode(errors="backslashreplace")
-            os.ftruncate(1, 0)
+            text = os.pread(self._written, _MOST_OUTPUT_BYTES, 0).decode(errors="backslashreplace")
+            os.ftruncate(self._written, 0)
         if text:
             self.send(_OUTPUT, number, (None if item == NO_ITEM else item, text))
 

@@ -1,5 +1,7 @@
 """A reader reads the version that it opened, whatever is published or removed meanwhile."""
 
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -263,3 +265,35 @@ def test_info_names_the_version_and_the_older_ones(publish, tmp_path, capsys):
     assert status_of("clean", tmp_path / "out", "--keep", 1, "--remove") == 0
     assert "1 older version; " in capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "out").glob("v*")) == ["v0002", "v0003"]
+
+
+def test_what_is_named_like_a_version_and_is_none_stays(publish, tmp_path):
+    out = tmp_path / "out"
+    publish(0)
+    (out / "v0007").mkdir()
+    (out / "v0007/notes.txt").write_text("mine")
+    (out / "v0009").write_text("also mine")
+    for first in (1000, 0):
+        publish(first)
+    assert ((out / "v0007/notes.txt").read_text(), (out / "v0009").read_text()) == ("mine", "also mine")
+    assert int(next(tfprep.open(out).samples("train"))["clicks"][0, 0, 0]) == 0
+
+
+def test_older_versions_stay_where_a_folder_cannot_be_locked(publish, tmp_path, monkeypatch):
+    """On NFS an exclusive lock of a folder is an error (flock(2), EBADF)."""
+    real = fcntl.flock
+
+    def as_on_nfs(descriptor, operation):
+        read_only = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        if operation & fcntl.LOCK_EX and read_only:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_on_nfs)
+    out = tmp_path / "out"
+    for first in (0, 1000, 0, 1000):
+        publish(first)
+    assert sorted(path.name for path in out.glob("v*")) == ["v0001", "v0002", "v0003", "v0004"]
+    (out / "tfprep.json").write_text('{"version": 3}')  # killed before the pointer was replaced
+    publish(0)
+    assert tfprep.open(out).version.number == 5

@@ -468,3 +468,11 @@ def test_views_derive_from_their_own_windows(data):
             for masks, distances in zip(batch["mask"][kind], batch["distance"][kind], strict=True):
                 for mask, distance in zip(masks, distances, strict=True):
                     assert np.array_equal(distance, derived["distance"]({"mask": mask}, None))
+
+
+def test_views_without_ops_are_views(data):
+    views = {"first": (2, {}), "second": (1, {"geometry": []})}
+    (whole,), (batch,) = ([data.numpy_loader("val", 4, fields=["image"], views=given)[0]] for given in (None, views))
+    assert [(name, len(images)) for name, images in batch["image"].items()] == [("first", 2), ("second", 1)]
+    for images in batch["image"].values():
+        assert all(np.array_equal(image, whole["image"]) for image in images)

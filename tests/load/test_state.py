@@ -163,6 +163,18 @@ def test_equal_options_in_another_form_are_accepted(data):
     assert resumed_at(again, through_a_file(state)) == 7
 
 
+def test_options_with_their_defaults_are_left_out_and_ops_have_a_version(data, monkeypatch):
+    """A later version may have more options, and may compute an op in another way."""
+    state = data.numpy_loader("train", 8, **RASTERS).state_dict()
+    assert state["identity"].keys().isdisjoint({"layout", "normalize", "geometry", "weights", "seed"})
+    assert data.numpy_loader("train", 8, start_step=state, layout="NHWC", seed=0, **RASTERS).next_step == 0
+    with pytest.raises(LoaderError, match="its layout is 'NHWC', here it is 'NCHW'"):
+        data.numpy_loader("train", 8, start_step=state, layout="NCHW", **RASTERS)
+    monkeypatch.setattr("tfprep.load.state.OPS", 1000)
+    with pytest.raises(LoaderError, match="computes an op in another way"):
+        data.numpy_loader("train", 8, start_step=state, **RASTERS)
+
+
 def test_an_option_that_is_added_later_is_part_of_the_identity(data):
     """A state of a version with another option is refused in both directions, unless the option has its default."""
     loader = data.numpy_loader("train", 8)

@@ -39,6 +39,8 @@ WRONG = [
     ({"where": len}, 'where is text such as "label == 3"'),
     ({"balance": "label", "order": "block"}, "needs order='global'"),
     ({"inputs": []}, "empty list"),
+    ({"inputs": ["image", "image"]}, "a field is named twice: image, image"),
+    ({"fields": ["label", "label"]}, "a field is named twice: label, label"),
     ({"start_step": -1}, "start_step is a whole number from 0"),
     ({"timeout_s": 0}, "a number of seconds above 0"),
     ({"verify": "sometimes"}, "'always', 'first_epoch' or 'never', not 'sometimes'"),

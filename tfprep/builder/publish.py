@@ -27,7 +27,7 @@ from tfprep.dataset.manifest import FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
 from tfprep.dataset.versions import NewVersion
-from tfprep.errors import StorageError, TooManyRejectsError
+from tfprep.errors import DatasetError, TooManyRejectsError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
@@ -58,7 +58,7 @@ def publish(
     kept = {
         path.name for one in receipts for path in (layout.receipt(one.split, one.shard), contents_path(layout, one))
     }
-    with suppress(StorageError):  # Only room is lost.
+    with suppress(DatasetError, OSError):  # Only room is lost.
         remove_files(layout.receipts, names_in(layout.receipts) - kept)
     return before
 

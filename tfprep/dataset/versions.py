@@ -435,7 +435,7 @@ class NewVersion:
         look(self.folder)
         for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
             sync_folder(folder)
-        number = max(_folders(self.root), default=0) + 1
+        number = max((number for number, _ in _named(self.root)), default=0) + 1
         number = max(number, self.before.number + 1 if self.before else 1)
         version = Version(self.root, number, version_folder(self.root, number))
         with writing(version.path):
@@ -496,7 +496,12 @@ def find_current(root: Path) -> Version | None:
 
 
 def _folders(root: Path) -> list[int]:
-    return sorted(int(match[1]) for path in root.iterdir() if (match := _FOLDER.match(path.name)))
+    """Return the numbers of the versions in a local folder; what only has such a name belongs to somebody else."""
+    return [number for number, path in sorted(_named(root)) if not path.is_symlink() and (path / MANIFEST).is_file()]
+
+
+def _named(root: Path) -> Iterator[tuple[int, Path]]:
+    return ((int(match[1]), path) for path in root.iterdir() if (match := _FOLDER.match(path.name)))
 
 
 def _sync(path: Path) -> None:
@@ -533,7 +538,10 @@ def _tidy(root: Path) -> None:
         path = version_folder(root, number)
         if number <= current.number or (new.exists() and any(new.iterdir())):
             continue
-        with suppress(BlockingIOError), file_locked(path, BlockingIOError()):  # it is not held
+        with (
+            suppress(BlockingIOError, BuildError),
+            file_locked(path, BlockingIOError()),
+        ):  # not held, as far as locks tell
             with suppress(OSError):
                 new.rmdir()
             os.rename(path, new)  # it was moved here, and the pointer was not replaced
@@ -559,7 +567,8 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     freed = 0
     for number in others[keep:]:
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
-        with suppress(BlockingIOError), file_locked(path, BlockingIOError()), writing(path):  # it is not held
+        # Not held, as far as locks tell: on NFS an exclusive lock of a folder is an error, and versions stay.
+        with writing(path), suppress(BlockingIOError, BuildError), file_locked(path, BlockingIOError()):
             os.rename(path, aside)  # in one step, so that nobody opens half of it
             freed += own_bytes(aside)
             shutil.rmtree(aside, ignore_errors=True)

@@ -378,7 +378,7 @@ def plan_augmentation(
     read = [*dict.fromkeys(name for name in (*outputs.fields, *sorted(needed)) if name in specs and name not in made)]
     chains = _chains(options)
     ops = [op for _, forms in chains for geometry, _ in forms for op in geometry]
-    if not ops and not made and not any(color for _, forms in chains for _, color in forms):
+    if options.views is None and not ops and not made and not any(color for _, forms in chains for _, color in forms):
         return None
     rules = _rules(datasets, ops, read, specs)
     _check_fields(datasets, ops, read, specs)

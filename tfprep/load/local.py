@@ -62,9 +62,10 @@ class LocalShards:
     def damaged(self, number: int) -> None:
         """Remove a shard with a record that cannot be read, and read it from the store from now on."""
         path = self.paths[number]
+        if isinstance(path, Path):
+            self._cache.drop(path)  # before `_look` could find it again
         self.paths[number] = self._items[number].url
         if isinstance(path, Path):
-            self._cache.drop(path)
             self._note(f"{path.name}: a record was damaged; the copy of {self._items[number].url} was removed")
 
     def stop(self) -> None:
@@ -118,7 +119,8 @@ class LocalShards:
 
     def _look(self) -> None:
         for number, item in enumerate(self._items):
-            self._arrived(number, self._cache.find(item))
+            if not isinstance(self.paths[number], Path):
+                self._arrived(number, self._cache.find(item))
 
     def _arrived(self, number: int, path: Path | None) -> None:
         if path is not None and not isinstance(self.paths[number], Path):

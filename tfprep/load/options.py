@@ -261,10 +261,17 @@ class LoaderOptions:
             raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
 
 
+def _listed(default: Any) -> Any:
+    return {} if default is MISSING else list(default) if isinstance(default, tuple) else default
+
+
 def deciding(*decides: Decides) -> list[str]:
     """The names of the options that decide one of these."""
     return [option.name for option in fields(LoaderOptions) if option.metadata.get("decides", "element") in decides]
 
+
+DEFAULTS = {option.name: _listed(option.default) for option in fields(LoaderOptions)}
+"""The default of each option, with lists for tuples, and {} for a dict."""
 
 ELSEWHERE = {
     "shuffle": "training=True shuffles, order='sequential' does not",

@@ -197,6 +197,8 @@ def names_of(choice: str | Sequence[str]) -> tuple[str, ...]:
     names = (choice,) if isinstance(choice, str) else tuple(choice)
     if not names:
         raise LoaderError("an empty list of fields; name at least one")
+    if len(set(names)) < len(names):
+        raise LoaderError(f"a field is named twice: {', '.join(names)}")
     return names
 
 

@@ -68,6 +68,8 @@ class Pipeline:
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         self.made_in = self._process = os.getpid()
+        self._lock, self._reading = threading.Lock(), 0  # calls of `read` now
+        self._unused: DecodedCache | None = None  # of a closed pipeline, until no `read` copies from it
         self._shared: SharedMemory | None = None
         plan = plan_loader(sources, options)
         if plan.workers.processes:
@@ -156,7 +158,18 @@ class Pipeline:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
         if os.getpid() != self._process:  # forked: locks may be held by threads that are not here
             self._process, self.cache = os.getpid(), None
+            self._lock, self._reading = threading.Lock(), 0
             self._open_files()
+        with self._lock:
+            self._reading += 1
+        try:
+            return self._read(indices, step, values)
+        finally:
+            with self._lock:
+                self._reading -= 1
+            self._free_cache()
+
+    def _read(self, indices: BatchIndices, step: int, values: dict[str, Any] | None) -> Batch:
         rows = len(indices.row)
         located = self.assembler.located(indices, np.arange(rows))
         form = int(located["form"][0]) if rows else self.schedule.form(step)
@@ -229,11 +242,17 @@ class Pipeline:
             self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
         self.assembler.close()
-        if self.cache is not None and self._shared is not None and is_ours:
-            self.cache.free(self._shared)
         if self.local is not None:
             self.local.close()
-        self.cache = None
+        self._unused, self.cache = self.cache if is_ours else None, None
+        self._free_cache()
+
+    def _free_cache(self) -> None:
+        """Give back the shared memory of a closed pipeline's cache, unless a `read` of another thread copies from it."""
+        with self._lock:
+            cache, self._unused = (None, self._unused) if self._reading else (self._unused, None)
+        if cache is not None and self._shared is not None:
+            cache.free(self._shared)
 
     def __del__(self) -> None:
         pool = getattr(self, "pool", None)

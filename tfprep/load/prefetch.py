@@ -180,10 +180,10 @@ class Prefetcher:
     def _stall(self, step: int, timeout_s: float) -> str:
         """The stage that moved last, and the stage and stack of each thread."""
         threads = self._pipeline.threads
-        last = max(threads.states, key=lambda state: state.since)
+        last = max(threads.states, key=lambda state: state.since, default=None)
         lines = [
             f"no batch for step {step} in {timeout_s:g} s (timeout_s). {self.ready} batches are ready, {self.in_flight} in "
-            f"flight. Last to move: {last.describe()}"
+            f"flight. Last to move: {'no thread' if last is None else last.describe()}"
         ]
         frames = sys._current_frames()
         for thread, state in zip(threads.threads, threads.states, strict=False):
@@ -206,7 +206,9 @@ class Prefetcher:
 
     def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
         """Make the arrays of a batch and submit its chunks."""
-        if self._cancelled or filling.future.done():
+        if self._cancelled:
+            filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
+        if filling.future.done():
             return
         if state is not None:
             state.enter("planning")

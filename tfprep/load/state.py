@@ -16,18 +16,21 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tfprep.errors import LoaderError
-from tfprep.load.options import MOST_STEPS, deciding, op_texts
+from tfprep.load.options import DEFAULTS, MOST_STEPS, deciding, op_texts
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
     from tfprep.load.selection import SplitRows
 
+OPS = 1
+"""Raised with each change of what an op, a derived input or a decoder makes of the same input."""
 _WHY = {
     "fingerprint": "; the dataset was built again, or its files differ",
     "added": "; these fields were computed again meanwhile, by another model or from other samples",
     "selection": "; the fold, the mix, or what where and balance find differ",
-    "rules": "; fill, border, min_visible, flip_indices, class names or statistics of the dataset differ",
+    "rules": "; fill, border, min_visible, flip_indices, class names or statistics of the dataset differ, or this "
+    "version of tfprep computes an op in another way",
 }
 
 
@@ -49,11 +52,8 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     options = {name: _plain(value) for name, value in {**chosen, **plan.op_texts}.items()}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])
-    options = {
-        name: value
-        for name, value in options.items()
-        if value is not None and value is not False and value not in ([], {})
-    }
+    # An option that has its default is left out, so that a later version may have more of them.
+    options = {name: value for name, value in options.items() if value != DEFAULTS[name]}
     sampler = schedule.sampler
     selection = [
         type(sampler).__name__,
@@ -62,6 +62,7 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     ]
     arrays = [array.tobytes() for array in (schedule.rows, getattr(sampler, "weights", None)) if array is not None]
     rules = [
+        OPS,
         plan.augmentation.rules if plan.augmentation else {},
         {name: list(manifest.classes.get(name, ())) for name in (plan.mixing.labels if plan.mixing else ())},
         str(manifest.statistics) if plan.options.normalize else "",
@@ -97,7 +98,8 @@ def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
     ):  # what an option says comes first
         if name not in then or name not in now or then[name] != now[name]:
             raise LoaderError(
-                f"this state belongs to another run: its {name} is {then.get(name)!r}, here it is {now.get(name)!r}. Make the "
+                f"this state belongs to another run: its {name} is {then.get(name, DEFAULTS.get(name))!r}, here it is "
+                f"{now.get(name, DEFAULTS.get(name))!r}. Make the "
                 f"loader as it was then, or start without the state{_WHY.get(name, '')}"
             )
     return step

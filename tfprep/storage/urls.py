@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from tfprep.errors import DatasetError, ObjectChangedError, StorageError
 from tfprep.storage.address import Url, parse_url
-from tfprep.storage.local import locked, open_regular, sync_folder, whole_file, writing
+from tfprep.storage.local import open_regular, sync_folder, temporary_path, whole_file, writing
 from tfprep.storage.store import Store, find_object, open_store
 
 PathOrUrl: TypeAlias = "str | os.PathLike[str]"
@@ -87,6 +88,7 @@ def names_in(folder: Path) -> set[str]:
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
     """Remove files of a folder, local or at a URL, if they exist."""
+    check_no_link(folder)
     if not is_remote(folder):
         for name in names:
             (folder / name).unlink(missing_ok=True)
@@ -129,10 +131,18 @@ def write_first(path: Path, content: bytes) -> bool:
         return True
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.parent):
-        if is_first := not path.exists():
-            durable_write(path, content)
-    return is_first
+    temporary = temporary_path(path, secrets.token_hex(4))
+    try:
+        durable_write(temporary, content)
+        with writing(path):
+            try:
+                os.link(temporary, path)  # a lock of the folder is an error on NFS
+            except FileExistsError:
+                return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
 
 
 class _ObjectFile(io.RawIOBase):
@@ -193,9 +203,9 @@ def listed_sizes(folder: Any) -> dict[str, int]:
 
 
 def check_no_link(folder: Path) -> None:
-    """Raise DatasetError where a folder of added fields is a link: it may lead to any folder of the user's."""
+    """Raise DatasetError where a folder of a dataset is a link: it may lead to any folder of the user's."""
     if not is_remote(folder) and folder.is_symlink():
-        raise DatasetError(f"{folder} is a link; added fields are in a folder of the dataset: copy the folder itself")
+        raise DatasetError(f"{folder} is a link; a dataset has folders of its own: copy the folder itself")
 
 
 def is_remote(path: object) -> bool:

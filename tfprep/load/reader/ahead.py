@@ -85,14 +85,18 @@ class ReadAhead:
         self._source.fetched.remove(gone)
 
     def stop(self) -> None:
-        """Make no more requests; those in flight end by themselves."""
+        """Make no more requests, and let go of all ranges, in a thread; requests in flight end by themselves."""
         self._stopped = True
+        self._threads.submit(lambda state: self._let_go())
         self._threads.stop()
 
     def join(self) -> None:
         """Wait for the requests in flight, but not for ones that hang, and let go of all ranges."""
         self.stop()
         self._threads.join()
+        self._let_go()
+
+    def _let_go(self) -> None:
         with self._lock:
             gone = [part for *_, part in self._kept] + list(self._planned)
             self._kept, self._used = [], 0
@@ -131,16 +135,19 @@ class ReadAhead:
         """Plan some more steps, outside of the lock: the consumer must not wait for it."""
         try:
             ranges = None if self._stopped else next(self._plan, None)
-        except BaseException:  # as in `_fetch`
+        except Exception:  # as in `_fetch`; Ctrl-C in the consumer's thread is the consumer's
             self.stop()
             return
         if ranges is None:
             return  # The plan has ended, and `_planning` stays True.
         self._source.fetched.add(ranges)
         with self._lock:
+            stopped = self._stopped
             self._planned.extend(ranges)
             self._planning = False
             self._submit()
+        if stopped:
+            self._let_go()
 
 
 def plan_ranges(
