@@ -603,3 +603,16 @@ def test_a_damaged_index_is_made_again(tmp_path):
     (report.out / "current/locations.bin").write_bytes(b"")
     index(tmp_path)
     assert list(verify(tmp_path)) == []
+
+
+def test_a_part_file_with_a_wrong_byte_is_scanned_again(tmp_path):
+    index(tmp_path, [serialized({"n": number}) for number in range(20)])
+    (part,) = (tmp_path / "tfprep-index" / ".tfprep").glob("*.part")
+    whole, table = part.read_bytes(), (tmp_path / "tfprep-index/current/index.parquet").read_bytes()
+    for at in range(0, len(whole), max(len(whole) // 40, 1)):
+        part.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        assert len(index(tmp_path).scanned) == 1
+        assert (tmp_path / "tfprep-index/current/index.parquet").read_bytes() == table
+    part.write_bytes(b"")
+    assert len(index(tmp_path).scanned) == 1
+    assert index(tmp_path).scanned == ()

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import mmap
 import os
 import re
 import struct
@@ -300,6 +301,10 @@ def _scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
                 found = _scan(find_records(file, shard.bytes), _Part(stream), on_bytes)
             receipt = indented(found).encode()
             out.write(receipt + struct.pack("<Q", len(receipt)))
+            out.flush()
+            with open(out.name, "rb") as written:
+                digest = hashlib.file_digest(written, "sha256").digest()
+            out.write(digest)
             if current(shard.path) != shard:
                 raise DatasetError(
                     f"{shard.path} was written to while it was indexed; run the command again when it is complete"
@@ -346,7 +351,8 @@ def compression_of(start: bytes) -> str:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 4
+_VERSION = 5
+_DIGEST_BYTES = 32
 
 
 def part_of(shard: Shard, folder: Path) -> Path:
@@ -357,13 +363,18 @@ def part_of(shard: Shard, folder: Path) -> Path:
 
 
 def find_receipt(shard: Shard, folder: Path) -> Scanned | None:
-    """Return what was found in a shard as it is now; None if it was not scanned."""
+    """Return what was found in a shard as it is now; None if it was not scanned, or its part file is damaged."""
     try:
-        with part_of(shard, folder).open("rb") as file:
-            file.seek(-8, os.SEEK_END)
-            (length,) = struct.unpack("<Q", file.read())
-            file.seek(-8 - length, os.SEEK_END)
-            return from_json(Scanned, json.loads(file.read(length)))
+        with (
+            part_of(shard, folder).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages,
+            memoryview(pages) as content,
+            content[:-_DIGEST_BYTES] as body,
+        ):
+            if hashlib.sha256(body).digest() != bytes(content[-_DIGEST_BYTES:]):
+                return None
+            (length,) = struct.unpack("<Q", bytes(body[-8:]))
+            return from_json(Scanned, json.loads(bytes(body[-8 - length : -8])))
     except (OSError, ValueError, struct.error):
         return None
 
