@@ -426,6 +426,18 @@ def test_a_folder_of_fields_that_is_a_link_is_neither_read_nor_written(site):
     assert any("is a link" in fault.reason for fault in verify(site.out))
 
 
+def test_a_folder_of_receipts_that_is_a_link_is_not_emptied(site):
+    receipts, outside = site.out / ".tfprep/fields/score", site.root / "outside"
+    assert receipts.is_dir()
+    receipts.rename(outside)
+    (outside / "theses").mkdir()
+    (outside / "theses/thesis.txt").write_text("of somebody else")
+    receipts.symlink_to(outside)
+    with pytest.raises(DatasetError, match="is a link; a dataset has folders of its own"):
+        remove_fields(site.out, "score")
+    assert (outside / "theses/thesis.txt").read_text() == "of somebody else"
+
+
 def left(place):
     """The folders of fields that `clean` would remove, and those that it keeps for a run that has not published."""
     found = clean(place)

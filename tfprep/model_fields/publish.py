@@ -31,7 +31,7 @@ from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import link_or_copy, remove_leftovers, temporary_path
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import durable_write, is_remote, names_in, read_content, remove_files
+from tfprep.storage.urls import check_no_link, durable_write, is_remote, names_in, read_content, remove_files
 
 Receipts = Mapping[FieldsTask, FieldsReceipt]
 
@@ -127,6 +127,7 @@ def unpublish_fields(data: Dataset, root: Path, group: str, new: NewVersion) -> 
 def remove_waiting(root: Path, group: str) -> None:
     """Remove the folders of fields that wait to be published; at a store, where one may be read, they stay."""
     folder = root / fields_receipts(group)
+    check_no_link(folder)
     for path in folder.iterdir() if not is_remote(root) and folder.is_dir() else ():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
