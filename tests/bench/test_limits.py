@@ -46,11 +46,10 @@ def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data, slo
 def test_other_programs_are_named_with_what_they_leave(png_data, monkeypatch):
     """The machine seems to have twice as many programs as processors, which take what this one asks for."""
     started = time.perf_counter()
-    now = limits.CpuTimes.now
 
     def busy():
-        seconds, own = time.perf_counter() - started, now()
-        return limits.CpuTimes(own.own, own.lacking + 4 * seconds, 1.9 * seconds)
+        seconds = time.perf_counter() - started
+        return limits.CpuTimes(0.1 * seconds, 4 * seconds, 1.9 * seconds)
 
     monkeypatch.setattr(limits.CpuTimes, "now", busy)
     monkeypatch.setattr("tfprep.train.monitor.samples.usable_cpus", lambda: 2)

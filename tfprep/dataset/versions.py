@@ -497,7 +497,11 @@ def find_current(root: Path) -> Version | None:
 
 def _folders(root: Path) -> list[int]:
     """Return the numbers of the versions in a local folder; what only has such a name belongs to somebody else."""
-    return [number for number, path in sorted(_named(root)) if not path.is_symlink() and (path / MANIFEST).is_file()]
+    return [
+        number
+        for number, path in sorted(_named(root))
+        if not path.is_symlink() and ((path / MANIFEST).is_file() or any(path.glob("*.tfrecord-*")))
+    ]
 
 
 def _named(root: Path) -> Iterator[tuple[int, Path]]:
