@@ -64,9 +64,8 @@ class LocalShards:
         path = self.paths[number]
         if isinstance(path, Path):
             self._cache.drop(path)  # before `_look` could find it again
-        self.paths[number] = self._items[number].url
-        if isinstance(path, Path):
             self._note(f"{path.name}: a record was damaged; the copy of {self._items[number].url} was removed")
+        self.paths[number] = self._items[number].url
 
     def stop(self) -> None:
         """Fetch nothing more."""
