@@ -7,7 +7,7 @@ headers included: bytes are flipped, cut, repeated, removed or filled. The check
 cases, so that decoders read past them. Batches of `--count` files in total are built as images, or as masks of themselves, and
 stored as PNG, as JPEG or as the original bytes. All processes run with RLIMIT_AS.
 
-After each batch the script asserts that images + rejects = inputs, that every reject is an error of tfprep, that no worker died
+After each batch the script asserts that images + rejected = inputs, that each reason is an error of tfprep, that no worker died
 and no sample reached its time limit, and reads the records back. Images that were stored without loss are decoded once more and
 compared, because memory that a decoder leaves unwritten differs from process to process. Reading an `Original` record may raise
 tfprep's error, since a build does not decode it. A batch that breaks a rule stays in the folder that is printed.
@@ -38,7 +38,7 @@ from PIL import Image
 from tfprep import Recipe, codecs, images, sources
 from tfprep.builder import BuildEvent, BuildOptions, build
 from tfprep.dataset import open_dataset
-from tfprep.errors import TooManyRejectsError
+from tfprep.errors import TooManyRejectedError
 
 BATCH = 500
 TIMEOUT_S = 20.0
@@ -63,7 +63,7 @@ def run(options: Any) -> None:
     seconds = time.monotonic() - started
     print(
         f"seed {options.seed}: {total['files']} files in {seconds:.0f} s: "
-        f"{total['images']} images, {total['rejects']} rejects, "
+        f"{total['images']} images, {total['rejected']} rejected, "
         "0 refused when read, 0 crashes, 0 hangs, 0 tracebacks"
     )
     harness.finish(options, {**total, "seconds": seconds, "seed": options.seed})
@@ -90,18 +90,18 @@ def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.G
     options = BuildOptions(workers=2, item_timeout_s=TIMEOUT_S)
     try:
         summary = build(Recipe("fuzz", source, store), out, data, options=options, on_event=events.append)
-    except TooManyRejectsError:
-        return Counter(files=count, rejects=count)
+    except TooManyRejectedError:
+        return Counter(files=count, rejected=count)
     where = f"see {data}"
     crashes = [event.text for event in events if event.name == "crash"]
     assert not crashes, f"{crashes}; {where}"
-    assert summary.samples + summary.rejects == count, f"{summary}; {where}"
-    rejects = [json.loads(line) for line in (summary.path / "rejects.jsonl").read_text().splitlines()]
+    assert summary.samples + summary.rejected == count, f"{summary}; {where}"
+    rejected = [json.loads(line) for line in (summary.path / "rejects.jsonl").read_text().splitlines()]
     read = open_dataset(out)
     kept = [key for split in read.splits for key in read.index(split)["key"].to_pylist()]
-    assert sorted(kept + [reject["key"] for reject in rejects]) == names, where
-    assert all(reject["error"] and reject["stage"] for reject in rejects), where
-    foreign = [reject["error"] for reject in rejects if FOREIGN_ERROR.match(reject["error"])]
+    assert sorted(kept + [sample["key"] for sample in rejected]) == names, where
+    assert all(sample["error"] and sample["stage"] for sample in rejected), where
+    foreign = [sample["error"] for sample in rejected if FOREIGN_ERROR.match(sample["error"])]
     assert not foreign, f"{foreign}; {where}"
     for split in read.splits:
         keys = read.index(split)["key"].to_pylist()
@@ -111,7 +111,7 @@ def one_batch(folder: Path, originals: list[tuple[str, bytes]], rng: np.random.G
             assert not lossless or np.array_equal(sample["image"], again), (
                 f"{key} is decoded differently each time; {where}"
             )
-    return Counter(files=count, images=summary.samples, rejects=summary.rejects)
+    return Counter(files=count, images=summary.samples, rejected=summary.rejected)
 
 
 def decoded_again(path: Path) -> np.ndarray:

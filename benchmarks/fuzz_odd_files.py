@@ -46,7 +46,7 @@ def outcome_of(folder: Path, out: Path) -> str:
             summary = tfprep.build(recipe, out, root, options=BuildOptions(workers=0), on_event=lambda event: None)
         except TfprepError:
             return "refused"
-    return "rejected" if summary.rejects else "built"
+    return "rejected" if summary.rejected else "built"
 
 
 def alone(file: Path) -> str:

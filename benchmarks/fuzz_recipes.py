@@ -5,8 +5,8 @@
 Each recipe is one of four valid recipes with one to three random mistakes: an option of another type, a misspelt name, a missing
 bracket, a class that is not called, an op in the wrong list, a missing field, a function that raises or returns something else.
 It is loaded and, if that succeeds, built from six images with `workers=0`. The script counts the outcomes: refused when loaded,
-with or without the line number; refused by the build; built, with or without rejects. Any other outcome is printed with its
-recipe, and the exit status is then 1.
+with or without the line number; refused by the build; built, with or without rejected samples. Any other outcome is printed with
+its recipe, and the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -197,4 +197,4 @@ def load_and_build(path: Path, out: Path, data: Path) -> str:
         summary = build(path, out, data, options=BuildOptions(workers=0))
     except TfprepError as error:
         return f"refused by the build: {type(error).__name__}"
-    return "built, with rejects" if summary.rejects else "built"
+    return "built, with rejected samples" if summary.rejected else "built"

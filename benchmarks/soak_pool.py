@@ -84,7 +84,7 @@ def kill_in_builds(folder: Path, kills: int, chance: random.Random, counts: coll
         counts["builds"] += 1
         has_ended = process.returncode == 0
         counts["given up"] += not has_ended
-        counts["rejected samples"] += tfprep.open(out).manifest.rejects if has_ended else 0
+        counts["rejected samples"] += tfprep.open(out).manifest.rejected if has_ended else 0
         counts["equal builds"] += has_ended and digests(out) == expected
         print(f"{counts['kills']} kills: {counts['equal builds']} of {counts['builds']} builds equal", file=sys.stderr)
 

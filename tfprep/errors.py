@@ -6,7 +6,7 @@
     ├── SampleError             one sample cannot be used: it is rejected, and the build goes on
     ├── BuildError              the build as a whole cannot go on
     │   ├── BuildLockedError    another build writes into this folder
-    │   └── TooManyRejectsError more inputs are bad than was allowed
+    │   └── TooManyRejectedError more inputs are bad than was allowed
     ├── DatasetError            a folder is not a dataset that this version opens
     │   ├── NothingToCompareError  no image has a digest or a hash, and none is stored
     │   ├── StorageError        a store of objects refuses, cannot be reached, or has no such object
@@ -99,7 +99,7 @@ class BuildLockedError(BuildError):
     """Another build writes into this folder."""
 
 
-class TooManyRejectsError(BuildError):
+class TooManyRejectedError(BuildError):
     """More inputs are bad than was allowed."""
 
 

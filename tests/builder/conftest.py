@@ -155,10 +155,10 @@ class Site:
         """Makes builds mostly wait, so that kills are spread over all steps, and other tests have the processors."""
         self.derive("slow", "time.sleep(0.004)\nreturn sample['mask']")
 
-    def rejects(self) -> list[dict[str, Any]]:
-        """The rejects in the order of their keys."""
-        rejects = [json.loads(line) for line in (self.out / "current/rejects.jsonl").read_text("utf-8").splitlines()]
-        return sorted(rejects, key=lambda reject: str(reject["key"]))
+    def rejected(self) -> list[dict[str, Any]]:
+        """The rejected samples in the order of their keys."""
+        rejected = [json.loads(line) for line in (self.out / "current/rejects.jsonl").read_text("utf-8").splitlines()]
+        return sorted(rejected, key=lambda sample: str(sample["key"]))
 
     def log(self) -> str:
         return (self.out / ".tfprep/build.log").read_text()

@@ -215,10 +215,10 @@ def test_progress_and_events_add_up(full):
     full.mask("train/cat/000", 7, np.uint16)
     seen, events = [], []
     summary = full.build(workers=2, on_progress=seen.append, on_event=events.append)
-    assert (summary.built_samples, summary.built_shards, summary.rejects) == (30, 6, 1)
+    assert (summary.built_samples, summary.built_shards, summary.rejected) == (30, 6, 1)
     assert {(progress.samples, progress.shards, len(progress.workers)) for progress in seen} == {(30, 6, 2)}
-    assert all(progress.samples_done <= 30 and progress.rejects <= 1 for progress in seen)
-    assert (seen[-1].samples_done, seen[-1].shards_done, seen[-1].rejects) == (30, 6, 1)
+    assert all(progress.samples_done <= 30 and progress.rejected <= 1 for progress in seen)
+    assert (seen[-1].samples_done, seen[-1].shards_done, seen[-1].rejected) == (30, 6, 1)
     names = [event.name for event in without_opencv(events) if event.name not in ("shard", "empty")]
     assert names == ["planned", "differing", "published"]
     shards = [json.loads(event.to_json()) for event in events if event.name == "shard"]
@@ -226,7 +226,7 @@ def test_progress_and_events_add_up(full):
     places = {(split, shard) for split, count in (("train", 4), ("val", 2)) for shard in range(count)}
     assert {(event["split"], event["shard"]) for event in first} == places
     assert sum(event["samples"] for event in first) == 30
-    assert [(event["split"], event["rejects"]) for event in again] == [("train", 1)]
+    assert [(event["split"], event["rejected"]) for event in again] == [("train", 1)]
     assert "planned: 6 of 6 shards: not built yet" in full.log()
     assert "published: 52 records of 29 samples, 1 rejected" in full.log()
 
@@ -270,4 +270,4 @@ def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_p
         "assert os.path.basename(sys.argv[0]) == 'pool.py', sys.argv\n"
         "return sample['mask']",
     )
-    assert full.build(workers=1).rejects == 0
+    assert full.build(workers=1).rejected == 0

@@ -205,7 +205,7 @@ def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluste
     driver = Driver(cluster, site)
     summary = driver.end()
     assert digests(site.out) == digests(site.folder / "local"), "rejects.jsonl among them"
-    assert summary["rejects"] == 2
+    assert summary["rejected"] == 2
     differing = {"out", "path", "seconds"}
     assert {name: summary[name] for name in summary.keys() - differing} == {
         name: here[name] for name in here.keys() - differing

@@ -95,7 +95,7 @@ def test_raw_data_that_disappears_rejects_nothing(full):
     full.data.rmdir()
     away.rename(full.data)
     full.build()
-    assert full.rejects() == []
+    assert full.rejected() == []
     assert digests(full.out) == expected
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.builder.conftest import check_whole, digests
 from tfprep.dataset import open_dataset
-from tfprep.errors import BuildError, TooManyRejectsError
+from tfprep.errors import BuildError, TooManyRejectedError
 from tfprep.seeding import sample_hash
 
 NOTHING = "nothing to build: 6 shards up to date"
@@ -283,7 +283,7 @@ def test_a_change_that_is_taken_back_before_it_is_published(full):
     old, times = path.read_bytes(), path.stat()
     full.add("train/cat/000", 99, mask=False)
     (full.data / "val/cat/broken.jpg").write_text("text")
-    with pytest.raises(TooManyRejectsError, match=r"rejected"):
+    with pytest.raises(TooManyRejectedError, match=r"rejected"):
         full.build(max_bad=0)
     (full.data / "val/cat/broken.jpg").unlink()
     path.write_bytes(old)
@@ -311,10 +311,10 @@ def test_a_file_that_could_not_be_read_is_named_and_tried_again(full, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refused)
         full.build()
-        (reject,) = full.rejects()
-        assert (reject["key"], reject["stage"], reject["error"]) == ("train/cat/000.jpg", "read", reason)
+        (sample,) = full.rejected()
+        assert (sample["key"], sample["stage"], sample["error"]) == ("train/cat/000.jpg", "read", reason)
         assert full.due() == "1 of 6 shards: an input could not be read last time"
-    assert full.build().rejects == 0
+    assert full.build().rejected == 0
     assert digests(full.out) == full.from_nothing()
 
 

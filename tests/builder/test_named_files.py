@@ -77,7 +77,7 @@ def test_a_file_that_changes_during_a_build_ends_it(lifting, workers):
 
 def test_a_file_that_changes_while_samples_are_made_ends_the_build(lifting):
     lifting.change_recipe("    return sample[", "    (HERE / 'weights/lift.npy').touch()\n    return sample[")
-    assert lifting.build().rejects == 0, "only a new time is not a change"
+    assert lifting.build().rejected == 0, "only a new time is not a change"
     lifting.change_recipe(".touch()", ".write_bytes(b'other')")
     with pytest.raises(RecipeError, match="is another file than when"):
         lifting.build(replace=True)

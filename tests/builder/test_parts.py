@@ -77,7 +77,7 @@ def test_fields_that_differ_between_parts_are_settled_at_the_end(full):
     full.mask("train/cat/000", 2)
     for part in range(6):
         full.part(part, 6)
-    assert full.finish().rejects == 1
+    assert full.finish().rejected == 1
     assert digests(full.out) == full.from_nothing()
 
 

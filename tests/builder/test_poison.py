@@ -66,12 +66,12 @@ def test_samples_that_crash_are_rejected_by_name(full):
     trace = poison(full, {key_of(number): body for number, body in enumerate(CRASHES)})
     events = []
     summary = full.build(workers=1, item_timeout_s=TIMEOUT_S, on_event=events.append)
-    assert (summary.samples, summary.rejects) == (26, 4)
+    assert (summary.samples, summary.rejected) == (26, 4)
     crashes = [event.facts for event in events if event.name == "crash"]
     calls = [line.split() for line in trace.read_text().splitlines()]
-    for number, (reject, (reason, tries)) in enumerate(zip(full.rejects(), sorted_by_key(CRASHES), strict=True)):
-        key = reject["key"]
-        assert reject == {
+    for number, (sample, (reason, tries)) in enumerate(zip(full.rejected(), sorted_by_key(CRASHES), strict=True)):
+        key = sample["key"]
+        assert sample == {
             "key": key, "split": "train", "stage": "process", "field": "", "error": reason, "file": key,
         }, number  # fmt: skip
         assert len([crash for crash in crashes if crash["key"] == key]) == tries - 1, "not known at the first crash"
@@ -116,9 +116,9 @@ def test_whatever_a_users_function_raises_is_one_reject(full):
     """In a worker, since KeyboardInterrupt is Ctrl-C in this process."""
     poison(full, {key_of(number): body for number, body in enumerate(RAISED)})
     full.change_recipe("TRACE = ", f"{UNUSUAL}\nTRACE = ")
-    assert full.build(workers=1).rejects == len(RAISED)
-    assert {(reject["stage"], reject["field"]) for reject in full.rejects()} == {("derive", "poisoned")}
-    assert [reject["error"] for reject in full.rejects()] == sorted_by_key(RAISED)
+    assert full.build(workers=1).rejected == len(RAISED)
+    assert {(sample["stage"], sample["field"]) for sample in full.rejected()} == {("derive", "poisoned")}
+    assert [sample["error"] for sample in full.rejected()] == sorted_by_key(RAISED)
     check_whole(full.out)
 
 
@@ -145,17 +145,17 @@ def test_samples_that_met_an_accident_are_tried_again_by_the_next_build_and_kept
     cured = full.out.with_name("cured")
     body = f"None if os.path.exists({str(cured)!r}) else {fault}"
     trace = poison(full, dict.fromkeys(("train/cat/000", "train/dog/001"), body))
-    assert full.build(workers=1).rejects == 2
+    assert full.build(workers=1).rejected == 2
     before = digests(full.out)
     assert full.due() == f"1 of 2 shards: {why}"
     trace.unlink()
     summary = full.build(workers=1)
-    assert (summary.rejects, summary.built_shards) == (2, 1)
+    assert (summary.rejected, summary.built_shards) == (2, 1)
     assert len(trace.read_text().splitlines()) == (5 if fault == "os.abort()" else 2)
     assert digests(full.out) == before
     cured.touch()
     summary = full.build(workers=1)
-    assert (summary.rejects, summary.built_shards) == (0, 1)
+    assert (summary.rejected, summary.built_shards) == (0, 1)
     assert digests(full.out) == full.from_nothing()
 
 
@@ -184,7 +184,7 @@ def test_a_sample_that_crashes_and_then_does_not_is_kept(full):
     """A process may be killed from outside, or run out of memory because of another sample."""
     full.change_recipe('"train": 4', '"train": 1')
     trace = poison(full, "os.kill(os.getpid(), 9) if len(open(TRACE).readlines()) <= 2 else None")
-    assert full.build(workers=1).rejects == 0
+    assert full.build(workers=1).rejected == 0
     assert len(trace.read_text().splitlines()) >= 3
 
 
@@ -193,7 +193,7 @@ def test_the_bytes_are_those_of_a_build_without_the_samples_that_crash(full):
     full.change_recipe('"train": 4', '"train": 1')
     poisoned = [key_of(number) for number in range(0, 24, 8)]
     poison(full, dict.fromkeys(poisoned, "os.abort()"))
-    assert full.build(workers=2).rejects == 3
+    assert full.build(workers=2).rejected == 3
     check_whole(full.out)
     for key in poisoned:
         (full.data / f"{key}.jpg").unlink()
@@ -242,7 +242,7 @@ def test_what_a_users_function_prints_and_reads_disturbs_nothing(full, capfd):
     )
     full.define("import sys")
     full.derive("noisy", body)
-    assert full.build(workers=1).rejects == 0
+    assert full.build(workers=1).rejected == 0
     assert capfd.readouterr().err == ""
     assert '.jpg: {"event": "done"}; noise' in full.log()
     built = digests(full.out)
@@ -270,9 +270,9 @@ def test_a_file_that_hangs_when_its_content_is_compared(full):
         crashes.extend([event.text] if event.name == "crash" else [])
         assert len(crashes) <= 2, "once unknown, once announced"
 
-    assert full.build(workers=1, item_timeout_s=TIMEOUT_S, on_event=count).rejects == 1
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["error"]) == (f"{KEY}.jpg", f"no end after {TIMEOUT_S} s; its process was killed")
+    assert full.build(workers=1, item_timeout_s=TIMEOUT_S, on_event=count).rejected == 1
+    (sample,) = full.rejected()
+    assert (sample["key"], sample["error"]) == (f"{KEY}.jpg", f"no end after {TIMEOUT_S} s; its process was killed")
 
 
 def test_warnings_of_native_decoders_and_of_functions_go_to_the_log_by_sample(full, capfd):
@@ -285,7 +285,7 @@ def test_warnings_of_native_decoders_and_of_functions_go_to_the_log_by_sample(fu
     classes = 'classes=("ground", "thing", "void")'
     full.change_recipe(classes, f'{classes}, pixels={{"image": sources.Pixels(to="uint8")}}')
     full.derive("odd", "np.zeros(1) / np.zeros(1)\nreturn sample['mask']")
-    assert full.build(workers=1).rejects == 0
+    assert full.build(workers=1).rejected == 0
     assert capfd.readouterr().err == ""
     assert re.search(r"output: train/cat/000\.jpg: libpng warning: tEXt: CRC error", full.log())
     assert re.search(r"output: \w+/\w+/\d+\.jpg: .*RuntimeWarning: invalid value encountered in divide", full.log())

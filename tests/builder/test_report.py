@@ -43,7 +43,7 @@ class Page(html.parser.HTMLParser):
 
 
 def test_a_page(full):
-    """It has counts, classes, rejects, times and pictures, and nothing from outside."""
+    """It has counts, classes, rejected samples, times and pictures, and nothing from outside."""
     full.add("train/cat/cut", 1).write_bytes((full.data / "train/cat/000.jpg").read_bytes()[:-80])
     full.add("train/cat/<script>alert(1)<", 1).write_bytes(b"")
     shutil.copy(full.mask("train/cat/000"), full.mask("train/cat/lost"))

@@ -18,7 +18,7 @@ from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
 from tfprep.builder import BuildOptions
 from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError, TooManyRejectsError
+from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError, TooManyRejectedError
 from tfprep.seeding import generator
 
 KINDS = {"image": "image", "mask": "mask", "boxes": "boxes", "names": "label"}
@@ -373,7 +373,7 @@ def built(recipe, raw):
 def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw):
     """After color ops, in every variant, from the built to the batch."""
     data = built(STACKED, raw)
-    assert (data.manifest.rejects, data.fields["x"].shape) == (0, (20, 30, 6))
+    assert (data.manifest.rejected, data.fields["x"].shape) == (0, (20, 30, 6))
     for variant in range(3):
         for batch in data.numpy_loader("train", 4, training=False, variants=variant):
             expected = np.concatenate([batch["image"], batch["mask"][..., np.newaxis], batch["clicks"]], axis=-1)
@@ -387,7 +387,7 @@ def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw):
         ({"stack": {"image": ("image", "mask")}}, RecipeError, "there is a field 'image' already"),
         ({"stack": {"x": ("image",)}}, RecipeError, "a list of two or more field names"),
         ({"stack": {"x": "image"}}, RecipeError, "a list of two or more field names"),
-        ({"derive": {"clicks": derive.Distance(mask="mask", target=1)}}, TooManyRejectsError, "stack have one dtype"),
+        ({"derive": {"clicks": derive.Distance(mask="mask", target=1)}}, TooManyRejectedError, "stack have one dtype"),
     ],
 )
 def test_a_stack_that_cannot_be(raw, changes, error, message):

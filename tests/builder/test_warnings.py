@@ -42,9 +42,9 @@ def test_warned_samples_are_kept_and_listed_or_rejected(root):
     assert "b/1.jpg: image: the end marker of the JPEG is missing" in page
     assert "a/4.jpg: image: Corrupt JPEG data: premature end of data segment" in page
     summary = build(root, on_warning="reject")
-    assert (summary.samples, summary.rejects) == (4, 2)
-    rejects = map(json.loads, (root / "out/current/rejects.jsonl").read_text().splitlines())
-    assert {one["key"]: one["stage"] for one in rejects} == {"b/1.jpg": "decode", "a/4.jpg": "decode"}
+    assert (summary.samples, summary.rejected) == (4, 2)
+    rejected = map(json.loads, (root / "out/current/rejects.jsonl").read_text().splitlines())
+    assert {one["key"]: one["stage"] for one in rejected} == {"b/1.jpg": "decode", "a/4.jpg": "decode"}
     assert build(root, on_warning="reject").built_shards == 0
     with pytest.warns(UserWarning, match="2 samples have warnings"):
         assert build(root).samples == 6

@@ -108,7 +108,7 @@ def test_limit_builds_the_same_samples_every_time(run, recipe, photos, tmp_path)
     assert keys[0] == keys[1]
 
 
-def test_rejects_are_counted_and_bounded(run, recipe, photos, tmp_path):
+def test_rejected_samples_are_counted_and_bounded(run, recipe, photos, tmp_path):
     bad = shutil.copytree(photos, tmp_path / "bad")
     (bad / "cat" / "empty.jpg").write_bytes(b"")
     whole = (bad / "cat" / "0.jpg").read_bytes()
@@ -122,16 +122,16 @@ def test_rejects_are_counted_and_bounded(run, recipe, photos, tmp_path):
     status, out, _ = run(*order, "--max-bad", "10%")
     assert status == 0
     assert "3 inputs were rejected" in out
-    rejects = {
+    rejected = {
         r["key"]: r for r in map(json.loads, (tmp_path / "out" / "current/rejects.jsonl").read_text().splitlines())
     }
-    assert set(rejects) == {"cat/empty.jpg", "cat/cut.jpg", "dog/words.jpg"}
-    assert all(reject["error"] and reject["stage"] == "decode" for reject in rejects.values())
+    assert set(rejected) == {"cat/empty.jpg", "cat/cut.jpg", "dog/words.jpg"}
+    assert all(sample["error"] and sample["stage"] == "decode" for sample in rejected.values())
     status, _, err = run(
         "build", recipe, "--data", bad, "--out", tmp_path / "other", "--workers", 0, "--on-bad", "fail"
     )
     assert status == 1
-    assert any(key in err for key in rejects)
+    assert any(key in err for key in rejected)
 
 
 def test_info(run, built, tmp_path):

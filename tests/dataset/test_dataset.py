@@ -156,7 +156,7 @@ def test_a_missing_or_damaged_index_and_a_manifest_that_was_edited(copy):
     (copy / "index.parquet").unlink()
     with pytest.raises(DatasetError, match=r"index\.parquet is missing; run the build again"):
         data.index("train")
-    path.write_text(path.read_text().replace('"rejects": 0', '"rejects": 1'))
+    path.write_text(path.read_text().replace('"rejected": 0', '"rejected": 1'))
     with pytest.raises(DatasetError, match="its own checksum is wrong; run the build again"):
         open_dataset(copy)
 

@@ -78,7 +78,7 @@ def test_arrays_of_every_dtype_and_shape_are_read(tmp_path, sizes, undecoded):
     with pytest.warns(UserWarning, match=r"delivers 'uint32' as bytes") as caught:
         build(recipe, tmp_path / "out", tmp_path / "raw", options=BuildOptions(workers=0))
     data = open_dataset(tmp_path / "out")
-    assert data.manifest.rejects == 0
+    assert data.manifest.rejected == 0
     assert tfds_limits(data.manifest).keys() == {"uint32"}
     assert len(caught) == 1
     with warnings.catch_warnings():

@@ -87,8 +87,8 @@ def test_a_built_dataset_field_by_field(first, tmp_path, at):
         for path in first.rglob("*"):
             if path.is_file():
                 open_store(place).write(path.relative_to(first).as_posix(), path)
-    fields, rejects = built(Records(FIELDS), place, tmp_path / "out", store=STORE)
-    assert (rejects, set(fields)) == ({}, {f"{number}.png" for number in range(COUNT)})
+    fields, rejected = built(Records(FIELDS), place, tmp_path / "out", store=STORE)
+    assert (rejected, set(fields)) == ({}, {f"{number}.png" for number in range(COUNT)})
     for number in range(COUNT):
         row = fields[f"{number}.png"]
         for name, value in value_of(number).items():
@@ -102,17 +102,17 @@ def test_a_built_dataset_field_by_field(first, tmp_path, at):
 def test_resized_and_encoded_anew(first, tmp_path):
     source = Records({"image": "image", "mask": "mask"}, splits=("val",))
     store = {"image": codecs.Jpeg(90), "mask": codecs.Raw()}
-    fields, rejects = built(source, first, tmp_path / "out", store=store, geometry=[augment.Resize(16, 16)])
+    fields, rejected = built(source, first, tmp_path / "out", store=store, geometry=[augment.Resize(16, 16)])
     shapes = {(row["split"], row["image"].shape, row["mask"].shape) for row in fields.values()}
-    assert (rejects, shapes) == ({}, {("val", (16, 16, 3), (16, 16))})
+    assert (rejected, shapes) == ({}, {("val", (16, 16, 3), (16, 16))})
 
 
 def test_a_damaged_record_is_a_reject(first, tmp_path):
     copy = shutil.copytree(first, tmp_path / "copy", symlinks=True)
     row = tfprep.open(first).index("train")
     flip(next(copy.glob("current/first-train.tfrecord-00000-*[0-9]")), row["offset"][0].as_py() + 60)
-    fields, rejects = built(Records({"image": "image"}), copy, tmp_path / "out")
-    ((key, reason),) = rejects.items()
+    fields, rejected = built(Records({"image": "image"}), copy, tmp_path / "out")
+    ((key, reason),) = rejected.items()
     assert key == row["key"][0].as_py()
     assert "its checksum differs" in reason
     assert len(fields) == COUNT - 1
@@ -129,8 +129,8 @@ def test_tfrecords_of_tensorflow(tmp_path):
     (label,) = kinds.values()
     source = Records({image: "image", label: next(iter(kinds))})
     store = {image: codecs.Png(), label: codecs.Scalar()}
-    fields, rejects = built(source, tmp_path / "index", tmp_path / "out", store=store)
-    assert (rejects, len(fields)) == ({}, 5)
+    fields, rejected = built(source, tmp_path / "index", tmp_path / "out", store=store)
+    assert (rejected, len(fields)) == ({}, 5)
     for (_, row), (number, data) in zip(sorted(fields.items()), enumerate(images), strict=True):
         expected = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)[:, :, ::-1]
         np.testing.assert_array_equal(row[image], expected)

@@ -26,7 +26,7 @@ def test_the_workflow_stops_at_bad_inputs_leaks_and_nothing_else(tmp_path, monke
     statuses = [status_of(line, *(["--workers", "0"] if "build" in line else [])) for line in COMMANDS]
     assert statuses == [0, 0, 0, 0]
     document, _ = json.JSONDecoder().raw_decode(capsys.readouterr().out)
-    assert {"samples", "records", "bytes", "rejects"} <= document.keys()
+    assert {"samples", "records", "bytes", "rejected"} <= document.keys()
 
     (folder / "val/a/0.png").write_bytes((folder / "train/a/0.png").read_bytes())
     assert [status_of(line) for line in COMMANDS if "check" in line or "build" in line] == [0, 4]
@@ -36,4 +36,4 @@ def test_the_workflow_stops_at_bad_inputs_leaks_and_nothing_else(tmp_path, monke
     error = json.loads(capsys.readouterr().out)["error"]
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.S)
     assert error.keys() == json.loads(shown)["error"].keys()
-    assert error["type"] == json.loads(shown)["error"]["type"] == errors.TooManyRejectsError.__name__
+    assert error["type"] == json.loads(shown)["error"]["type"] == errors.TooManyRejectedError.__name__

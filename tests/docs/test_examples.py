@@ -58,7 +58,7 @@ def test_every_recipe_builds(block, folder, tmp_path):
     recipe = load_recipe(tmp_path / "recipe.py")
     data = folder / ("pairs" if "mask" in recipe.store else "classes")
     summary = build(recipe, tmp_path / "out", data, options=BuildOptions(workers=0))
-    assert summary.rejects == 0
+    assert summary.rejected == 0
     assert summary.samples == 24
 
 

@@ -130,9 +130,9 @@ def test_home_folders_and_a_file_that_cannot_be_read(tmp_path, monkeypatch, capf
         main(["build", str(tmp_path / "recipe.py"), "--out", "~/out"])
     assert not ended.value.code
     assert len(tfprep.open("~/out").index("train")) == 1
-    (reject,) = map(json.loads, (tmp_path / "out" / "current/rejects.jsonl").read_text().splitlines())
-    assert reject["file"] == "cat/2.png"
-    assert reject["error"].startswith("cannot read the file: ")
+    (sample,) = map(json.loads, (tmp_path / "out" / "current/rejects.jsonl").read_text().splitlines())
+    assert sample["file"] == "cat/2.png"
+    assert sample["error"].startswith("cannot read the file: ")
     (tmp_path / "photos" / "cat" / "1.png").unlink()
     with pytest.raises(SystemExit) as ended:
         main(["build", str(tmp_path / "recipe.py"), "--out", "~/none"])

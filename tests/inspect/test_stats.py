@@ -52,9 +52,9 @@ def test_distributions_are_those_of_the_stored_pictures(built):
     assert stats.class_counts["label"] == {"a": {"train": 5, "val": 1}, "b": {"train": 4, "val": 2}}
     assert stats.hardest["darkest"][0].key == "train/b/03.jpg.png"
     assert stats.hardest["blurriest"][0].key == "train/b/05.jpg.png"
-    (reject,) = stats.rejects
-    assert (reject.count, reject.stage, reject.field) == (1, "decode", "image")
-    assert reject.keys == ("train/a/99.jpg.png",)
+    (sample,) = stats.rejected
+    assert (sample.count, sample.stage, sample.field) == (1, "decode", "image")
+    assert sample.keys == ("train/a/99.jpg.png",)
 
 
 def test_few_samples_are_read_if_few_are_asked_for(built):

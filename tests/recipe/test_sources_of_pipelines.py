@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.sources.building import rejects_of, write_picture
+from tests.sources.building import read_rejected, write_picture
 from tfprep.builder import BuildOptions
 from tfprep.dataset import open_dataset
 
@@ -40,7 +40,7 @@ def coco(tmp_path_factory):
 
 def build(name, root, out):
     tfprep.build(PIPELINES / f"{name}.py", out, data=root, options=BuildOptions(workers=0))
-    assert not rejects_of(out)
+    assert not read_rejected(out)
 
 
 def test_a_keras_detector_gets_relative_boxes_with_padding(coco, tmp_path):

@@ -1,4 +1,4 @@
-"""Builds a source as it is, and reads the fields and the rejects back."""
+"""Builds a source as it is, and reads the fields and the rejected samples back."""
 
 import json
 
@@ -26,10 +26,10 @@ def built(source, root, out, **options):
         for batch in data.numpy_loader(split, batch_size=16, training=False, fields=[*store, "key"]):
             for row, key in enumerate(batch["key"]):
                 fields[str(key)] = {"split": split, **{name: value[row] for name, value in batch.items()}}
-    return fields, rejects_of(out)
+    return fields, read_rejected(out)
 
 
-def rejects_of(out):
+def read_rejected(out):
     path = out / "current/rejects.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return {one["key"]: one["error"] for one in map(json.loads, lines)}

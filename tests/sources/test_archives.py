@@ -52,8 +52,8 @@ def test_shards_of_webdataset(tmp_path):
             for number in numbers:
                 writer.write({"__key__": f"{number:04}", **content(number)})
     source = sources.Archives("{split}/*.tar", label="cls", fields=FIELDS)
-    fields, rejects = built(source, root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(source, root, tmp_path / "out")
+    assert not rejected
     assert len(fields) == 12
     check(fields, "train/shard-000000.tar", range(5))
     check(fields, "train/shard-000001.tar", range(5, 9))
@@ -70,8 +70,8 @@ def test_zip_files(tmp_path, method):
         for number in range(4):
             for ending, data in content(number).items():
                 archive.writestr(f"{number:04}.{ending}", data)
-    fields, rejects = built(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Archives("*.zip", label="cls", fields=FIELDS), root, tmp_path / "out")
+    assert not rejected
     check(fields, "all.zip", range(4))
 
 
@@ -88,7 +88,7 @@ def tar(path, files):
                 archive.addfile(info, io.BytesIO(data))
 
 
-def test_odd_members_are_rejects_or_counted(tmp_path):
+def test_odd_members_are_rejected_or_counted(tmp_path):
     whole = content(0)
     files = {
         "a.png": whole["png"], "a.cls": b"1", "broken.png": b"no image", "broken.cls": b"0", "bare.png": whole["png"],
@@ -98,10 +98,10 @@ def test_odd_members_are_rejects_or_counted(tmp_path):
     root = tmp_path / "data"
     tar(root / "a.tar", files)
     source = sources.Archives(label="cls", classes=NAMES)
-    fields, rejects = built(source, root, tmp_path / "out")
+    fields, rejected = built(source, root, tmp_path / "out")
     assert set(fields) == {"a.tar/a.png", "a.tar/z.png"}
-    assert "not an image" in rejects["a.tar/broken.png"]
-    assert "no value" in rejects["a.tar/bare.png"]
+    assert "not an image" in rejected["a.tar/broken.png"]
+    assert "no value" in rejected["a.tar/bare.png"]
     listing = source.scan(root)
     assert len(list(listing.entries)) == 4
     assert listing.tally["sample without an image"] == 2  # lonely, and d/with, whose ending is dots.png
@@ -115,8 +115,8 @@ def test_dots_in_names(tmp_path):
     """The first dot ends the key, as in WebDataset; the last one in an archive where no image would be found so."""
     files = {"22.0/1.3.png": png(picture(1)), "22.0/1.4.png": png(picture(2)), "0000.left.png": png(picture(3))}
     tar(tmp_path / "dots/a.tar", files)
-    fields, rejects = built(sources.Archives("*.tar"), tmp_path / "dots", tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Archives("*.tar"), tmp_path / "dots", tmp_path / "out")
+    assert not rejected
     assert sorted(fields) == ["a.tar/0000.left.png", "a.tar/22.0/1.3.png", "a.tar/22.0/1.4.png"]
     np.testing.assert_array_equal(fields["a.tar/22.0/1.4.png"]["image"], picture(2))
     tar(
@@ -124,9 +124,9 @@ def test_dots_in_names(tmp_path):
         {"1.0/7.png": png(picture(1)), "1.0/7.seg.png": png(picture(2)[:, :, 0]), "8.x.png": b""},
     )
     source = sources.Archives("*.tar", fields={"mask": ("mask", "seg.png")})
-    fields, rejects = built(source, tmp_path / "pairs", tmp_path / "paired")
+    fields, rejected = built(source, tmp_path / "pairs", tmp_path / "paired")
     assert list(fields) == ["a.tar/1.0/7.png"]
-    assert not rejects
+    assert not rejected
     named = sources.Archives("*.tar", image=("left.png",))
     fields, _ = built(named, tmp_path / "dots", tmp_path / "left")
     assert list(fields) == ["a.tar/0000.left.png"]
@@ -177,8 +177,8 @@ def test_a_compressed_archive_is_copied_once(tmp_path, staging, ending):
     (root / "a.tar").unlink()
     (root / f"a.{ending}").write_bytes(packed)
     source = sources.Archives(f"*.{ending}", label="cls", fields=FIELDS)
-    fields, rejects = built(source, root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(source, root, tmp_path / "out")
+    assert not rejected
     check(fields, f"a.{ending}", range(3))
     (copy,) = staging.iterdir()
     before = copy.stat().st_mtime_ns
@@ -234,6 +234,6 @@ def test_a_damaged_deflated_member_is_a_reject(tmp_path):
     data = bytearray((root / "all.zip").read_bytes())
     data[start : start + 50] = bytes(50)
     (root / "all.zip").write_bytes(data)
-    fields, rejects = built(sources.Archives("*.zip"), root, tmp_path / "out")
+    fields, rejected = built(sources.Archives("*.zip"), root, tmp_path / "out")
     assert set(fields) == {"all.zip/1.png"}
-    assert set(rejects) == {"all.zip/0.png"}
+    assert set(rejected) == {"all.zip/0.png"}

@@ -31,8 +31,8 @@ def test_rows_of_arrays(tmp_path, images, first, expected, save):
     )  # fmt: skip
     np.save(tmp_path / "raw/x.npy", images)
     source = Arrays("d.npz:x_{split}", "d.npz:y_{split}", channels_first=first)
-    fields, rejects = built(source, tmp_path / "raw", tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(source, tmp_path / "raw", tmp_path / "out")
+    assert not rejected
     for number in range(6):
         key = f"d.npz/x_train/{number}" if number < 4 else f"d.npz/x_test/{number - 4}"
         np.testing.assert_array_equal(fields[key]["image"], expected[number])

@@ -36,8 +36,8 @@ def source(**options):
 )
 def test_boxes_leave_as_corners_in_pixels(tmp_path, form, row):
     root = table(tmp_path / "data", {"a": [row], "none": []})
-    fields, rejects = built(source(box_format=form), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(source(box_format=form), root, tmp_path / "out")
+    assert not rejected
     np.testing.assert_allclose(fields["a.png"]["boxes"], [[14, 10, 42, 30]])
     assert fields["none.png"]["boxes"].shape == (0, 4)
 
@@ -54,11 +54,11 @@ def test_what_is_no_box_rejects_its_sample(tmp_path):
         "rounded": ([[-0.5, 0, 56.75, 40]], ""),
     }
     root = table(tmp_path / "data", {name: boxes for name, (boxes, _) in rows.items()})
-    fields, rejects = built(source(), root, tmp_path / "out")
+    fields, rejected = built(source(), root, tmp_path / "out")
     for name, (_, reason) in rows.items():
-        assert reason in rejects[f"{name}.png"] if reason else f"{name}.png" in fields
+        assert reason in rejected[f"{name}.png"] if reason else f"{name}.png" in fields
     np.testing.assert_array_equal(fields["rounded.png"]["boxes"], [[0, 0, 56, 40]])
-    fields, rejects = built(source(outside="cut"), root, tmp_path / "cut")
+    fields, rejected = built(source(outside="cut"), root, tmp_path / "cut")
     np.testing.assert_array_equal(fields["far.png"]["boxes"], [[14, 10, 56, 20]])
 
 

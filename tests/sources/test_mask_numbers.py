@@ -30,11 +30,11 @@ def test_colors_become_numbers_and_an_unknown_color_is_a_reject(tmp_path):
         pixels[3, 4] = (1, 2, 3) if name == "odd" else pixels[3, 4]
         write_mask(root / f"masks/{name}.{'jpg' if name == 'jpeg' else 'png'}", pixels)
     source = sources.Paired(image="images/*", mask="masks/*", palette=COLORS)
-    fields, rejects = built(source, root, tmp_path / "out")
+    fields, rejected = built(source, root, tmp_path / "out")
     expected = np.array(list(COLORS.values()))[chosen["a"]]
     np.testing.assert_array_equal(fields["images/a.png"]["mask"], expected)
-    assert "the color (1, 2, 3) is not in the palette of 3 colors" in rejects["images/odd.png"]
-    assert "its colors are not exact" in rejects["images/jpeg.png"]
+    assert "the color (1, 2, 3) is not in the palette of 3 colors" in rejected["images/odd.png"]
+    assert "its colors are not exact" in rejected["images/jpeg.png"]
 
 
 def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
@@ -49,8 +49,8 @@ def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
     assert made.dtype == np.uint8
     write_picture(root / "images/b.png", 2)
     write_mask(root / "masks/b.png", np.zeros(SIZE, np.uint16))
-    fields, rejects = built(sources.Paired(**paired, numbers={0: 255, 7: 0}), root, tmp_path / "strict")
-    assert "the number 9 in the mask is not one of the 2 numbers that have a class" in rejects["images/a.png"]
+    fields, rejected = built(sources.Paired(**paired, numbers={0: 255, 7: 0}), root, tmp_path / "strict")
+    assert "the number 9 in the mask is not one of the 2 numbers that have a class" in rejected["images/a.png"]
     assert set(fields) == {"images/b.png"}
 
 
@@ -64,8 +64,8 @@ def test_cityscapes(tmp_path):
         root / "gtFine/train/aachen/aachen_000000_000019_gtFine_labelIds.png", np.array(list(ids), np.uint8)[index]
     )
     write_mask(root / "gtFine/train/aachen/aachen_000000_000019_gtFine_instanceIds.png", np.zeros(SIZE, np.uint16))
-    fields, rejects = built(sources.cityscapes(), root, tmp_path / "out", fill={"mask": 255})
-    assert not rejects
+    fields, rejected = built(sources.cityscapes(), root, tmp_path / "out", fill={"mask": 255})
+    assert not rejected
     (row,) = fields.values()
     np.testing.assert_array_equal(row["mask"], np.array(list(ids.values()))[index])
     assert (CITYSCAPES_CLASSES[0], CITYSCAPES_CLASSES[13], row["split"]) == ("road", "car", "train")

@@ -85,8 +85,8 @@ def check(fields):
 
 
 def test_fields_and_class_names_of_the_metadata(root, tmp_path, staging):
-    fields, rejects = built(SOURCE, root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(SOURCE, root, tmp_path / "out")
+    assert not rejected
     check(fields)
     assert SOURCE.scan(root).classes == {"label": tuple(NAMES), "kinds": ("a", "b")}
     copies = sorted(staging.iterdir())
@@ -104,8 +104,8 @@ def test_at_a_url(root, tmp_path):
     url = f"memory://parquet-{next(_numbers)}/x"
     for path in root.rglob("*.parquet"):
         open_store(url).write(path.relative_to(root).as_posix(), path)
-    fields, rejects = built(SOURCE, url, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(SOURCE, url, tmp_path / "out")
+    assert not rejected
     check(fields)
     assert str(raw.raw_root(url)) == url
 
@@ -145,18 +145,18 @@ def test_bytes_without_a_struct_or_metadata(tmp_path):
     assert len(built(only, tmp_path / "raw", tmp_path / "only")[0]) == 3
 
 
-def test_odd_rows_are_rejects(tmp_path):
+def test_odd_rows_are_rejected(tmp_path):
     rows = [row(n) for n in range(5)]
     rows[1]["image"] = None
     rows[2]["image"] = {"bytes": None, "path": "elsewhere.png"}
     rows[3]["image"] = {"bytes": b"no image", "path": "3.png"}
     rows[4]["image"] = {"bytes": b"", "path": "4.png"}
     write(tmp_path / "raw/a.parquet", rows)
-    fields, rejects = built(sources.Table("a.parquet", image="image"), tmp_path / "raw", tmp_path / "out")
+    fields, rejected = built(sources.Table("a.parquet", image="image"), tmp_path / "raw", tmp_path / "out")
     assert set(fields) == {"a.parquet/1"}
-    assert "there is no member 'image of row 2' in a.parquet" in rejects["a.parquet/2"]
-    assert "No such file" in rejects["elsewhere.png"]
-    assert {"a.parquet/4", "a.parquet/5"} <= set(rejects)
+    assert "there is no member 'image of row 2' in a.parquet" in rejected["a.parquet/2"]
+    assert "No such file" in rejected["elsewhere.png"]
+    assert {"a.parquet/4", "a.parquet/5"} <= set(rejected)
 
 
 @pytest.mark.parametrize(

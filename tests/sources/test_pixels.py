@@ -130,8 +130,8 @@ def test_a_build_keeps_16_bits_through_geometry_statistics_and_both_loaders(tmp_
     wide = [np.clip(DEEP[:, :, :3].astype(int) + n, 0, 65535).astype(np.uint16) for n in range(4)]
     root = folder(tmp_path / "data", {f"{n}.png": png(pixels) for n, pixels in enumerate(wide)})
     options = {"geometry": [augment.Crop(32, 32)], "store": {"image": codec}}
-    fields, rejects = built(KEPT, root, tmp_path / "out", **options)
-    assert not rejects
+    fields, rejected = built(KEPT, root, tmp_path / "out", **options)
+    assert not rejected
     for n, pixels in enumerate(wide):
         np.testing.assert_array_equal(fields[f"{n}.png"]["image"], pixels[4:36, 12:44])
     data = tfprep.open(tmp_path / "out")
@@ -147,8 +147,8 @@ def test_a_build_keeps_16_bits_through_geometry_statistics_and_both_loaders(tmp_
 def test_bands_and_floats_through_a_build(tmp_path):
     bands = np.concatenate([DEEP, DEEP[:, ::-1]], axis=2).astype(np.float32) / 65535
     root = folder(tmp_path / "data", {"a.tif": tiff(np.moveaxis(bands, 2, 0), planarconfig="separate")})
-    fields, rejects = built(KEPT, root, tmp_path / "out", geometry=[augment.Flip(p=1.0)], variants={"train": 2})
-    assert not rejects
+    fields, rejected = built(KEPT, root, tmp_path / "out", geometry=[augment.Flip(p=1.0)], variants={"train": 2})
+    assert not rejected
     np.testing.assert_array_equal(fields["a.tif"]["image"], bands)
     dataset = open_dataset(tmp_path / "out")
     np.testing.assert_array_equal(next(dataset.samples("train", 1, [0]))["image"], bands[:, ::-1])
@@ -374,12 +374,12 @@ def test_images_with_a_color_profile_are_counted_and_kept_or_converted(tmp_path)
     root = folder(tmp_path / "data", files)
     counted = ["a.jpg", "b.png", "c.tif", "d.webp"]
     with pytest.warns(UserWarning, match=r"4 images have the color profile .*, which is not sRGB, and are stored as"):
-        kept, rejects = built(sources.Folder("**"), root, tmp_path / "kept")
-    assert not rejects
+        kept, rejected = built(sources.Folder("**"), root, tmp_path / "kept")
+    assert not rejected
     assert "4 images have the color profile" in (tmp_path / "kept/current/report.html").read_text()
     converting = sources.Folder("**", pixels={"image": sources.Pixels(srgb=True)})
-    converted, rejects = built(converting, root, tmp_path / "converted")
-    assert not rejects
+    converted, rejected = built(converting, root, tmp_path / "converted")
+    assert not rejected
     assert "color profile" not in (tmp_path / "converted/current/report.html").read_text()
     target = ImageCms.createProfile("sRGB")
     for name, data in files.items():
@@ -463,8 +463,8 @@ def test_color_ops_for_8_bits_say_so(tmp_path):
     root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, :3])})
     write_picture(root / "b.png", 1)
     recipe = {"color": [augment.Brightness(0.2)], "variants": {"train": 2}, "store": {"image": codecs.Raw()}}
-    fields, rejects = built(KEPT, root, tmp_path / "out", **recipe)
-    assert "Brightness is defined for uint8 [H, W, 3], this image is uint16 [H, W, 3]" in rejects["a.png"]
+    fields, rejected = built(KEPT, root, tmp_path / "out", **recipe)
+    assert "Brightness is defined for uint8 [H, W, 3], this image is uint16 [H, W, 3]" in rejected["a.png"]
     assert set(fields) == {"b.png"}
 
 
@@ -493,8 +493,8 @@ def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     Image.fromarray(rgba[:, :, :3]).save(tmp_path / "data/b.png")
     Image.fromarray(rgba[:, :, 0]).save(tmp_path / "data/c.png")
     pixels = sources.Pixels(background=(10, 200, 30))
-    fields, rejects = built(sources.Folder("*", pixels={"image": pixels}), tmp_path / "data", tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Folder("*", pixels={"image": pixels}), tmp_path / "data", tmp_path / "out")
+    assert not rejected
     whole = Image.new("RGBA", (10, 12), (10, 200, 30, 255))
     whole.alpha_composite(Image.fromarray(rgba))
     np.testing.assert_array_equal(fields["a.png"]["image"], np.asarray(whole.convert("RGB")))
@@ -510,10 +510,10 @@ def test_the_limit_of_pixels_is_an_option(tmp_path):
         {"a.png": png(DEEP[:, :, 0]), "b.jpg": with_profile(Image.new("RGB", (60, 50)), "JPEG", None)},
     )
     height, width = DEEP.shape[:2]
-    fields, rejects = built(
+    fields, rejected = built(
         sources.Folder("**", pixels={"image": sources.Pixels(max_pixels=2999)}), root, tmp_path / "small"
     )
-    assert rejects == {"b.jpg": "60 x 50 pixels are more than the limit of 2,999; the file may be hostile. If it is not: "
+    assert rejected == {"b.jpg": "60 x 50 pixels are more than the limit of 2,999; the file may be hostile. If it is not: "
                        "sources.Pixels(max_pixels=3000)"}  # fmt: skip
     assert fields["a.png"]["image"].shape == (height, width, 1)
     large = images.MAX_PIXELS + 1

@@ -118,8 +118,8 @@ def test_a_missing_object_rejects_its_sample_alone(folder, tmp_path):
     url = put(folder, f"memory://raw-{next(_numbers)}")
     open_store(url).delete(["photos/train/cat/1 ü.png"])
     source = sources.Coco(annotations="coco.json", images="{file_name}", fields=("boxes",))
-    fields, rejects = built(source, url, tmp_path / "out")
-    assert {key: "no such object" in reason for key, reason in rejects.items()} == {"photos/train/cat/1 ü.png": True}
+    fields, rejected = built(source, url, tmp_path / "out")
+    assert {key: "no such object" in reason for key, reason in rejected.items()} == {"photos/train/cat/1 ü.png": True}
     assert len(fields) == 5
 
 
@@ -232,9 +232,9 @@ def test_names_at_web_servers_may_be_quoted(web, folder):
     ids=["Archives", "Table", "Coco"],
 )
 def test_a_web_server_gives_files_that_are_named(web, folder, source, tmp_path):
-    fields, rejects = built(source, web, tmp_path / "web")
+    fields, rejected = built(source, web, tmp_path / "web")
     expected, _ = built(source, folder, tmp_path / "local")
-    assert not rejects
+    assert not rejected
     assert set(fields) == set(expected)
     for key, row in expected.items():
         for name, value in row.items():

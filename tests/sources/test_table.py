@@ -297,7 +297,7 @@ def test_a_table_of_which_images_are_missing_names_them(tmp_path):
         SourceError, match=r"2 of the first 12 images that 'path' names are missing: images/3.png, images/7.png"
     ):
         detect(root)
-    fields, rejects = built(Table("train.csv", image="path", label="label"), root, tmp_path / "out")
+    fields, rejected = built(Table("train.csv", image="path", label="label"), root, tmp_path / "out")
     assert len(fields) == 10
-    assert set(rejects) == {"images/3.png", "images/7.png"}
-    assert all("No such file" in reason for reason in rejects.values())
+    assert set(rejected) == {"images/3.png", "images/7.png"}
+    assert all("No such file" in reason for reason in rejected.values())

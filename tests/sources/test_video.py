@@ -47,8 +47,8 @@ def check(fields, path, numbers):
 )
 def test_frames_at_a_distance(tmp_path, options, numbers):
     write(tmp_path / "raw/a.mkv", range(12))
-    fields, rejects = built(sources.Video("*.mkv", **options), tmp_path / "raw", tmp_path / "out", store=STORE)
-    assert not rejects
+    fields, rejected = built(sources.Video("*.mkv", **options), tmp_path / "raw", tmp_path / "out", store=STORE)
+    assert not rejected
     check(fields, "a.mkv", numbers)
 
 
@@ -79,8 +79,8 @@ def test_mp4_at_a_url(tmp_path):
     path = write(tmp_path / "a.mp4", range(6), codec="mpeg4", pixels="yuv420p")
     url = f"memory://video-{next(_numbers)}"
     open_store(url).write("clips/a.mp4", path)
-    fields, rejects = built(sources.Video("clips/*.mp4", every=1), url, tmp_path / "out", store=STORE)
-    assert not rejects
+    fields, rejected = built(sources.Video("clips/*.mp4", every=1), url, tmp_path / "out", store=STORE)
+    assert not rejected
     with av.open(str(path)) as video:
         expected = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
     assert len(fields) == len(expected) == 6
@@ -121,12 +121,12 @@ def test_a_file_without_frames_or_cut_short_is_a_reject(tmp_path):
         video.start_encoding()
     (root / "cut.mkv").write_bytes(whole[: len(whole) // 2])
     (root / "sound.mkv").write_bytes(sound(tmp_path / "sound.mkv").read_bytes())
-    fields, rejects = built(sources.Video("*.mkv", every=1), root, tmp_path / "out", store=STORE)
+    fields, rejected = built(sources.Video("*.mkv", every=1), root, tmp_path / "out", store=STORE)
     check(fields, "whole.mkv", range(12))
     cut = sum(key.startswith("cut.mkv") for key in fields)
     assert 0 < cut < 12
-    assert "it may be cut short" in rejects[f"cut.mkv/{cut:06}"]
-    reasons = {key: reason for key, reason in rejects.items() if not key.startswith("cut.mkv")}
+    assert "it may be cut short" in rejected[f"cut.mkv/{cut:06}"]
+    reasons = {key: reason for key, reason in rejected.items() if not key.startswith("cut.mkv")}
     assert set(reasons) == {f"{name}.mkv/000000" for name in ("empty", "text", "none", "sound")}
     assert "FFmpeg cannot decode it" in reasons["text.mkv/000000"]
     assert "the file has no video" in reasons["sound.mkv/000000"]

@@ -46,7 +46,7 @@ class Layout:
         # The recipes that were built, as JSON by fingerprint, from which a later build says what changed.
         self.recipes = self.private / "recipes"
         self.log = self.here / "build.log"
-        self.failed_rejects = self.private / REJECTS  # of a build that published nothing because of them
+        self.failed_rejected = self.private / REJECTS  # of a build that published nothing because of them
         self.lock = self.here / "lock"
         self.locks = self.here / "locks"  # one byte of it is the lock of a shard (`name_locked`)
         # The plan that parts of a build agreed on, and the logs of parts.

@@ -51,7 +51,7 @@ class BuildProgress:
       samples_done, samples: Number of samples made, of those in shards that have to be built; on a cluster those of finished
         parts.
       shards_done, shards: The same in shards.
-      rejects: Number of rejected samples in the shards that are done.
+      rejected: Number of rejected samples in the shards that are done.
       seconds: Time since the build began.
       workers: What each worker process of this machine does.
     """
@@ -60,7 +60,7 @@ class BuildProgress:
     samples: int
     shards_done: int
     shards: int
-    rejects: int
+    rejected: int
     seconds: float
     workers: tuple[WorkerProgress, ...] = ()
 
@@ -152,7 +152,7 @@ class BuildSummary:
       records: Number of records: a sample has one for each variant of its split.
       shards: Number of shards; each shard has one file for each variant.
       bytes: Size of all shard files.
-      rejects: Number of samples that were left out; `rejects.jsonl` lists them.
+      rejected: Number of samples that were left out; `rejects.jsonl` lists them.
       splits: By split, its `samples`, `variants`, `shards` and `bytes`.
       built_samples: Number of samples in the shards that this build made; the others were up to date.
       built_shards: Number of shards that this build made.
@@ -165,7 +165,7 @@ class BuildSummary:
     records: int
     shards: int
     bytes: int
-    rejects: int
+    rejected: int
     splits: Mapping[str, Mapping[str, int]]
     built_samples: int
     built_shards: int
@@ -181,7 +181,7 @@ class PartSummary:
       part, parts: Which part of how many.
       shards: Number of shards of this part.
       samples: Number of samples in them, with those that were rejected.
-      rejects: Number of samples that were left out.
+      rejected: Number of samples that were left out.
       built_samples, built_shards: What this run built; the rest was up to date.
       seconds: Duration of the run.
     """
@@ -191,7 +191,7 @@ class PartSummary:
     parts: int
     shards: int
     samples: int
-    rejects: int
+    rejected: int
     built_samples: int
     built_shards: int
     seconds: float

@@ -27,7 +27,7 @@ from tfprep.dataset.manifest import FileDigest, digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
 from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
 from tfprep.dataset.versions import NewVersion
-from tfprep.errors import DatasetError, TooManyRejectsError
+from tfprep.errors import DatasetError, TooManyRejectedError
 from tfprep.fields import FieldSpec
 from tfprep.storage.local import writing
 from tfprep.storage.store import open_store
@@ -113,29 +113,29 @@ def says_the_same(published: Manifest, manifest: Manifest) -> bool:
     return replace(plain, splits={}).to_json() == replace(manifest, splits={}).to_json()
 
 
-def check_rejects(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
-    """Raise TooManyRejectsError if more samples were rejected than allowed, or all; `.tfprep/rejects.jsonl` then lists them.
+def check_rejected(layout: Layout, receipts: Sequence[Receipt], samples: int, max_bad: float) -> None:
+    """Raise TooManyRejectedError if more samples were rejected than allowed, or all; `.tfprep/rejects.jsonl` then lists them.
 
     The `rejects.jsonl` of the dataset itself stays: it belongs to what was published before.
     """
-    rejects = [reject for receipt in receipts for reject in receipt.rejects]
-    if len(rejects) < samples and len(rejects) <= max_bad * samples:
+    rejected = [sample for receipt in receipts for sample in receipt.rejected]
+    if len(rejected) < samples and len(rejected) <= max_bad * samples:
         return
-    durable_write(layout.failed_rejects, "".join(_reject_lines(receipts)))
-    (reason, often), *_ = Counter(f"{reject.stage}: {reject.error}" for reject in rejects).most_common(1)
-    example = next(reject.file or reject.key for reject in rejects if f"{reject.stage}: {reject.error}" == reason)
+    durable_write(layout.failed_rejected, "".join(_rejected_lines(receipts)))
+    (reason, often), *_ = Counter(f"{sample.stage}: {sample.error}" for sample in rejected).most_common(1)
+    example = next(sample.file or sample.key for sample in rejected if f"{sample.stage}: {sample.error}" == reason)
     allowed = f"at most {100 * max_bad:.3g}% may be" if max_bad < 1 else "a dataset holds at least one"
-    raise TooManyRejectsError(
-        f"{len(rejects)} of {samples} samples were rejected, {allowed}; nothing was published. Most often ({often} times): "
-        f"{reason} ({example}). All are in {layout.failed_rejects}"
+    raise TooManyRejectedError(
+        f"{len(rejected)} of {samples} samples were rejected, {allowed}; nothing was published. Most often ({often} times): "
+        f"{reason} ({example}). All are in {layout.failed_rejected}"
     )
 
 
 def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDigest) -> dict[str, str]:
     """Return the content of the published files that are neither shards nor index, by name; `index` is the index's digest."""
-    rejects = "".join(_reject_lines(receipts))
+    rejected = "".join(_rejected_lines(receipts))
     tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
-    return {REJECTS: rejects, CROISSANT: croissant_text(manifest, index), **tfds}
+    return {REJECTS: rejected, CROISSANT: croissant_text(manifest, index), **tfds}
 
 
 def shard_names(manifest: Manifest) -> Iterator[str]:
@@ -193,7 +193,7 @@ def manifest_of(
         class_counts={name: class_counts[name] for name in codecs if name in class_counts},
         statistics=statistics,
         versions=recorded_versions(),
-        rejects=sum(len(receipt.rejects) for receipt in receipts),
+        rejected=sum(len(receipt.rejected) for receipt in receipts),
     )
     return replace(manifest, added=kept_fields(before, manifest))
 
@@ -227,10 +227,10 @@ def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) ->
     return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)
 
 
-def _reject_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
+def _rejected_lines(receipts: Sequence[Receipt]) -> Iterator[str]:
     for receipt in receipts:
-        for reject in receipt.rejects:
-            printable = {name: _printable(text) for name, text in asdict(reject).items()}
+        for sample in receipt.rejected:
+            printable = {name: _printable(text) for name, text in asdict(sample).items()}
             yield json.dumps(printable, ensure_ascii=False) + "\n"
 
 

@@ -66,7 +66,7 @@ _OUT_OF_MEMORY = re.compile(r"^MemoryError\b|\(-4:Insufficient memory\)")
 
 
 @dataclass(frozen=True)
-class Reject:
+class RejectedSample:
     """A sample that was left out: in which stage it failed, and why."""
 
     key: str
@@ -93,7 +93,7 @@ class Receipt:
       signature, identity, digest: See above. `identity` is a file system and a digest, such as "8f1c/52a0..."; "" without one.
       files: The shard's file of each variant.
       forms, moments, class_counts: By field.
-      rejects: The samples that were left out.
+      rejected: The samples that were left out.
       seconds: Time spent, by stage.
       notes: Number of images by what is remarkable about them.
       warned: The samples with warnings, such as damaged files.
@@ -113,10 +113,10 @@ class Receipt:
     expected: Mapping[str, str]
     moments: Mapping[str, Moments]
     class_counts: Mapping[str, tuple[int, ...]]
-    rejects: tuple[Reject, ...]
+    rejected: tuple[RejectedSample, ...]
     seconds: Mapping[str, float]
     notes: Mapping[str, int]
-    warned: tuple[Reject, ...] = ()
+    warned: tuple[RejectedSample, ...] = ()
     code_accepted: bool = False
 
     @property

@@ -43,7 +43,7 @@ def write_report(
     stages = {stage: sum(receipt.seconds.get(stage, 0.0) for receipt in receipts) for stage in _STAGES}
     stages = {stage: total for stage, total in stages.items() if total}
     accepted = sum(receipt.code_accepted for receipt in receipts)
-    warned = [(reject.key, reject.error) for receipt in receipts for reject in receipt.warned]
+    warned = [(sample.key, sample.error) for receipt in receipts for sample in receipt.warned]
     facts = BuildFacts(
         seconds, built_samples, passed_over, stages, notes_on_images(receipts), accepted, warned=warned
     )  # fmt: skip

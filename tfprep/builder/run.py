@@ -158,20 +158,20 @@ class Build:
         self._remember(plan)
         self._run_tasks(plan, due)
         receipts = _receipts(plan, self.layout, shards)
-        rejects = sum(len(receipt.rejects) for receipt in receipts)
+        rejected = sum(len(receipt.rejected) for receipt in receipts)
         summary = PartSummary(
             out=self.layout.out,
             part=part.number,
             parts=part.parts,
             shards=len(receipts),
-            samples=sum(receipt.records for receipt in receipts) + rejects,
-            rejects=rejects,
+            samples=sum(receipt.records for receipt in receipts) + rejected,
+            rejected=rejected,
             built_samples=sum(state.samples for state in self._built),
             built_shards=len(self._built),
             seconds=time.monotonic() - self.started,
         )
-        text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejects} rejected"
-        self.log_event("part", text, part=part.number, parts=part.parts, rejects=summary.rejects)
+        text = f"part {part}: {summary.shards} shards of {summary.samples} samples, {summary.rejected} rejected"
+        self.log_event("part", text, part=part.number, parts=part.parts, rejected=summary.rejected)
         return summary
 
     def build_elsewhere(
@@ -191,15 +191,15 @@ class Build:
         agree(plan, self.layout, Part(0, count), self.options)
         self._remember(plan)
         numbers = sorted({place % count for place, shard in enumerate(plan.starts) if shard in due})
-        samples = shards = rejects = 0
+        samples = shards = rejected = 0
         try:
             with closing(build_parts([Part(number, count) for number in numbers])) as summaries:
                 for summary in summaries:
                     samples, shards = samples + summary.built_samples, shards + summary.built_shards
-                    rejects += summary.rejects
+                    rejected += summary.rejected
                     if self.on_progress is not None:
                         seconds = time.monotonic() - self.started
-                        self.on_progress(BuildProgress(samples, sum(due.values()), shards, len(due), rejects, seconds))
+                        self.on_progress(BuildProgress(samples, sum(due.values()), shards, len(due), rejected, seconds))
         except BaseException:
             remove_file(self.layout.part_plan)  # It binds no later build.
             raise
@@ -269,12 +269,12 @@ class Build:
 
     def _publish(self, plan: Plan, receipts: Sequence[Receipt], *, report: bool = False) -> BuildSummary:
         """Make the shards the dataset. `report`: write the report even if this run built nothing."""
-        from tfprep.builder.publish import check_rejects, manifest_of, publish
+        from tfprep.builder.publish import check_rejected, manifest_of, publish
         from tfprep.dataset.other_readers import tfds_limits
 
         # A build with on_bad="fail" ends at its first bad sample; those left are of shards that an earlier run built.
         max_bad = 0.0 if self.options.on_bad == "fail" else self.options.max_bad
-        check_rejects(self.layout, receipts, len(plan), max_bad)
+        check_rejected(self.layout, receipts, len(plan), max_bad)
         assert self.new is not None
         before = _manifest_there(self.layout)
         manifest = manifest_of(plan, receipts, most_common(one.forms for one in receipts), before)
@@ -316,14 +316,14 @@ class Build:
             path=self.new.before.path,
             records=sum(info.samples * info.variants for info in infos.values()),
             **{name: sum(split[name] for split in splits.values()) for name in ("samples", "shards", "bytes")},
-            rejects=manifest.rejects,
+            rejected=manifest.rejected,
             splits=splits,
             built_samples=samples,
             built_shards=len(built),
             seconds=time.monotonic() - self.started,
         )
-        text = f"{summary.records} records of {summary.samples} samples, {summary.rejects} rejected"
-        self.log_event("published", text, records=summary.records, samples=summary.samples, rejects=summary.rejects)
+        text = f"{summary.records} records of {summary.samples} samples, {summary.rejected} rejected"
+        self.log_event("published", text, records=summary.records, samples=summary.samples, rejected=summary.rejected)
         return summary
 
     def _report(self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt]) -> None:

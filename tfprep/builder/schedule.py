@@ -36,9 +36,9 @@ class ShardScheduler:
         self._items: dict[Task, int] = {}
         self._outputs = 0
         self._reported = 0.0
-        # Each shard counts once, however often it is built: the samples of all, and the rejects of those that are done.
+        # Each shard counts once, however often it is built: the samples of all, and the rejected ones of those that are done.
         self._expected: dict[tuple[str, int], int] = {}
-        self._rejects: dict[tuple[str, int], int] = {}
+        self._rejected: dict[tuple[str, int], int] = {}
         self._samples = self._samples_done = 0
         self.built: dict[tuple[str, int], ShardState] = {}
 
@@ -49,7 +49,7 @@ class ShardScheduler:
         for state in shards:
             shard = state.split, state.shard
             self._samples += state.samples if shard not in self._expected else 0
-            self._samples_done -= state.samples if self._rejects.pop(shard, None) is not None else 0
+            self._samples_done -= state.samples if self._rejected.pop(shard, None) is not None else 0
             self._expected[shard] = state.samples
         self._fill()
         for event in self._engine.events():
@@ -80,15 +80,15 @@ class ShardScheduler:
     def _done(self, event: Done) -> None:
         task = event.task.content
         del self._items[event.task]
-        built, rejects, seconds = (event.result[name] for name in ("built", "rejects", "seconds"))
+        built, rejected, seconds = (event.result[name] for name in ("built", "rejected", "seconds"))
         samples = len(task.samples)
         if built:
             self.built[task.split, task.shard] = ShardState(task.split, task.shard, samples, "")
-        self._rejects[task.split, task.shard] = rejects
+        self._rejected[task.split, task.shard] = rejected
         self._samples_done += samples
         what = "built" if built else "unchanged in content"
-        text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejects} rejected, {seconds:.2f} s"
-        facts: dict[str, Any] = {"rejects": rejects, "built": built, "shard_seconds": seconds}
+        text = f"{task.split} {task.shard} of {task.shards}: {what}, {samples} samples, {rejected} rejected, {seconds:.2f} s"
+        facts: dict[str, Any] = {"rejected": rejected, "built": built, "shard_seconds": seconds}
         self._log_event("shard", text, split=task.split, shard=task.shard, samples=samples, **facts)
 
     def _died(self, event: Died) -> None:
@@ -129,9 +129,9 @@ class ShardScheduler:
             BuildProgress(
                 samples_done=self._samples_done + sum(self._items.values()),
                 samples=self._samples,
-                shards_done=len(self._rejects),
+                shards_done=len(self._rejected),
                 shards=len(self._expected),
-                rejects=sum(self._rejects.values()),
+                rejected=sum(self._rejected.values()),
                 seconds=self._reported - self._started,
                 workers=tuple(workers),
             )

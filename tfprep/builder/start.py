@@ -63,7 +63,7 @@ def build(
 
     Example:
       >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
-      >>> print(summary.samples, "samples,", summary.rejects, "rejected")
+      >>> print(summary.samples, "samples,", summary.rejected, "rejected")
     """
     if engine is not None:
         return _build_on_cluster(recipe, out, data, options or BuildOptions(), engine, on_progress, on_event, confirm)

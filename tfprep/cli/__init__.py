@@ -14,7 +14,7 @@ import click
 
 from tfprep import __version__
 from tfprep.cli.text import echo, json_alone, print_json
-from tfprep.errors import TfprepError, TooManyRejectsError
+from tfprep.errors import TfprepError, TooManyRejectedError
 
 COMMANDS = {
     "build": "Build a dataset from raw images.",
@@ -43,7 +43,7 @@ _MODULES = {
 
 _COLLECT_AFTER = 10_000
 """New objects between two looks of the garbage collector. With its default of 700, imports take a tenth longer."""
-EXIT_ERROR, EXIT_REJECTS, EXIT_INTERRUPTED = 1, 3, 130
+EXIT_ERROR, EXIT_REJECTED, EXIT_INTERRUPTED = 1, 3, 130
 
 
 class _Lazy(click.Group):
@@ -127,8 +127,8 @@ def main(args: list[str] | None = None) -> Any:
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             _fail("interrupted", "Interrupted", EXIT_INTERRUPTED, as_json)
-        except TooManyRejectsError as error:
-            _fail(str(error), type(error).__name__, EXIT_REJECTS, as_json)
+        except TooManyRejectedError as error:
+            _fail(str(error), type(error).__name__, EXIT_REJECTED, as_json)
         except BrokenPipeError:
             sys.exit(EXIT_ERROR)
         except ModuleNotFoundError as error:

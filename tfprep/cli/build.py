@@ -192,7 +192,7 @@ def _part_text(summary: Any) -> str:
     if built:
         rate = f"{built / summary.seconds:,.0f} samples/s"
         done = f"built {text.number(built, 'sample')} in {text.duration(summary.seconds)} ({rate})"
-    rejected = f", {summary.rejects} rejected" if summary.rejects else ""
+    rejected = f", {summary.rejected} rejected" if summary.rejected else ""
     return (
         f"{summary.out}, part {summary.part} of {summary.parts}: {done}; complete with {text.number(summary.shards, 'shard')} of "
         f"{text.number(summary.samples, 'sample')}{rejected}.\n"
@@ -220,9 +220,9 @@ def _summary_text(summary: Any, finish: bool) -> str:
         text.table(rows),
         done,
     ]
-    if summary.rejects:
+    if summary.rejected:
         lines.append(
-            f"{text.number(summary.rejects, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
+            f"{text.number(summary.rejected, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
         )
     if built:
         lines.append(f"Report: {summary.path / 'report.html'}")
@@ -292,7 +292,7 @@ class BuildBar:
             left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
             text.echo(
                 f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
-                f"shard {progress.shards_done} of {progress.shards}, {progress.rejects} rejected",
+                f"shard {progress.shards_done} of {progress.shards}, {progress.rejected} rejected",
                 err=True,
             )
             for detail in self._details(progress):
@@ -306,7 +306,7 @@ class BuildBar:
                 return
             self._bar = tqdm(total=progress.samples, unit=" images", dynamic_ncols=True, smoothing=0.1)
         self._bar.set_postfix_str(
-            f"shard {progress.shards_done}/{progress.shards}, {progress.rejects} rejected", refresh=False
+            f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
         details = self._details(progress)

@@ -60,8 +60,8 @@ def info_command(folder: str, as_json: bool) -> None:
     imported = manifest.imported
     if imported is not None and imported.left_out:
         text.echo(text.table([("left out", "because"), *imported.left_out.items()]))
-    if manifest.rejects:
-        rejected = text.number(manifest.rejects, "input was", "inputs were")
+    if manifest.rejected:
+        rejected = text.number(manifest.rejected, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
 
 
@@ -161,7 +161,7 @@ _SHOWN, _stats_CLASSES_SHOWN = 3, 20
 @option("--html", type=FILE, metavar="FILE", help="Write a page with charts and pictures to FILE.")
 @json_option
 def stats_command(folder: str, samples: int, html: Path | None, as_json: bool) -> None:
-    """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, brightness, objects, rejects, duplicates."""
+    """Print statistics of the dataset in FOLDER (a path or a URL): classes, sizes, objects, rejected samples, duplicates."""
     from tfprep.dataset import open_dataset
     from tfprep.errors import NothingToCompareError
     from tfprep.inspect.leaks import find_leaks
@@ -212,7 +212,7 @@ def _stats_lines(stats: DatasetStats) -> Iterator[str]:
             yield f"  ... and {len(classes) - _stats_CLASSES_SHOWN} more"
     for title, samples in stats.hardest.items():
         yield f"{title.capitalize()}: " + ", ".join(f"{one.key} ({one.value:.3g})" for one in samples[:_SHOWN])
-    for group in stats.rejects:
+    for group in stats.rejected:
         yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"
 
 
@@ -391,8 +391,8 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
     if difference.recipe:
         yield f"  recipe: {', '.join(difference.recipe)}"
     yield from (f"  {library}: {before} -> {after}" for library, (before, after) in difference.versions.items())
-    if difference.rejects[0] != difference.rejects[1]:
-        yield f"  rejects: {difference.rejects[0]:,} -> {difference.rejects[1]:,}"
+    if difference.rejected[0] != difference.rejected[1]:
+        yield f"  rejected: {difference.rejected[0]:,} -> {difference.rejected[1]:,}"
 
 
 def _shown(listed: KeyList) -> str:

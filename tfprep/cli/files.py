@@ -86,8 +86,8 @@ def index_command(
             names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
             count = text.number(len(report.missing), "shard is", "shards are")
             parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
-        if manifest.rejects:
-            count = text.number(manifest.rejects, "record was", "records were")
+        if manifest.rejected:
+            count = text.number(manifest.rejected, "record was", "records were")
             parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
         if report.scanned:
             rate = text.size(int(report.bytes / max(seconds, 1e-9)))
@@ -116,7 +116,7 @@ def _plain(report: IndexReport, seconds: float) -> dict[str, Any]:
             for field in report.fields
         ],
         "left_out": [{"feature": feature, "reason": reason} for feature, reason in left_out.items()],
-        "rejects": manifest.rejects,
+        "rejected": manifest.rejected,
         "scanned": list(report.scanned),
         "scanned_bytes": report.bytes,
         "changed": list(report.changed),

@@ -167,7 +167,7 @@ class Manifest:
     class_counts: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
     statistics: Mapping[str, Statistics] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    rejects: int = 0
+    rejected: int = 0
     files: Mapping[str, FileDigest] = field(default_factory=dict)
     imported: Imported | None = None
     added: Mapping[str, AddedFields] | None = None

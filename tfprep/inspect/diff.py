@@ -47,7 +47,7 @@ class Difference:
         statistics: By image field, both means and standard deviations where they differ.
         recipe: What changed in the recipe, as names of options.
         versions: By library, both versions where they differ.
-        rejects: Both numbers of rejected inputs.
+        rejected: Both numbers of rejected inputs.
     """
 
     added: KeyList
@@ -64,7 +64,7 @@ class Difference:
     statistics: Mapping[str, Any]
     recipe: tuple[str, ...]
     versions: Mapping[str, tuple[str | None, str | None]]
-    rejects: tuple[int, int]
+    rejected: tuple[int, int]
 
     @property
     def equal(self) -> bool:
@@ -115,7 +115,7 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         statistics=_unequal(_statistics(old.manifest), _statistics(new.manifest), None),
         recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
         versions=_unequal(old.manifest.versions, new.manifest.versions, None),
-        rejects=(old.manifest.rejects, new.manifest.rejects),
+        rejected=(old.manifest.rejected, new.manifest.rejected),
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class DatasetStats:
         units: The unit of each quantity.
         hardest: By quantity, the samples that are hardest to see: darkest, blurriest, with the smallest object.
         largest_areas: By class of the first mask, the samples with the largest part of it.
-        rejects: Rejected inputs by reason.
+        rejected: Rejected inputs by reason.
     """
 
     samples: Mapping[str, int]
@@ -77,7 +77,7 @@ class DatasetStats:
     units: Mapping[str, str]
     hardest: Mapping[str, Sequence[Extreme]]
     largest_areas: Mapping[str, Sequence[Extreme]]
-    rejects: Sequence[RejectGroup]
+    rejected: Sequence[RejectedGroup]
 
 
 UNITS = {
@@ -142,7 +142,7 @@ def statistics_of(
             for number, name in enumerate(data.manifest.classes[measured.mask] if measured.mask else ())
             if measured.areas[number]
         },
-        rejects=reject_groups(data),
+        rejected=rejected_groups(data),
     )
 
 
@@ -232,7 +232,7 @@ def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str,
     return distributions
 
 
-# --- rejects -----------------------------------------------------------------------------------------------------------
+# --- rejected samples -----------------------------------------------------------------------------------------------------------
 
 _MOST_BYTES = 64 << 20
 _MOST_KEYS = 8
@@ -241,8 +241,8 @@ _VARYING = re.compile(r"\d+|'[^']*'|b'[^']*'")
 
 
 @dataclass(frozen=True)
-class RejectGroup:
-    """Rejects of one stage, field and reason; numbers and quoted parts of the reason do not count.
+class RejectedGroup:
+    """Rejected samples of one stage, field and reason; numbers and quoted parts of the reason do not count.
 
     Attributes:
         count: How many.
@@ -261,7 +261,7 @@ class RejectGroup:
     files: tuple[str, ...]
 
 
-def reject_groups(data: Dataset) -> list[RejectGroup]:
+def rejected_groups(data: Dataset) -> list[RejectedGroup]:
     """Return the rejects of a dataset by reason, the largest group first; those of the first 64 MiB of `rejects.jsonl`.
 
     Raises:
@@ -269,7 +269,7 @@ def reject_groups(data: Dataset) -> list[RejectGroup]:
     """
     counts: Counter[tuple[str, str, str]] = Counter()
     first: dict[tuple[str, str, str], list[tuple[str, str, str]]] = defaultdict(list)
-    for key, stage, field, error, file in _rejects(data):
+    for key, stage, field, error, file in _rejected(data):
         group = stage, field, _VARYING.sub("…", error)
         counts[group] += 1
         if len(first[group]) < _MOST_KEYS:
@@ -277,13 +277,13 @@ def reject_groups(data: Dataset) -> list[RejectGroup]:
     groups = []
     for group, count in counts.most_common():
         errors, keys, files = zip(*first[group], strict=True)
-        groups.append(RejectGroup(count, group[0], group[1], errors[0], keys, files))
+        groups.append(RejectedGroup(count, group[0], group[1], errors[0], keys, files))
     return groups
 
 
-def _rejects(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
+def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield of each input that was left out its key, the stage and field that failed, the reason, and its file or the key."""
-    if not data.manifest.rejects:
+    if not data.manifest.rejected:
         return
     path = data.path / REJECTS
     try:

@@ -90,6 +90,7 @@ def every_kind() -> Recipe:
         shards={"train": 2, "val": 1},
         fill={"mask": 2},
         flip_indices={"points": ()},
+        row_fields={"boxes": []},
         store={
             "image": codecs.Jpeg(90), "label": codecs.Scalar(), "mask": codecs.Png(), "boxes": codecs.Scalar(),
             "points": codecs.Scalar(), "weight": codecs.Scalar(), "pages": codecs.Scalar(), "text": codecs.Text(),

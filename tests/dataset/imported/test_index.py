@@ -62,7 +62,7 @@ def numbers_of(folder, **options):
     return [sample["n"] for sample in read_all(folder, **options)]
 
 
-def rejects_of(report):
+def read_rejected(report):
     return [json.loads(line) for line in (report.out / "current/rejects.jsonl").read_text().splitlines()]
 
 
@@ -249,7 +249,7 @@ def test_an_image_that_some_records_lack_is_decided_by_the_user(tmp_path):
     with pytest.raises(DatasetError, match=r"record 6 at byte.*0\.tfrecord#7"):
         list(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, on_bad="raise", fields=["n"]))
     path.write_bytes(content)
-    (line,) = rejects_of(report)
+    (line,) = read_rejected(report)
     assert (line["shard"], line["record"], line["reason"]) == ("0.tfrecord", 3, "it has no 'image'")
     assert tfprep.open(tmp_path).index("train", 0, ["key"])["key"].to_pylist()[3] == "0.tfrecord#4"
     index(tmp_path, ignore=("image",))
@@ -333,9 +333,9 @@ def test_damage_is_an_error_or_left_out_by_name(tmp_path, damage):
     report = index(tmp_path, on_bad="skip")
     lost = range(11, 30) if damage in ("cut", "length") else [11]
     assert [s["label"] for s in read_all(tmp_path)] == [n for n in range(30) if n not in lost] + [0, 1]
-    (line,) = rejects_of(report)
+    (line,) = read_rejected(report)
     assert (line["shard"], line["record"], line["offset"]) == ("0.tfrecord", 11, starts[11])
-    assert tfprep.open(tmp_path).manifest.rejects == 1
+    assert tfprep.open(tmp_path).manifest.rejected == 1
 
 
 # --- the same command again -------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ def written(tmp_path, content, split="train"):
 def test_all_fields_are_those_of_pycocotools(tmp_path):
     root, path = written(tmp_path, scene())
     source = sources.Coco(fields=ALL)
-    fields, rejects = built(source, root, tmp_path / "out", fill={"mask": 255})
-    assert not rejects
+    fields, rejected = built(source, root, tmp_path / "out", fill={"mask": 255})
+    assert not rejected
     reference = coco_api.COCO(str(path))
     ids = sorted(reference.getCatIds())
     for number in (1, 2, 3):
@@ -121,9 +121,9 @@ def test_a_crowd_is_void_or_nothing_or_an_object(tmp_path, crowds, boxes, number
 @pytest.mark.parametrize(("unannotated", "keys"), [("keep", 3), ("skip", 2), ("reject", 2)])
 def test_an_image_without_annotations_is_kept_or_skipped_or_rejected(tmp_path, unannotated, keys):
     root, _ = written(tmp_path, scene())
-    fields, rejects = built(sources.Coco(unannotated=unannotated), root, tmp_path / "out")
+    fields, rejected = built(sources.Coco(unannotated=unannotated), root, tmp_path / "out")
     assert len(fields) == keys
-    assert rejects == ({"train/3.png": "the image has no annotations"} if unannotated == "reject" else {})
+    assert rejected == ({"train/3.png": "the image has no annotations"} if unannotated == "reject" else {})
     if unannotated == "keep":
         assert fields["train/3.png"]["boxes"].shape == (0, 4)
 
@@ -180,7 +180,7 @@ def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
     ]
     odd[-2] = (None, "a bbox is x, y, width and height")
     root, _ = written(tmp_path, content)
-    fields, rejects = built(
+    fields, rejected = built(
         sources.Coco(fields=("boxes", "box_labels", "instances"), bad_annotations="reject"), root, tmp_path / "out"
     )
     for number, (_, reason) in enumerate(odd):
@@ -188,8 +188,8 @@ def test_a_wrong_annotation_rejects_its_image_and_is_named(tmp_path):
         if not reason:
             assert key in fields
             continue
-        assert reason in rejects[key]
-        assert f"annotation {100 + number}" in rejects[key] or "image of" in reason
+        assert reason in rejected[key]
+        assert f"annotation {100 + number}" in rejected[key] or "image of" in reason
     right = len(SHAPES) + len(BOXES) + len(CLASSES)
     np.testing.assert_array_equal(fields[f"train/{right + 1}.png"]["boxes"], [[0, 0, 19, 9]])  # cut by one pixel
     assert len(fields) == 2
@@ -199,8 +199,8 @@ def test_boxes_that_reach_outside_may_be_cut(tmp_path):
     content = scene()
     content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), [])]
     root, _ = written(tmp_path, content)
-    fields, rejects = built(sources.Coco(outside="cut"), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Coco(outside="cut"), root, tmp_path / "out")
+    assert not rejected
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[0, 30, 6, 40]])
 
 
@@ -233,9 +233,9 @@ def test_a_missing_image_is_rejected_and_annotations_of_unknown_images_are_count
     content["annotations"][0]["image_id"] = 99
     root, _ = written(tmp_path, content)
     (root / "train/2.png").unlink()
-    fields, rejects = built(sources.Coco(), root, tmp_path / "out")
+    fields, rejected = built(sources.Coco(), root, tmp_path / "out")
     assert set(fields) == {"train/1.png", "train/3.png"}
-    assert "No such file" in rejects["train/2.png"]
+    assert "No such file" in rejected["train/2.png"]
     listing = sources.Coco().scan(root)
     assert len(list(listing.entries)) == 3
     assert listing.tally == {"annotation of an image that the file does not list": 1}
@@ -266,8 +266,8 @@ def test_key_points_are_pixel_indices_and_keep_their_rows_under_a_flip(tmp_path)
 def test_boxes_outside_of_a_crop_are_dropped_with_their_rows(tmp_path):
     root, path = written(tmp_path, scene())
     fields = ("boxes", "box_labels", "box_numbers", "instances")
-    cropped, rejects = built(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
-    assert not rejects
+    cropped, rejected = built(sources.Coco(fields=fields), root, tmp_path / "out", geometry=[augment.CenterCrop(10, 8)])
+    assert not rejected
     left, top, right, bottom = 24, 15, 32, 25
     for image in (1, 2):
         rows = [one for one in coco_api.COCO(str(path)).imgToAnns[image] if not one["iscrowd"]]
@@ -321,8 +321,8 @@ def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path)
     }
     store = {name: codecs.Raw() for name in ("centers", "offsets", "weights", "clicks")}
     store |= {"found": codecs.Scalar(), "classes": codecs.Scalar(), "one": codecs.Png(), "instances": codecs.Png()}
-    fields, rejects = built(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
-    assert not rejects
+    fields, rejected = built(source, root, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
+    assert not rejected
     reference = coco_api.COCO(str(path))
     row = fields["train/2.png"]
     circle, bars = (reference.annToMask(one) > 0 for one in reference.loadAnns([14, 15]))
@@ -367,8 +367,8 @@ def test_a_wrong_annotation_is_dropped_and_listed(tmp_path):
     root, _ = written(tmp_path, content)
     source = sources.Coco(fields=("boxes", "box_labels", "box_numbers", "instances", "mask"))
     with pytest.warns(UserWarning, match=f"{len(odd) - 1} samples have warnings, such as .* dropped annotations"):
-        fields, rejects = built(source, root, tmp_path / "out")
-    assert list(rejects) == ["train/0.png"]
+        fields, rejected = built(source, root, tmp_path / "out")
+    assert list(rejected) == ["train/0.png"]
     page = (tmp_path / "out/current/report.html").read_text()
     for number in range(1, len(odd)):
         one = fields[f"train/{number}.png"]
@@ -386,11 +386,11 @@ def test_masks_alone_take_what_is_inside_of_a_polygon_that_reaches_outside(tmp_p
     content = scene()
     content["annotations"] = [annotation(1, 1, 7, (-14, 30, 20, 90), polygon(-14, 30, 20, 90))]
     root, _ = written(tmp_path, content)
-    fields, rejects = built(sources.Coco(fields=("mask",)), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Coco(fields=("mask",)), root, tmp_path / "out")
+    assert not rejected
     np.testing.assert_array_equal(fields["train/1.png"]["mask"], 2 * region(0, 30, 6, 10))
-    _, rejects = built(sources.Coco(fields=("mask", "boxes")), root, tmp_path / "boxes")
-    assert "its box [-14, 30, 6, 120] reaches outside the image of 56 x 40" in rejects["train/1.png"]
+    _, rejected = built(sources.Coco(fields=("mask", "boxes")), root, tmp_path / "boxes")
+    assert "its box [-14, 30, 6, 120] reaches outside the image of 56 x 40" in rejected["train/1.png"]
 
 
 def turned(path, orientation, size=SIZE):
@@ -420,8 +420,8 @@ def test_boxes_that_were_drawn_on_stored_pixels(tmp_path, orientation, size):
             in (tmp_path / "out/current/report.html").read_text()
         )
     pixels = {"image": sources.Pixels(exif="ignore", background=(255, 255, 255))}
-    fields, rejects = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
-    assert not rejects
+    fields, rejected = built(sources.Coco(pixels=pixels), root, tmp_path / "kept")
+    assert not rejected
     np.testing.assert_array_equal(fields["train/1.png"]["image"], stored)
     np.testing.assert_array_equal(fields["train/1.png"]["boxes"], [[3, 5, 11, 14]])
     assert "EXIF" not in (tmp_path / "kept/current/report.html").read_text()

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.errors import RecipeError, TooManyRejectsError
+from tfprep.errors import RecipeError, TooManyRejectedError
 from tfprep.sources.detection.detect import detect
 
 masks = pytest.importorskip("pycocotools.mask")
@@ -47,8 +47,8 @@ def test_polygons_rectangles_circles_and_groups(tmp_path):
     root = written(tmp_path / "data", {"one": one, "bare": None})
     (root / "lost.json").write_text(json.dumps(labelme(path="lost.png")))
     source = sources.LabelMe(fields=("boxes", "box_labels", "instances", "mask"))
-    fields, rejects = built(source, root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(source, root, tmp_path / "out")
+    assert not rejected
     row = fields["one.png"]
     np.testing.assert_allclose(row["boxes"], [[4, 5, 40, 15], [45, 20, 50, 38], [20, 25, 30, 35]], atol=1e-3)
     assert row["box_labels"].tolist() == [1, 2, 0]
@@ -84,9 +84,9 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         if isinstance(content, dict) and name != "other":
             content["imagePath"] = f"{name}.png"
     root = written(tmp_path / "data", {name: content for name, (content, _) in contents.items()})
-    fields, rejects = built(sources.LabelMe(), root, tmp_path / "out")
+    fields, rejected = built(sources.LabelMe(), root, tmp_path / "out")
     for name, (_, reason) in contents.items():
-        assert reason in rejects[f"{name}.png"] if reason else f"{name}.png" in fields
+        assert reason in rejected[f"{name}.png"] if reason else f"{name}.png" in fields
 
 
 SOURCES = (sources.Coco, sources.CocoPanoptic, sources.Voc, sources.Yolo, sources.LabelMe)
@@ -107,14 +107,14 @@ def test_transparent_pixels_are_laid_over_the_color_that_is_named(tmp_path):
     Image.fromarray(rgba).save(tmp_path / "data/images/train/one.png")
     (tmp_path / "data/labels/train/one.txt").write_text("0 0.5 0.5 0.5 0.5\n")
     (tmp_path / "data/data.yaml").write_text("path: .\ntrain: images/train\nnames: [cat]\n")
-    with pytest.raises(TooManyRejectsError, match="transparent pixels"):
+    with pytest.raises(TooManyRejectedError, match="transparent pixels"):
         built(sources.Yolo(), tmp_path / "data", tmp_path / "refused")
     assert detect(tmp_path / "data").source == sources.Yolo(
         pixels={"image": sources.Pixels(background=(255, 255, 255))}
     )
     laid = sources.Yolo(pixels={"image": sources.Pixels(background=(10, 200, 30))})
-    fields, rejects = built(laid, tmp_path / "data", tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(laid, tmp_path / "data", tmp_path / "out")
+    assert not rejected
     share = rgba[..., 3:] / 255
     expected = rgba[..., :3] * share + np.array([10, 200, 30]) * (1 - share)
     assert np.abs(fields["images/train/one.png"]["image"] - expected).max() <= 1

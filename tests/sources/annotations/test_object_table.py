@@ -29,8 +29,8 @@ def test_boxes_in_every_form(tmp_path, form, columns):
     else:
         lines = ["id,kind,a,b,c,d", *(f"{n % 2},x,{','.join(map(str, row))}" for n, row in enumerate(rows))]
     root = table(tmp_path, *lines)
-    fields, rejects = built(ObjectTable("t.csv", "{id}.png", "kind", columns, form), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(ObjectTable("t.csv", "{id}.png", "kind", columns, form), root, tmp_path / "out")
+    assert not rejected
     for number in range(2):
         np.testing.assert_allclose(fields[f"{number}.png"]["boxes"], BOXES[number : number + 1], atol=1e-4)
 
@@ -39,7 +39,7 @@ def test_run_lengths_go_down_the_columns_from_1(tmp_path):
     pytest.importorskip("pycocotools")
     root = table(tmp_path, "id,kind,rle", "0.png,dog,41 3 2240 1", "0.png,cat,1 2", "1.png,cat,")
     source = ObjectTable("t.csv", "id", "kind", runs="rle", fields=("instances", "mask", "box_labels"))
-    fields, rejects = built(source, root, tmp_path / "out")
+    fields, rejected = built(source, root, tmp_path / "out")
     expected = np.zeros((HEIGHT, WIDTH), int)
     expected[[0, 1, 2, 39], [1, 1, 1, 55]], expected[[0, 1], [0, 0]] = 1, 2
     np.testing.assert_array_equal(fields["0.png"]["instances"], expected)
@@ -47,7 +47,7 @@ def test_run_lengths_go_down_the_columns_from_1(tmp_path):
     assert fields["0.png"]["box_labels"].tolist() == [1, 0]
     assert not fields["1.png"]["mask"].any()
     assert not len(fields["1.png"]["box_labels"])
-    assert not rejects
+    assert not rejected
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_run_lengths_go_down_the_columns_from_1(tmp_path):
 def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
     root = table(tmp_path, "id,kind,a,b,c,d", "0.png,x,1,2,3,4", row, "1.png,x,1,2,3,4")
     source = ObjectTable("t.csv", "id", "kind", ("a", "b", "c", "d"), bad_annotations="reject")
-    fields, rejects = built(source, root, tmp_path / "out")
+    fields, rejected = built(source, root, tmp_path / "out")
     assert set(fields) == {"1.png"}
-    assert reason in rejects["0.png"]
+    assert reason in rejected["0.png"]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
 def test_wrong_run_lengths_reject_their_image(tmp_path, runs, reason):
     pytest.importorskip("pycocotools")
     root = table(tmp_path, "id,rle", f"0.png,{runs}", "1.png,1 1")
-    _, rejects = built(ObjectTable("t.csv", "id", runs="rle", fields=("mask",)), root, tmp_path / "out")
-    assert reason in rejects["0.png"]
+    _, rejected = built(ObjectTable("t.csv", "id", runs="rle", fields=("mask",)), root, tmp_path / "out")
+    assert reason in rejected["0.png"]
 
 
 def test_images_without_objects_and_splits_by_column(tmp_path):

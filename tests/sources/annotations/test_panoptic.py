@@ -54,9 +54,9 @@ def test_masks_and_boxes(tmp_path):
     content = {"images": images, "annotations": annotations, "categories": CATEGORIES}
     (root / "annotations/panoptic_val.json").write_text(json.dumps(content))
     source = sources.CocoPanoptic(fields=("mask", "instances", "boxes", "box_labels", "box_numbers"))
-    fields, rejects = built(source, root, tmp_path / "out", fill={"mask": 255})
+    fields, rejected = built(source, root, tmp_path / "out", fill={"mask": 255})
     for name, (_, reason) in cases.items():
-        assert reason in rejects.get(f"val/{name}.png", "")
+        assert reason in rejected.get(f"val/{name}.png", "")
         assert bool(reason) == (f"val/{name}.png" not in fields)
     row = fields["val/good.png"]
     names = {0: 0, 70_000: 3, 300: 2, 5: 1, 1 << 23: 255}  # dog, cat, sky by id, after background
@@ -103,8 +103,8 @@ def test_a_thing_with_a_wrong_box_rejects_its_image(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(content))
     options = {"fields": ("boxes", "instances", "box_numbers")}
     source = sources.CocoPanoptic("a.json", "{file_name}", "panoptic/{file_name}", **options)
-    fields, rejects = built(source, tmp_path, tmp_path / "out")
+    fields, rejected = built(source, tmp_path, tmp_path / "out")
     assert list(fields) == ["b.png"]
-    assert "segment 1: its box [0, 0, 0, 1] covers no pixel" in rejects["a.png"]
+    assert "segment 1: its box [0, 0, 0, 1] covers no pixel" in rejected["a.png"]
     with pytest.raises(RecipeError, match="CocoPanoptic: bad_annotations is one of 'reject'; got 'drop'"):
         sources.CocoPanoptic(bad_annotations="drop")

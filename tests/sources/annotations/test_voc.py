@@ -56,10 +56,10 @@ def voc(tmp_path):
 
 
 def test_boxes_begin_at_the_first_pixel_and_hold_the_last_one(voc, tmp_path):
-    fields, rejects = built(
+    fields, rejected = built(
         sources.Voc(fields=("boxes", "box_labels", "box_numbers", "difficult")), voc, tmp_path / "out"
     )
-    assert not rejects
+    assert not rejected
     one = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(one["boxes"], [[10, 5, 30, 25], [0, 0, 56, 5]])  # 20 x 20 pixels; the whole width
     assert (one["box_labels"].tolist(), one["difficult"].tolist()) == ([7, 0], [1, 0])  # cat, aeroplane
@@ -85,11 +85,11 @@ def test_lists_of_images_give_the_splits(voc, tmp_path):
     (voc / "ImageSets/Main/val.txt").write_text("two -1\nabsent 1\n")
     (voc / "ImageSets/Main/trainval.txt").write_text("one\ntwo\n")
     source = sources.Voc(sets="ImageSets/Main/{split}.txt", splits=("train", "val"))
-    fields, rejects = built(source, voc, tmp_path / "out")
+    fields, rejected = built(source, voc, tmp_path / "out")
     assert {key: row["split"] for key, row in fields.items()} == {
         "JPEGImages/one.png": "train", "JPEGImages/three.png": "train", "JPEGImages/two.png": "val",
     }  # fmt: skip
-    assert "No such file" in rejects["JPEGImages/absent.*"]
+    assert "No such file" in rejected["JPEGImages/absent.*"]
     with pytest.raises(SourceError, match=r"no file fits 'ImageSets/Main/\{split\}_x\.txt'"):
         list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
 
@@ -115,8 +115,8 @@ def test_masks_with_palettes_and_every_derived_input_of_their_instances(voc, tmp
     }
     store = {"instances": codecs.Png(), "mask": codecs.Png(), "boxes": codecs.Scalar(), "box_numbers": codecs.Scalar()}
     store |= {name: codecs.Raw() for name in inputs}
-    fields, rejects = built(source, voc, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
-    assert not rejects
+    fields, rejected = built(source, voc, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
+    assert not rejected
     row = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(row["instances"], instances)
     assert set(np.unique(row["mask"])) == {0, 1, 8, 255}
@@ -151,6 +151,6 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     for number, (name, (content, _)) in enumerate(contents.items()):
         write_picture(root / f"JPEGImages/{name}.png", number)
         (root / f"Annotations/{name}.xml").write_bytes(content)
-    fields, rejects = built(sources.Voc(bad_annotations="reject"), root, tmp_path / "out")
+    fields, rejected = built(sources.Voc(bad_annotations="reject"), root, tmp_path / "out")
     for name, (_, reason) in contents.items():
-        assert reason in rejects[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields
+        assert reason in rejected[f"JPEGImages/{name}.png"] if reason else f"JPEGImages/{name}.png" in fields

@@ -33,8 +33,8 @@ def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
     labels = {"two": "1 0.5 0.5 0.25 0.5\n0 0.125 0.25 0.25 0.5\n", "none": None, "empty": "\n"}
     root = written(tmp_path / "data", labels, DETECT)
     (root / "labels/train/orphan.txt").write_text("0 0.5 0.5 0.1 0.1")
-    fields, rejects = built(sources.Yolo(), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Yolo(), root, tmp_path / "out")
+    assert not rejected
     np.testing.assert_allclose(fields["images/train/two.png"]["boxes"], [[21, 10, 35, 30], [0, 0, 14, 20]])
     assert fields["images/train/two.png"]["box_labels"].tolist() == [1, 0]
     assert len(fields["images/train/none.png"]["boxes"]) == len(fields["images/train/empty.png"]["boxes"]) == 0
@@ -46,8 +46,8 @@ def test_boxes_are_pixels_and_an_image_without_labels_is_background(tmp_path):
 def test_polygons_become_boxes_and_masks(tmp_path):
     polygon = [0.25, 0.25, 0.75, 0.25, 0.75, 0.75, 0.25, 0.75]
     root = written(tmp_path / "data", {"one": "1 " + " ".join(map(str, polygon))}, DETECT)
-    fields, rejects = built(sources.Yolo(fields=("boxes", "box_labels", "instances", "mask")), root, tmp_path / "out")
-    assert not rejects
+    fields, rejected = built(sources.Yolo(fields=("boxes", "box_labels", "instances", "mask")), root, tmp_path / "out")
+    assert not rejected
     row = fields["images/train/one.png"]
     np.testing.assert_array_equal(row["boxes"], [[14, 10, 42, 30]])
     drawn = masks.decode(masks.frPyObjects([[14.0, 10, 42, 10, 42, 30, 14, 30]], *SIZE))[:, :, 0]
@@ -64,8 +64,8 @@ def test_oriented_boxes_follow_geometry(tmp_path):
     root = written(tmp_path / "data", {"one": text, "wrong": f"{text}\n0 0.5 0.5 0.25 0.25"}, DETECT)
     source, pixels = sources.Yolo(fields=("boxes", "box_labels", "corners")), corners * [56, 40]
     with pytest.warns(UserWarning, match="1 samples have warnings"):
-        fields, rejects = built(source, root, tmp_path / "out")
-    assert not rejects
+        fields, rejected = built(source, root, tmp_path / "out")
+    assert not rejected
     for row in fields.values():
         np.testing.assert_allclose(row["corners"], pixels, rtol=1e-6)
         np.testing.assert_allclose(row["boxes"], np.concatenate([pixels.min(1), pixels.max(1)], 1), rtol=1e-6)
@@ -98,9 +98,9 @@ def test_key_points(tmp_path, numbers):
     line = " ".join(map(str, [0, 0.5, 0.5, 0.25, 0.5, *(value for point in points for value in point[:numbers])]))
     content = {**DETECT, "kpt_shape": [3, numbers]}
     root = written(tmp_path / "data", {"one": line, "short": line.rpartition(" ")[0]}, content)
-    fields, rejects = built(sources.Yolo(fields=("boxes", "points")), root, tmp_path / "out")
+    fields, rejected = built(sources.Yolo(fields=("boxes", "points")), root, tmp_path / "out")
     np.testing.assert_allclose(fields["images/train/one.png"]["points"], [[28, 20, 2], [0, 0, 0], [14, 5, 2]])
-    assert f"3 times {numbers} of points" in rejects["images/train/short.png"]
+    assert f"3 times {numbers} of points" in rejected["images/train/short.png"]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
     root = written(tmp_path / "data", {name: text for name, (text, _) in lines.items()}, DETECT)
     (root / "labels/train/words.txt").write_bytes(b"\xff\xfe0")
     lines["words"] = ("", "words.txt is not text")
-    fields, rejects = built(sources.Yolo(bad_annotations="reject"), root, tmp_path / "out")
+    fields, rejected = built(sources.Yolo(bad_annotations="reject"), root, tmp_path / "out")
     for name, (_, reason) in lines.items():
-        assert reason in rejects[f"images/train/{name}.png"] if reason else f"images/train/{name}.png" in fields
+        assert reason in rejected[f"images/train/{name}.png"] if reason else f"images/train/{name}.png" in fields
 
 
 @pytest.mark.parametrize(

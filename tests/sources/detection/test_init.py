@@ -16,7 +16,7 @@ from PIL import Image
 import tfprep
 from tests.examples import detection, serialized
 from tests.examples import write as write_records
-from tests.sources.building import rejects_of, write_picture
+from tests.sources.building import read_rejected, write_picture
 from tests.sources.test_archives import content
 from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
@@ -154,7 +154,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     for field, kind in found.facts.kinds.items():
         assert (recipe.store[field] == codecs.Zstd()) == (kind in exact), field
     summary = tfprep.build(path, tmp_path / "out", data=data_root(path), options=BuildOptions(workers=0, limit=None))
-    assert not rejects_of(tmp_path / "out")
+    assert not read_rejected(tmp_path / "out")
     assert summary.samples == SAMPLES.get(layout, len(NAMES))
 
 
@@ -175,7 +175,7 @@ def test_a_damaged_dataset_is_not_taken_for_raw_files(tmp_path):
 
 
 def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
-    """RGB, gray, palettes and transparency become 8-bit RGB; images of 16 bits are rejects."""
+    """RGB, gray, palettes and transparency become 8-bit RGB; images of 16 bits are rejected."""
     noise = np.random.default_rng(0).integers(0, 65536, (40, 50, 4)).astype(np.uint16)
     eight = (noise >> 8).astype(np.uint8)
     forms = {
@@ -195,13 +195,13 @@ def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
     path = tmp_path / "recipe_mixed.py"
     path.write_text(recipe_text(found, root, path))
     summary = tfprep.build(path, tmp_path / "out", data=root, options=BuildOptions(workers=0))
-    assert (summary.samples, summary.rejects) == (30, 4)
-    assert {key[:4]: "16 bits per channel" in error for key, error in rejects_of(tmp_path / "out").items()} == {
+    assert (summary.samples, summary.rejected) == (30, 4)
+    assert {key[:4]: "16 bits per channel" in error for key, error in read_rejected(tmp_path / "out").items()} == {
         "deep": True
     }
 
 
-def test_most_of_16_bits_makes_the_others_rejects(tmp_path):
+def test_where_most_have_16_bits_the_others_are_rejected(tmp_path):
     for number in range(9):
         pixels = np.random.default_rng(number).integers(0, 65536, (40, 50)).astype(np.uint16)
         Image.fromarray(pixels).save(tmp_path / f"deep{number}.png")

@@ -128,9 +128,9 @@ def _state(plan: Plan, receipt: Receipt, layout: Layout, identities: bool) -> Sh
         return replace(state, why=f"the source of {', '.join(unseen)} cannot be found: it may have changed")
     same = receipt.signature == plan.signature(split, shard)
     if same and (not identities or same_files(receipt, plan.identity(split, shard))):
-        missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejects else ()) if "Error" in one[3]}
-        rejects = [reject for reject in receipt.rejects if reject.stage != "read" or reject.key not in missing]
-        accidents = {reject.accident for reject in rejects}
+        missing = {one[0] for one in (plan.task(split, shard).samples if receipt.rejected else ()) if "Error" in one[3]}
+        rejected = [sample for sample in receipt.rejected if sample.stage != "read" or sample.key not in missing]
+        accidents = {sample.accident for sample in rejected}
         return replace(state, why=next((why for name, why in ACCIDENTS.items() if name in accidents), ""))
     if receipt.versions != (new := maker_versions()):
         old = receipt.versions
@@ -205,7 +205,7 @@ def check_replacement(plan: Plan, layout: Layout, limit: int | None) -> None:
     samples, reason = sum(split.samples for split in published.splits.values()), ""
     if published.name != plan.recipe.name:
         reason = f"this recipe builds another one, {plan.recipe.name!r}"
-    elif limit is not None and published.manifest.rejects + samples > len(plan):
+    elif limit is not None and published.manifest.rejected + samples > len(plan):
         reason = f"the limit would leave {len(plan)} samples"
     elif not _share_samples(plan, published):
         reason = "none of its samples is among those to build; is --data the right folder?"

@@ -25,7 +25,7 @@ from tfprep.builder.layout import Layout, name_locked
 from tfprep.builder.receipts import (
     Contents,
     Receipt,
-    Reject,
+    RejectedSample,
     ShardTask,
     changed_samples,
     read_contents,
@@ -68,7 +68,7 @@ _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
 that a dataset has about 128 or more. A shard holds a random part of the data in random order, so these are a random part of it,
 and always the same one."""
 _MOST_REASON = 1000
-"""Characters of a reject's reason that are kept: an exception's text may hold a whole array."""
+"""Characters of the reason of a rejected sample that are kept: an exception's text may hold a whole array."""
 KEY, OFFSET, SIZE, PAYLOAD_CRC = range(4)
 DIGEST = 7
 """Places in a row of the index; label, height and width are before the digest, the fields' spans after it."""
@@ -87,7 +87,7 @@ class SampleResult:
       payloads: The record of each variant, in the same way.
       specs: What each stored field is; empty if the sample was rejected before that was known.
       moments, counts: Sums over the pixels, and counts of classes, by field.
-      reject: Why the sample was left out.
+      rejected: Why the sample was left out.
       notes: What is remarkable about its image (`SampleMaker.notes`).
       warning: The warnings of the decoder of its files.
     """
@@ -99,7 +99,7 @@ class SampleResult:
     specs: Mapping[str, FieldSpec] = field(default_factory=dict)
     moments: Mapping[str, Moments] = field(default_factory=dict)
     counts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    reject: Reject | None = None
+    rejected: RejectedSample | None = None
     notes: Sequence[str] = ()
     warning: str = ""
 
@@ -274,18 +274,20 @@ def run_task(context: BuildContext, task: ShardTask, mark: Mark) -> dict[str, An
     built = old is None or not (is_same(old, task) or _renew(context, task, old, mark))
     receipt = _build(context, task, mark) if built else old
     assert receipt is not None
-    return {"rejects": len(receipt.rejects), "built": built, "seconds": perf_counter() - started}
+    return {"rejected": len(receipt.rejected), "built": built, "seconds": perf_counter() - started}
 
 
 def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> bool:
     """Return True if the shard is up to date by the content of its inputs, and renew its receipt if it is."""
     same = (old.fingerprint, old.expected, old.shards) == (task.fingerprint, task.expected, task.shards)
     # Memory is missed by files that are read as before: their content would say that nothing has changed.
-    if task.skip or not same or any(reject.accident == "memory" for reject in old.rejects):
+    if task.skip or not same or any(sample.accident == "memory" for sample in old.rejected):
         return False
     contents = read_contents(context.layout, old)
     changed = changed_samples(task, old, contents.stats)
-    digests = {row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]}  # a reject has none: it is read again
+    digests = {
+        row[KEY]: bytes.fromhex(row[DIGEST]) for row in contents.rows[0]
+    }  # a rejected sample has none: it is read again
     due = {key for key, *_ in task.samples if key in changed or key not in digests}
     digest = _start_digest(task)
     with _files_ahead(context, [sample for sample in task.samples if sample[0] in due]) as read:
@@ -354,7 +356,7 @@ def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequen
 
 def is_same(receipt: Receipt, task: ShardTask) -> bool:
     """Return True if the receipt is that of this very task, without a rejected sample that another try might accept."""
-    accident = any(reject.accident for reject in receipt.rejects)
+    accident = any(sample.accident for sample in receipt.rejected)
     same = (receipt.signature, receipt.expected) == (task.signature, task.expected) and same_files(
         receipt, task.identity
     )
@@ -374,9 +376,9 @@ class _Shard:
         self._forms: dict[str, dict[str, FieldForm]] = {}
         self._moments: dict[str, Moments] = {}
         self._counts: dict[str, Counter[int]] = {}
-        self._rejects: list[Reject] = []
+        self._rejected_samples: list[RejectedSample] = []
         self._notes: Counter[str] = Counter()
-        self._warned: list[Reject] = []
+        self._warned: list[RejectedSample] = []
 
     def make(self, position: int) -> SampleResult:
         """Read the sample and make all its variants, or note why it is rejected."""
@@ -392,8 +394,8 @@ class _Shard:
             result = self._made(position, key, raw)
             check_expected(result.specs, self._task.expected)
         except SampleError as error:
-            reject = self._rejected(key, files, error)
-            return SampleResult(key, result.digest, specs=result.specs, reject=reject)
+            rejected = self._rejected(key, files, error)
+            return SampleResult(key, result.digest, specs=result.specs, rejected=rejected)
         return result
 
     def add(self, result: SampleResult) -> None:
@@ -409,7 +411,7 @@ class _Shard:
         for rows, row in zip(self._rows, result.rows, strict=False):
             rows.append(row)
         if result.specs:
-            count_forms(self._forms, result.specs, written=result.reject is None)
+            count_forms(self._forms, result.specs, written=result.rejected is None)
         for name, moments in result.moments.items():
             written = [form for form in self._forms[name].values() if form.spec is not None]
             if len(written) > 1:  # such a shard is built again with one form of the field, and summed up then
@@ -418,11 +420,11 @@ class _Shard:
                 self._moments[name] = self._moments.get(name, Moments()).plus(moments)
         for name, counts in result.counts.items():
             self._counts.setdefault(name, Counter()).update(counts)
-        if result.reject is not None:
-            self._rejects.append(result.reject)
+        if result.rejected is not None:
+            self._rejected_samples.append(result.rejected)
         self._notes.update(result.notes)
         if result.warning:
-            self._warned.append(Reject(result.key, self._task.split, "decode", "", result.warning, ""))
+            self._warned.append(RejectedSample(result.key, self._task.split, "decode", "", result.warning, ""))
 
     def _made(self, position: int, key: str, raw: RawSample) -> SampleResult:
         """Return what the sample adds; the pixels of one variant at a time are in memory.
@@ -487,8 +489,8 @@ class _Shard:
                 counts[name] = class_counts(numbers, len(classes[name]))
         return moments, counts
 
-    def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> Reject:
-        """Return the reject. Raises BuildError if the first one ends the build."""
+    def _rejected(self, key: str, files: Sequence[str], error: SampleError) -> RejectedSample:
+        """Return the rejected sample. Raises BuildError if the first one ends the build."""
         path = error.path or self._context.inputs.path_of(error.field, files)
         if self._context.stop_at_reject:
             where = f"{error.stage} of '{error.field}'" if error.field else error.stage
@@ -496,7 +498,7 @@ class _Shard:
         reason = error.reason
         if len(reason) > _MOST_REASON:
             reason = f"{reason[:_MOST_REASON]}... ({len(reason)} characters)"
-        return Reject(key, self._task.split, error.stage, error.field, reason, path)
+        return RejectedSample(key, self._task.split, error.stage, error.field, reason, path)
 
     def _spent(self, stage: str, started: float) -> None:
         seconds = self._context.maker.seconds
@@ -510,7 +512,7 @@ class _Shard:
             versions=self._context.versions, signature=task.signature, identity=task.identity,
             digest=self._digest.hexdigest(),
             files=tuple(file.info() for file in self._files), forms=self._forms, expected=task.expected,
-            moments=self._moments, class_counts=counts, rejects=tuple(self._rejects),
+            moments=self._moments, class_counts=counts, rejected=tuple(self._rejected_samples),
             seconds=dict(self._context.maker.seconds), notes=dict(self._notes),
             warned=tuple(self._warned),
         )  # fmt: skip

@@ -48,7 +48,7 @@ class Content:
         left_out: The features that are not fields, and why.
         raster: The feature whose height and width are the index's; None if there is none.
         key: The field that is the key; None for the shard's name and the record's number in it.
-        records, rejects, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
+        records, rejected, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
             class (numbers of no class do not count), which `tables` counts.
     """
 
@@ -70,7 +70,7 @@ class Content:
         self.label = next((field.name for field in self.fields if field.spec.kind == "label"), None)
         self.schema = schema(list(self.infos), label_type(self.infos), columns)
         self.records: dict[str, list[int]] = {split: [] for split in self.groups}
-        self.rejects: list[dict[str, Any]] = []
+        self.rejected: list[dict[str, Any]] = []
         self.counts: dict[str, dict[str, Array]] = {
             field.name: {split: np.zeros(len(field.classes), np.int64) for split in self.groups}
             for field in self.fields
@@ -82,7 +82,7 @@ class Content:
         for split, group in self.groups.items():
             yield from joined_tables(self._tables(folder, split, group))
             if not sum(self.records[split]):
-                reason = next((line["reason"] for line in self.rejects if line["split"] == split), "there is none")
+                reason = next((line["reason"] for line in self.rejected if line["split"] == split), "there is none")
                 raise DatasetError(f"no record of the split {split!r} can be read: {reason}")
 
     def _tables(self, folder: Path, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
@@ -103,7 +103,7 @@ class Content:
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
         for item in records:
             row = asdict(item)
-            self.rejects.append({"split": split, "shard": shard, "record": row.pop("number"), **row})
+            self.rejected.append({"split": split, "shard": shard, "record": row.pop("number"), **row})
 
     def _table(self, block: _Block, split: str, shard: int, shard_name: str) -> pa.Table:
         """Return the rows of a block; records that miss a required feature are left out."""
@@ -201,9 +201,9 @@ def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> M
     index, locations = new.file(INDEX), new.file(LOCATIONS)
     with writing(index):
         write_index(index, content.schema, content.tables(new.root / PRIVATE))
-    rejects = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejects))
+    rejected = new.write(REJECTS, "".join(json.dumps(line) + "\n" for line in content.rejected))
     manifest = write_locations(locations, index, _manifest(new.root, content))
-    files = {path.name: digest_of(path) for path in (index, locations, rejects)}
+    files = {path.name: digest_of(path) for path in (index, locations, rejected)}
     names = [[file.name, file.bytes] for info in manifest.splits.values() for file in info.files[0]]
     identity = json.dumps([files[LOCATIONS].sha256, names])
     manifest = replace(manifest, files=files, fingerprint=hashlib.sha256(identity.encode()).hexdigest())
@@ -234,7 +234,7 @@ def _manifest(folder: Path, content: Content) -> Manifest:
             for name, of_splits in content.counts.items()
         },
         versions={"tfprep": __version__},
-        rejects=len(content.rejects),
+        rejected=len(content.rejected),
         imported=Imported(
             root=os.path.relpath(root, version_folder(folder, 1)) if is_inside else str(root),
             features={field.name: field.feature for field in fields},

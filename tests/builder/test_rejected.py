@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.builder.conftest import check_whole, digests
-from tfprep.errors import BuildError, TooManyRejectsError
+from tfprep.errors import BuildError, TooManyRejectedError
 
 GOOD = 30
 
@@ -107,20 +107,20 @@ def test_bad_samples_are_named(full):
         full.add(f"train/cat/bad{number:02}", 1)
         change(full.data / f"train/cat/bad{number:02}")
     summary = full.build(max_bad=1)
-    assert (summary.samples, summary.rejects) == (GOOD, len(BAD))
-    for number, (reject, (_, stage, field, reason, file)) in enumerate(zip(full.rejects(), BAD, strict=True)):
+    assert (summary.samples, summary.rejected) == (GOOD, len(BAD))
+    for number, (sample, (_, stage, field, reason, file)) in enumerate(zip(full.rejected(), BAD, strict=True)):
         name = f"train/cat/bad{number:02}"
-        found = (reject["key"], reject["split"], reject["stage"], reject["field"])
-        assert found == (f"{name}.jpg", "train", stage, field), reject
-        assert reject["error"].startswith(reason), reject["error"]
-        assert reject["file"] == (f"{name}{file}" if file else reject["file"])
+        found = (sample["key"], sample["split"], sample["stage"], sample["field"])
+        assert found == (f"{name}.jpg", "train", stage, field), sample
+        assert sample["error"].startswith(reason), sample["error"]
+        assert sample["file"] == (f"{name}{file}" if file else sample["file"])
 
 
-def test_rejects_are_utf8_for_any_file_name(full):
+def test_rejected_samples_are_utf8_for_any_file_name(full):
     (full.data / "train/cat" / os.fsdecode(b"bad\xff.jpg")).write_bytes(b"")
-    assert full.build().rejects == 1
-    (reject,) = full.rejects()
-    assert (reject["key"], reject["file"]) == ("train/cat/bad\\xff.jpg", "train/cat/bad\\xff.mask.png")
+    assert full.build().rejected == 1
+    (sample,) = full.rejected()
+    assert (sample["key"], sample["file"]) == ("train/cat/bad\\xff.jpg", "train/cat/bad\\xff.mask.png")
 
 
 def test_samples_of_another_form_are_rejected_in_every_shard(full):
@@ -130,9 +130,9 @@ def test_samples_of_another_form_are_rejected_in_every_shard(full):
     for key in odd:
         full.mask(key, 7, np.uint16)
     summary = full.build()
-    assert (summary.samples, summary.rejects) == (27, 3)
-    assert [reject["key"] for reject in full.rejects()] == [f"{key}.jpg" for key in odd]
-    assert {reject["error"] for reject in full.rejects()} == {
+    assert (summary.samples, summary.rejected) == (27, 3)
+    assert [sample["key"] for sample in full.rejected()] == [f"{key}.jpg" for key in odd]
+    assert {sample["error"] for sample in full.rejected()} == {
         "it is mask of uint16 [H, W], most samples have mask of uint8 [H, W]; a field has one dtype and rank in a dataset, "
         "and an image one number of channels"
     }
@@ -142,13 +142,13 @@ def test_samples_of_another_form_are_rejected_in_every_shard(full):
     assert full.build().built_shards == 0
     for key in odd[:2]:
         full.mask(key, 1)
-    assert full.build().rejects == 1
+    assert full.build().rejected == 1
     assert digests(full.out) == full.from_nothing()
     for path in full.data.rglob("*.mask.png"):
         full.mask(str(path.relative_to(full.data)).removesuffix(MASK), 7, np.uint16)
     full.mask("val/cat/000", 1)
     full.build()
-    assert [reject["key"] for reject in full.rejects()] == ["val/cat/000.jpg"]
+    assert [sample["key"] for sample in full.rejected()] == ["val/cat/000.jpg"]
     assert digests(full.out) == full.from_nothing()
 
 
@@ -158,20 +158,20 @@ def test_on_bad_fail_stops_at_the_first_by_name(full):
         with pytest.raises(BuildError, match=r"train/cat/bad.jpg: decode of 'image': the file is empty \(0 bytes\)"):
             full.build(on_bad="fail", workers=workers)
     assert not (full.out / "tfprep.json").exists()
-    assert full.build().rejects == 1
-    with pytest.raises(TooManyRejectsError, match="1 of 31 samples were rejected, at most 0% may be"):
+    assert full.build().rejected == 1
+    with pytest.raises(TooManyRejectedError, match="1 of 31 samples were rejected, at most 0% may be"):
         full.build(on_bad="fail")  # of shards that are up to date
 
 
-def test_more_rejects_than_allowed_publish_nothing(full):
+def test_more_rejected_samples_than_allowed_publish_nothing(full):
     full.build()
     before = digests(full.out)
     for number in range(3):
         full.add(f"train/cat/bad{number}", number).write_bytes(b"")
-    with pytest.raises(TooManyRejectsError, match=r"3 of 33 samples were rejected, at most 5% may be; "
+    with pytest.raises(TooManyRejectedError, match=r"3 of 33 samples were rejected, at most 5% may be; "
                        r"nothing was published. Most often \(3 times\): decode: the file is empty"):  # fmt: skip
         full.build(max_bad=0.05)
     assert len((full.out / ".tfprep/rejects.jsonl").read_text().splitlines()) == 3
     assert digests(full.out) == before, "the list of the dataset that stays is not touched"
     check_whole(full.out)
-    assert full.build(max_bad=0.1).rejects == 3
+    assert full.build(max_bad=0.1).rejected == 3
