@@ -97,7 +97,7 @@ verify {0}
 stats {0} --json
 diff {0} {0}
 check {0}
-export {0} --out {1} --to folder
+export {0} --out {1} --to webdataset
 export {0} --out {2} --to parquet
 init {3} --ignore depth/* --out {4}
 """
@@ -112,7 +112,7 @@ for command in sys.argv[1:]:
 
 
 def test_commands_work(built, tmp_path):
-    places = built, tmp_path / "folder", tmp_path / "parquet", built.parent / "raw", tmp_path / "new.py"
+    places = built, tmp_path / "webdataset", tmp_path / "parquet", built.parent / "raw", tmp_path / "new.py"
     done = run(BLOCKED + EACH, *COMMANDS.format(*places).strip().splitlines())
     assert done.returncode == 0, done.stderr
 

@@ -23,7 +23,7 @@ RECIPE = Recipe(name="tiny", source=sources.Folder("{split}/{label}/**"),
 SHARD = "tiny-train.tfrecord-00000-of-00002"
 KINDS = (
     SHARD, "tiny-train_v1.tfrecord-00000-of-00002", f"{SHARD}.idx", "manifest.json", "index.parquet", "locations.bin",
-    "rejects.jsonl", "features.json", "dataset_info.json", "croissant.json", "label.labels.txt",
+    "rejects.jsonl", "features.json", "dataset_info.json", "label.labels.txt",
 )  # fmt: skip
 """A file of each kind."""
 

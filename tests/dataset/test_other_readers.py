@@ -1,7 +1,5 @@
-"""Class names, arrays of every dtype and `croissant.json`, read by TensorFlow Datasets and by the package of MLCommons."""
+"""Class names and arrays of every dtype, read by TensorFlow Datasets."""
 
-import hashlib
-import json
 import warnings
 from dataclasses import replace
 
@@ -14,7 +12,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
 from tfprep.codecs.raw import DTYPES
 from tfprep.dataset import open_dataset, read_manifest
-from tfprep.dataset.other_readers import croissant_text, tfds_files, tfds_limits
+from tfprep.dataset.other_readers import tfds_files, tfds_limits
 
 
 @pytest.mark.parametrize(
@@ -95,61 +93,3 @@ def test_arrays_of_every_dtype_and_shape_are_read(tmp_path, sizes, undecoded):
             if name in undecoded | {"packed"}:
                 value = np.frombuffer(value, data.fields[name].dtype).reshape(read[f"{name}/shape"])
             np.testing.assert_array_equal(value, ours[name], strict=True)
-
-
-@pytest.fixture(scope="module")
-def described(photos, tmp_path_factory):
-    """The dataset of all kinds of fields, a folder with its index and `croissant.json`, and how MLCommons reads it."""
-    mlcroissant = pytest.importorskip("mlcroissant")
-    data = open_dataset(photos.path)
-    folder = tmp_path_factory.mktemp("croissant")
-    (folder / "index.parquet").write_bytes((photos.path / "index.parquet").read_bytes())
-    (folder / "croissant.json").write_text(croissant_text(data.manifest, data.manifest.files["index.parquet"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return data, folder, mlcroissant.Dataset(jsonld=str(folder / "croissant.json"))
-
-
-of_rdflib = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # which mlcroissant uses
-
-
-def test_mlcroissant_finds_no_error_and_names_what_only_the_owner_knows(described):
-    issues = described[2].metadata.issues
-    assert not issues.errors
-    assert {warning.split('"')[1].rpartition("/")[2] for warning in issues.warnings} <= {
-        "citeAs", "datePublished", "license", "version", "url"
-    }  # fmt: skip
-
-
-@of_rdflib
-def test_records_are_the_rows_of_the_index(described):
-    data, _, read = described
-    records = list(read.records("records"))
-    rows = [
-        row
-        for split, info in data.splits.items()
-        for v in range(info.variants)
-        for row in data.index(split, v).to_pylist()
-    ]
-    assert len(records) == len(rows) == 50 * 3 + 11
-    for record, row in zip(records, rows, strict=True):
-        for name in ("key", "split"):
-            assert record[f"records/{name}"].decode() == row[name]
-        for name in ("variant", "shard", "offset", "size", "label"):
-            assert record[f"records/{name}"] == row[name]
-
-
-@of_rdflib
-def test_classes_have_their_numbers(described):
-    records = described[2].records("label_classes")
-    names = {record["label_classes/number"]: record["label_classes/name"] for record in records}
-    assert names == {0: "cat", 1: "dog", 2: "owl"}
-
-
-def test_every_file_is_named_with_its_digest(described):
-    data, folder, _ = described
-    files = {file["@id"]: file for file in json.loads((folder / "croissant.json").read_text())["distribution"]}
-    names = {file.name for split in data.splits.values() for files_of in split.files for file in files_of}
-    assert files.keys() == names | {"index.parquet"}
-    content = (folder / "index.parquet").read_bytes()
-    assert files["index.parquet"]["sha256"] == hashlib.sha256(content).hexdigest()

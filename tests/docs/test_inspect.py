@@ -54,14 +54,3 @@ def test_commands_and_recipes_run(folder, monkeypatch, capsys):
         build(path, f"out/clean{number}", "data/photos", options=BuildOptions(workers=0))
         assert status_of("check", f"out/clean{number}") == 0
     assert sum(split.samples for split in open_dataset("out/clean0").splits.values()) < 12
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, which mlcroissant uses
-def test_the_records_of_croissant(folder, monkeypatch, capsys):
-    pytest.importorskip("mlcroissant")
-    monkeypatch.chdir(folder)
-    (folder / "recipe.py").write_text(RECIPE)
-    build("recipe.py", "out/photos", "data/photos", options=BuildOptions(workers=0))
-    (block,) = [block for block in BLOCKS if "mlcroissant" in block]
-    exec(compile(block, "docs/inspect.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) == 12

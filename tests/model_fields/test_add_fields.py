@@ -252,8 +252,7 @@ def test_other_commands_know_them(site):
     assert "computed as" in old
     assert "computed as" in new
     assert old != new
-    forms = ("webdataset", "folder", "parquet")
-    for form in forms:
+    for form in ("webdataset", "parquet"):
         export(open_dataset(site.out), site.root / form, form)
     rows = pq.read_table(sorted((site.root / "parquet").glob("*train*"))).column("score").to_pylist()
     np.testing.assert_allclose(rows, expected(site, "train", 0), rtol=1e-5)

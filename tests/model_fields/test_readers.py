@@ -197,8 +197,7 @@ FIELDS = ModelFields(
 def test_exports_pictures_and_statistics_show_fields_where_they_are(plain, capsys):
     add_fields(plain.out, plain.other(BRIGHT))
     data = open_dataset(plain.out)
-    forms = ("webdataset", "folder", "parquet", "coco")
-    for form in forms:
+    for form in ("webdataset", "parquet"):
         for variant, samples in ((0, {"train": 24, "val": 8}), (1, {"train": 24})):
             assert export(data, plain.root / f"{form}{variant}", form, variant=variant).samples == samples
     for place, has in (("0/tiny-train", True), ("0/tiny-val", False), ("1/tiny-train", False)):

@@ -23,9 +23,9 @@ from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
 from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
-from tfprep.dataset.manifest import FileDigest, digest_of, kept_fields, matches
+from tfprep.dataset.manifest import digest_of, kept_fields, matches
 from tfprep.dataset.names import INDEX, LOCATIONS, REJECTS, fields_receipts
-from tfprep.dataset.other_readers import CROISSANT, croissant_text, tfds_files
+from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import DatasetError, TooManyRejectedError
 from tfprep.fields import FieldSpec
@@ -87,7 +87,7 @@ def _publish(
         write_index_file(index, layout, manifest, receipts)
         manifest = write_locations(locations, index, manifest)
     digests = {name: digest_of(path) for name, path in ((INDEX, index), (LOCATIONS, locations))}
-    for name, text in other_files(manifest, receipts, digests[INDEX]).items():
+    for name, text in other_files(manifest, receipts).items():
         digests[name] = digest_of(new.write(name, text))
     manifest = replace(manifest, files=digests)
     new.publish(manifest, keep, lambda folder: look(folder, manifest))
@@ -131,11 +131,11 @@ def check_rejected(layout: Layout, receipts: Sequence[Receipt], samples: int, ma
     )
 
 
-def other_files(manifest: Manifest, receipts: Sequence[Receipt], index: FileDigest) -> dict[str, str]:
-    """Return the content of the published files that are neither shards nor index, by name; `index` is the index's digest."""
+def other_files(manifest: Manifest, receipts: Sequence[Receipt]) -> dict[str, str]:
+    """Return the content of the published files that are neither shards nor index, by name."""
     rejected = "".join(_rejected_lines(receipts))
     tfds = {} if manifest.within else tfds_files(manifest)  # TensorFlow Datasets finds shards by prescribed names only
-    return {REJECTS: rejected, CROISSANT: croissant_text(manifest, index), **tfds}
+    return {REJECTS: rejected, **tfds}
 
 
 def shard_names(manifest: Manifest) -> Iterator[str]:

@@ -203,7 +203,7 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
 
 @click.command("export")
 @click.argument("folder")
-@option("--to", required=True, type=click.Choice(["webdataset", "folder", "coco", "parquet"]), help="The format.")
+@option("--to", required=True, type=click.Choice(["webdataset", "parquet"]), help="The format.")
 @option("--out", required=True, type=PATH, help="An empty or new folder.")
 @option("--variant", type=click.IntRange(0), default=0, help="The variant to export.")
 @json_option

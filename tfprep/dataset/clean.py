@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tfprep.dataset.manifest import Manifest, read_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, PRIVATE, REJECTS, REPORT, SHARDS
-from tfprep.dataset.other_readers import CROISSANT
 from tfprep.dataset.versions import (
     RUN,
     NewVersion,
@@ -33,7 +32,7 @@ AGE_S = 24 * 3600.0
 _SHARD = r"\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?"
 _OURS = re.compile(
     rf"{SHARDS}/([0-9a-f]{{16}}-{_SHARD}|[a-zA-Z]\w*-[0-9a-f]{{12}}/({_SHARD}|{INDEX}|{LOCATIONS}|{MANIFEST}))\Z"
-    rf"|v[0-9]{{4,18}}/({RUN}|{MANIFEST}|{INDEX}|{LOCATIONS}|{REJECTS}|{REPORT}|{CROISSANT})\Z"
+    rf"|v[0-9]{{4,18}}/({RUN}|{MANIFEST}|{INDEX}|{LOCATIONS}|{REJECTS}|{REPORT})\Z"
 )
 """Names that only tfprep gives. Nothing else is ever removed."""
 

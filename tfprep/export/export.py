@@ -9,16 +9,13 @@ from typing import Literal
 
 from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
-from tfprep.export.coco import coco_fields, write_coco
-from tfprep.export.files import write_folder, write_parquet, write_webdataset
+from tfprep.export.files import write_parquet, write_webdataset
 from tfprep.storage.local import whole_folder
 from tfprep.units import number
 
-Format = Literal["webdataset", "folder", "coco", "parquet"]
-_WRITERS: dict[str, Callable[[Dataset, str, int, Path], list[str] | None]] = {
+Format = Literal["webdataset", "parquet"]
+_WRITERS: dict[str, Callable[[Dataset, str, int, Path], None]] = {
     "webdataset": write_webdataset,
-    "folder": write_folder,
-    "coco": write_coco,
     "parquet": write_parquet,
 }
 
@@ -50,11 +47,12 @@ def export(data: Dataset, out: Path, to: Format, *, variant: int = 0) -> ExportS
     splits = [name for name, info in data.splits.items() if variant < info.variants]
     if not splits:
         raise DatasetError(f"no split of {data.path} has a variant {variant}")
-    left_out = list(_left_out(data, to, variant, splits))
     with whole_folder(out) as folder:
         for split in splits:
-            left_out += _WRITERS[to](data, split, variant, folder) or []
-    return ExportSummary({split: data.splits[split].samples for split in splits}, tuple(left_out))
+            _WRITERS[to](data, split, variant, folder)
+    return ExportSummary(
+        {split: data.splits[split].samples for split in splits}, tuple(_left_out(data, to, variant, splits))
+    )
 
 
 def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Iterator[str]:
@@ -66,14 +64,6 @@ def _left_out(data: Dataset, to: Format, variant: int, splits: list[str]) -> Ite
         for group, entry in data.manifest.groups.items():
             if split in splits and variant >= entry.variants.get(split, 0):
                 yield f"added fields {group}: variant {variant} of split {split} has none"
-    if to == "coco":
-        fields = coco_fields(data)
-        yield from (f"field {name}: COCO has no place for it" for name in data.fields if name not in fields)
-        if fields.points and fields.boxes is None:
-            yield f"field {fields.points}: in images without a visible point"
-        return
     for name in data.manifest.classes:
-        if (spec := data.fields.get(name)) is not None:
-            has_names = (to == "parquet" and spec.kind == "label") or (to == "folder" and spec.shape == ())
-            if not has_names:
-                yield f"class names of {name}: labels are numbers there"
+        if name in data.fields and not (to == "parquet" and data.fields[name].kind == "label"):
+            yield f"class names of {name}: labels are numbers there"

@@ -1,8 +1,4 @@
-"""Formats that hold all fields of a dataset, image files as they are stored: folders, WebDataset and Parquet.
-
-A folder holds `SPLIT/FIELD/KEY.SUFFIX`, and a table `SPLIT/metadata.csv` of the key, numbers, texts and files of samples. The
-table is that of Hugging Face's `imagefolder`: images of the first image field are in the column `file_name`, those of other
-fields, such as masks, in `FIELD_file_name`.
+"""Formats that hold all fields of a dataset, image files as they are stored: WebDataset and Parquet.
 
 WebDataset is a tar file for each shard, in which the files of one sample follow each other, as `KEY.FIELD.SUFFIX`. It ends the
 key at the first dot of the file name, so dots there are written as `%2E` (and `%` as `%25`); `KEY.key.txt` holds the key as it
@@ -10,18 +6,14 @@ is.
 
 Parquet is a file for each shard, with a row for each sample. An image file is a struct `{bytes, path}`. The schema's metadata
 declare it as an `Image` of Hugging Face's datasets, and labels with class names as a `ClassLabel`. Any other array is a list of
-its numbers in row-major order, with its shape in the column `FIELD_shape`.
-
-A field whose own name is that of such a column (`file_name`, `FIELD_shape`) keeps it in Parquet, and the column gets a '_'; in
-`metadata.csv` the field gets it, because Hugging Face asks for `file_name`.
+its numbers in row-major order, with its shape in the column `FIELD_shape`; where a field has this name, the column gets a '_'.
 
 Bytes of texts and class names that are not UTF-8, such as those of old file names, are written as `\\xe9`, as they are in keys.
-Numbers of bfloat16, which none of these formats has, are written as float32, in which they are exact.
+Numbers of bfloat16, which neither format has, are written as float32, in which they are exact.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import tarfile
@@ -132,60 +124,7 @@ def checked_key(key: str) -> str:
     return key
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file and the folders above it. Raises DatasetError if the system's file names cannot hold its name."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except UnicodeEncodeError as error:
-        raise DatasetError(
-            f"{error.object!a} cannot be the name of a file here: Python's encoding of file names is {error.encoding}. Set "
-            "PYTHONUTF8=1, or export to webdataset or parquet"
-        ) from error
-
-
-# --- folders and tar files ---
-
-
-def write_folder(data: Dataset, split: str, variant: int, out: Path) -> None:
-    """Write one split as files in folders."""
-    files, fields = image_fields(data), data.fields_of(split, variant)
-    main = next((name for name in fields if name in files and fields[name].kind == "image"), None)
-    columns = {name: "file_name" if name == main else f"{name}_file_name" for name in fields if name in files}
-    of_files, names_in_use = set(columns.values()), {*columns.values(), *fields}
-    columns |= {name: _free(name, names_in_use) if name in of_files else name for name in fields if name not in files}
-    (out / split).mkdir(parents=True, exist_ok=True)
-    with whole_file(out / split / "metadata.csv") as table:
-        text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["key", *(columns[name] for name in fields)])
-        for sample in stored_samples(data, split, variant):
-            writer.writerow([sample.key, *(_cell(data, sample, name, out / split) for name in fields)])
-        text.detach()
-
-
-def _free(name: str, names_in_use: set[str]) -> str:
-    """Return a name for a column with '_' after it until no other one has it, and note it among those."""
-    while name in names_in_use:
-        name += "_"
-    names_in_use.add(name)
-    return name
-
-
-def _cell(data: Dataset, sample: StoredSample, name: str, out: Path) -> str:
-    """Return a value as text; one that is neither a number nor text is written to a file, whose path is returned."""
-    spec, value = data.fields[name], sample.values[name]
-    if spec.kind == "text":
-        return value if isinstance(value, str) else json.dumps(list(value))
-    if spec.kind == "label" and spec.shape == ():
-        classes = data.manifest.classes.get(name, ())
-        return _utf8(classes[int(value)]) if 0 <= int(value) < len(classes) else str(int(value))
-    if spec.shape == () and name not in sample.files:
-        return str(np.asarray(value).item())
-    content, suffix = sample.files.get(name, (None, "npy"))
-    path = f"{name}/{checked_key(sample.key)}.{suffix}"
-    write_file(out / path, content if content is not None else npy(value))
-    return path
+# --- tar files ---
 
 
 def write_webdataset(data: Dataset, split: str, variant: int, out: Path) -> None:
@@ -232,9 +171,7 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
     columns, names_in_use, shapes = [pa.field("key", pa.string())], set(fields), dict[str, str]()
     for name, spec in fields.items():
         if spec.dtype.startswith("complex"):
-            raise DatasetError(
-                f"field {name!r} is {spec.dtype}, which Parquet does not have; export to folder or webdataset"
-            )
+            raise DatasetError(f"field {name!r} is {spec.dtype}, which Parquet does not have; export to webdataset")
         dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
         kind = pa.string() if dtype == "string" else pa.from_numpy_dtype(np.dtype(dtype))
         if name in encoded:
@@ -252,6 +189,14 @@ def write_parquet(data: Dataset, split: str, variant: int, out: Path) -> None:
         ):
             while rows := [_row(fields, shapes, sample) for sample in islice(samples, _ROW_GROUP)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=columns))
+
+
+def _free(name: str, names_in_use: set[str]) -> str:
+    """Return a name for a column with '_' after it until no other one has it, and note it among those."""
+    while name in names_in_use:
+        name += "_"
+    names_in_use.add(name)
+    return name
 
 
 def _features(data: Dataset, fields: Mapping[str, FieldSpec], encoded: set[str]) -> dict[str, Any]:

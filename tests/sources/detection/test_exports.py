@@ -57,12 +57,9 @@ def content(data: Any, fields: tuple[str, ...]) -> dict[bytes, Any]:
     [
         ("webdataset", ("label",)),
         ("webdataset", ("mask",)),
-        ("folder", ("label",)),
-        ("folder", ("mask",)),
         ("parquet", ("label",)),
         ("parquet", ("mask",)),
         ("parquet", ("boxes", "box_labels")),
-        ("coco", ("boxes", "box_labels")),
     ],
 )
 def test_an_export_comes_back(tmp_path, to: Format, fields):
