@@ -21,12 +21,10 @@ from tfprep.dataset import open_dataset
 from tfprep.dataset.clean import clean
 from tfprep.dataset.manifest import sha256_of
 from tfprep.dataset.verify import verify
-from tfprep.errors import BuildError, BuildLockedError, DatasetError, StorageError
+from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.load.reader import ahead
-from tfprep.storage import locks
 from tfprep.storage import store as objects
 from tfprep.storage.address import parse_url
-from tfprep.storage.locks import store_locked
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import read_content
 
@@ -193,7 +191,6 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
     new = content(full.out)
     store = open_store(memory)
     before = {info.name: bytes(store.read(info.name)) for info in store.list()}
-    monkeypatch.setattr(locks, "is_alive", lambda holder: False)
     left, put, delete = 0, objects.Store._put, objects.Store.delete
 
     class Killed(BaseException):
@@ -235,48 +232,19 @@ def test_an_end_at_every_request_of_a_build_over_an_older_dataset(full, memory, 
 # --- two at once ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_build_is_refused_by_name(full, memory):
-    full.out, store = memory, open_store(memory)
-    with store_locked(store, memory):
-        message = rf"{memory} is being built by process {os.getpid()} on .*, started "
-        for step in (full.build, lambda: full.part(0, 2), lambda: clean(memory, remove=True)):
-            with pytest.raises(BuildLockedError, match=message):
-                step()
-    with store_locked(store, memory, shared=True):
-        full.part(0, 2)
-        with pytest.raises(BuildLockedError):
-            full.build()
-    full.build()
-    assert not [info for info in store.list(".tfprep") if "lock" in info.name or "running" in info.name]
-
-
-@pytest.mark.parametrize("beats", [True, False])
-def test_a_build_on_another_machine(full, memory, monkeypatch, beats):
-    for name, seconds in (("HEARTBEAT_S", 0.02 if beats else 60), ("DEAD_S", 0.5), ("_POLL_S", 0.02)):
-        monkeypatch.setattr(locks, name, seconds)
-    with store_locked(open_store(memory), memory) as lock:
-        monkeypatch.setattr(locks, "_machine", lambda: "another")
-        if beats:
-            with pytest.raises(BuildLockedError, match="is being built by process"):
-                full.build(memory)
-            return
-        monkeypatch.setattr(locks, "HEARTBEAT_S", 0.02)
-        full.build(memory)  # It shows no sign of life.
-        lock._beat_once()
-        with pytest.raises(BuildError, match=r"was stopped for more than .* another build began"):
-            lock.check()
-
-
-def test_a_build_that_was_overtaken_publishes_nothing(full, memory):
-    store = open_store(memory)
+def test_of_two_builds_at_once_the_one_that_ends_last_publishes_nothing(full, memory):
+    begun = []
 
     def overtaken(event):
-        if event.name == "planned":
-            store.write("tfprep.json", b"{}")
+        if event.name == "planned" and not begun:
+            begun.append(full.build(memory))
 
     with pytest.raises(BuildError, match="another process published in the meantime, so this one did not"):
         full.build(memory, on_event=overtaken)
-    assert bytes(store.read("tfprep.json")) == b"{}"
+    full.build()
+    assert content(memory) == content(full.out)
+    assert full.build(memory).built_shards == 0
+    assert not open_store(memory).list(".tfprep/trial")
 
 
 def test_receipts_of_a_build_that_goes_on_after_another_one_began_are_not_published(full, memory):
@@ -326,10 +294,12 @@ def test_parts_in_any_order(full, memory):
 
 def test_stores_that_refuse(full, s3):
     s3.proxy.write_faults.append("403")
-    with pytest.raises(StorageError, match=r"lock cannot be written: the store refuses these credentials .*AWS_ACCESS"):
+    with pytest.raises(
+        StorageError, match=r"trial cannot be written: the store refuses these credentials .*AWS_ACCESS"
+    ):
         full.build(s3.new_url())
     with pytest.raises(
-        StorageError, match=r"s3://no-such-bucket/x/.tfprep/lock cannot be written: the store answers NoSuchBucket"
+        StorageError, match=r"s3://no-such-bucket/x/.tfprep/trial cannot be written: the store answers NoSuchBucket"
     ):
         full.build("s3://no-such-bucket/x")
     with pytest.raises(BuildError, match=r"can only be read; build into a folder, or to s3://"):

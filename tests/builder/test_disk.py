@@ -4,7 +4,6 @@ continues.
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import socket
@@ -115,7 +114,7 @@ def test_a_second_build_into_one_folder_is_refused_by_name(full, monkeypatch):
     (refusal,) = refusals
     assert refusal.startswith(f"tfprep.errors.BuildLockedError: {full.out} is being built by process {os.getpid()} on "
                               f"{socket.gethostname()}, started 2")  # fmt: skip
-    assert refusal.endswith(": its_build.py --key=$AWS_SECRET_ACCESS_KEY; wait for it, or build into another folder")
+    assert refusal.endswith(": its_build.py --key=$AWS_SECRET_ACCESS_KEY; wait, or build into another folder")
     check_whole(full.out)
 
 
@@ -124,9 +123,8 @@ def test_a_lock_is_one_of_this_process_too_and_of_no_dead_one(full):
     layout.make()
     with locked(full.out), pytest.raises(BuildLockedError):
         full.build()
-    layout.lock.write_text(json.dumps({"process": 1, "host": "elsewhere", "started": "yesterday", "command": "tfprep"}))
+    layout.lock.write_text("process 1 on elsewhere")
     assert full.build().samples == 30
-    assert layout.lock.read_text() == ""
 
 
 def test_a_file_system_without_locks_is_named(full, monkeypatch):

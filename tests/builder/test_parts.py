@@ -189,7 +189,7 @@ def test_the_lock_is_shared_by_parts_alone(full):
         assert entered.wait(60)
         assert full.part(1, 2).built_shards == 3
         for step in (full.build, full.finish):
-            with pytest.raises(BuildLockedError, match=r"parts of .*out are being built; wait for them"):
+            with pytest.raises(BuildLockedError, match=r"out is being built by .*parts; wait"):
                 step()
     finally:
         leave.set()

@@ -17,7 +17,6 @@ from tfprep.dataset.versions import (
     NewVersion,
     current_version,
     find_current,
-    locked,
     own_bytes,
     remove_old,
     version_folder,
@@ -65,26 +64,24 @@ def clean(place: PathOrUrl, *, keep: int = 0, remove: bool = False) -> Leftovers
     Args:
       place: The dataset's folder or URL.
       keep: The number of older versions that stay.
-      remove: Remove what was found, while no build runs there.
+      remove: Remove what was found. A build may run at a store meanwhile: what its receipts name, and what is young, stays.
 
     Returns:
       What was found.
 
     Raises:
-      BuildLockedError: A build runs there, which is named; the lock is needed only to remove.
+      BuildLockedError: A build runs in the local folder.
       DatasetError: There is no dataset, or it is damaged.
       StorageError: The store cannot be reached or refuses.
     """
     root = folder_at(place)
-    if remove and is_remote(root):
-        with locked(root):
-            found = _find(root, keep)
-            if found.unreferenced:
-                open_store(root).delete([info.name for info in found.unreferenced])
-        return replace(found, freed=sum(info.bytes for info in found.unreferenced))
     found = _find(root, keep)
     if not remove:
         return found
+    if is_remote(root):
+        if found.unreferenced:
+            open_store(root).delete([info.name for info in found.unreferenced])
+        return replace(found, freed=sum(info.bytes for info in found.unreferenced))
     with NewVersion(root):
         return replace(found, freed=remove_old(root, keep))
 

@@ -13,6 +13,10 @@ their content; the folder of a version holds the rest. `manifest.json` names the
 A version is made in `.tfprep/new`, with hard links to what it shares with the current one. Publication makes its files durable,
 moves the folder into place and replaces the pointer. A process that dies before the last step leaves the version before, and the
 next one continues. Readers lock the folder that they read (`hold`), and removal skips folders that are locked.
+
+Of several processes that make a version in a local folder, one at a time holds a lock, and the others are refused. A store has no
+locks: names belong to contents there, so that two builds do not write over each other's shards, and the pointer is replaced only
+if nobody else has, so that the slower build is refused at its end. Its shards stay, and it continues from them.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ import os
 import re
 import secrets
 import shutil
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,10 +37,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, REPORT
-from tfprep.errors import BuildError, DatasetError, ObjectChangedError, StorageError
+from tfprep.errors import BuildError, BuildLockedError, DatasetError, ObjectChangedError, StorageError
+from tfprep.storage.address import without_secrets
 from tfprep.storage.local import link_or_copy, remove_leftovers, sync_folder, whole_file, writing
 from tfprep.storage.local import locked as file_locked
-from tfprep.storage.locks import StoreLock, folder_locked, store_locked
 from tfprep.storage.store import find_object, open_store
 from tfprep.storage.urls import (
     PathOrUrl,
@@ -264,21 +271,39 @@ def _removed(version: Version) -> DatasetError:
 
 
 @contextmanager
-def locked(root: Path, *, shared: bool = False) -> Iterator[StoreLock | None]:
-    """Hold the lock of a dataset: exclusively, or shared with other parts of a build. Yields the lock of a store.
+def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a local dataset, exclusively or shared with other parts of a build. It ends with its process.
+
+    At a store there is no lock (see above); that it compares conditions is tried here, before hours of work.
 
     Raises:
-      BuildLockedError: Another process holds it, which is named.
-      BuildError: Nothing can be written there.
+      BuildLockedError: Another process holds it; the message names its process, host and start.
+      BuildError: Nothing can be written there, or the file system has no locks.
+      StorageError: The store cannot be reached, refuses, or writes without comparing conditions.
     """
     if is_remote(root):
-        with store_locked(open_store(root), str(root), shared=shared) as lock:
-            yield lock
+        with suppress(ObjectChangedError):  # of another process that begins, or that was killed here
+            open_store(root).replace(f"{PRIVATE}/trial", b"", None)
+        open_store(root).delete([f"{PRIVATE}/trial"])
+        yield
         return
+    path, busy = root / PRIVATE / "lock", BuildLockedError()
     with writing(root):
-        (root / PRIVATE).mkdir(parents=True, exist_ok=True)
-    with folder_locked(root / PRIVATE / "lock", root, shared=shared):
-        yield None
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with file_locked(path, busy, shared=shared) as descriptor:
+            os.ftruncate(descriptor, 0)
+            if not shared:
+                command = without_secrets(" ".join(sys.argv))
+                started = time.strftime("%Y-%m-%d %H:%M:%S")
+                holder = f"process {os.getpid()} on {socket.gethostname()}, started {started}: {command}"
+                os.write(descriptor, os.fsencode(holder))
+            yield
+    except BuildLockedError as error:
+        if error is not busy:
+            raise
+        holder = path.read_text(errors="replace") or "another process, or by parts"
+        raise BuildLockedError(f"{root} is being built by {holder}; wait, or build into another folder") from error
 
 
 class NewVersion:
@@ -301,14 +326,13 @@ class NewVersion:
         self.copied = 0
         self._names: dict[str, bool] = {}
         self._open = ExitStack()
-        self._lock: StoreLock | None = None
         self._pointer: str | None = None
 
     def __enter__(self) -> NewVersion:
         if not is_remote(self.root) and (self.root / MANIFEST).exists():
             raise BuildError(f"{self.root} is a version of a dataset, which never changes; choose another folder")
         with ExitStack() as stack:
-            self._lock = stack.enter_context(locked(self.root))
+            stack.enter_context(locked(self.root))
             if is_remote(self.root):
                 info = find_object(open_store(self.root), POINTER)
                 self._pointer = None if info is None else info.version
@@ -462,8 +486,6 @@ class NewVersion:
         for name in sorted(self._names, key=lambda name: name == MANIFEST):
             store.write(f"{version.path.name}/{name}", self.folder / name)
         look(version.path)
-        assert self._lock is not None
-        self._lock.check()
         try:  # `replace` takes a pointer with this content for its own: where an answer was lost, the run's word says so
             pointer = json.dumps({"version": number, "run": run}) + "\n"
             self._pointer = store.replace(POINTER, pointer.encode(), self._pointer)

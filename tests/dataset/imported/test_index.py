@@ -487,7 +487,7 @@ def test_one_process_at_a_time(tmp_path):
     report = index(tmp_path, numbers(0))
     with (report.out / ".tfprep" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BuildLockedError, match="are being built"):
+        with pytest.raises(BuildLockedError, match="is being built by another process"):
             index(tmp_path)
     index(tmp_path)
 
