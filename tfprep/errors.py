@@ -52,13 +52,7 @@ class TfprepError(Exception):
 
 
 class RecipeError(TfprepError):
-    """A recipe has a mistake.
-
-    Attributes:
-        where: The path of the option, for example ("store", "image"); () if it is not known.
-    """
-
-    where: tuple[str, ...] = ()
+    """A recipe has a mistake."""
 
 
 class SourceError(TfprepError):

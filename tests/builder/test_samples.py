@@ -4,21 +4,16 @@ import gc
 import io
 import weakref
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import tfprep
-from tests.load.batches import stages
-from tests.photos import save
-from tfprep import Recipe, augment, codecs, derive, images, sources
+from tfprep import Recipe, augment, codecs, images, sources
 from tfprep.augment.transform import identity
 from tfprep.augment.warp import warp_sample
-from tfprep.builder import BuildOptions
 from tfprep.builder.shards.make_sample import SampleMaker
-from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError, TooManyRejectedError
+from tfprep.errors import BuildError, SampleError
 from tfprep.seeding import generator
 
 KINDS = {"image": "image", "mask": "mask", "boxes": "boxes", "names": "label"}
@@ -339,64 +334,3 @@ def test_a_derived_input_has_the_form_of_its_kind(kind, value, message):
     with pytest.raises(SampleError, match=message) as caught:
         made(0, derive={"d": function})
     assert (caught.value.stage, caught.value.field) == ("derive", "d")
-
-
-# --- stacks ------------------------------------------------------------------------------------------------------------------
-
-STACKED = Recipe(
-    name="stacked",
-    source=sources.Paired(image="image/*.png", mask="mask/*.png"),
-    geometry=[augment.Flip(p=0.5)],
-    derive={"clicks": derive.Clicks(mask="mask", target=1)},
-    color=[augment.Brightness(0.3)],
-    stack={"x": ("image", "mask", "clicks")},
-    variants={"train": 3},
-    store=dict.fromkeys(("x", "image", "mask", "clicks"), codecs.Raw()),
-)
-
-
-@pytest.fixture
-def raw(tmp_path):
-    for number in range(6):
-        mask = np.zeros((20, 30), np.uint8)
-        mask[5:12, 8 : 15 + number] = 1
-        save(tmp_path / f"raw/image/{number}.png", RNG.integers(0, 256, (20, 30, 3), np.uint8))
-        save(tmp_path / f"raw/mask/{number}.png", mask)
-    return tmp_path / "raw"
-
-
-def built(recipe, raw):
-    tfprep.build(recipe, raw.with_name("out"), raw, options=BuildOptions(workers=0))
-    return tfprep.open(raw.with_name("out"))
-
-
-def test_a_stack_holds_the_channels_of_its_fields_in_their_order(raw):
-    """After color ops, in every variant, from the built to the batch."""
-    data = built(STACKED, raw)
-    assert (data.manifest.rejected, data.fields["x"].shape) == (0, (20, 30, 6))
-    for variant in range(3):
-        for batch in data.numpy_loader("train", 4, training=False, variants=variant):
-            expected = np.concatenate([batch["image"], batch["mask"][..., np.newaxis], batch["clicks"]], axis=-1)
-            np.testing.assert_array_equal(batch["x"], expected)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"stack": {"x": ("image", "depth")}}, RecipeError, "there is no field 'depth'"),
-        ({"stack": {"image": ("image", "mask")}}, RecipeError, "there is a field 'image' already"),
-        ({"stack": {"x": ("image",)}}, RecipeError, "a list of two or more field names"),
-        ({"stack": {"x": "image"}}, RecipeError, "a list of two or more field names"),
-        ({"derive": {"clicks": derive.Distance(mask="mask", target=1)}}, TooManyRejectedError, "stack have one dtype"),
-    ],
-)
-def test_a_stack_that_cannot_be(raw, changes, error, message):
-    with pytest.raises(error, match=message):
-        built(replace(STACKED, **{"store": {"image": codecs.Raw()}, **changes}), raw)
-
-
-def test_a_stack_follows_an_op_at_load_only_if_its_fields_do(raw):
-    directed = {"clicks": derive.Sobel(image="image", of="both")}
-    recipe = replace(STACKED, derive=directed, stack={"x": ("clicks", "clicks")}, store={"x": codecs.Raw()})
-    with pytest.raises(LoaderError, match="'x' does not follow Flip, which may flip"):
-        built(recipe, raw).numpy_loader("train", 4, **stages([augment.Flip()]))

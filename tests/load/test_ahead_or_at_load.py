@@ -301,7 +301,7 @@ def built_dataset(folder, count=6, **options):
         for split in ("train", "val"):
             save(folder / f"raw/{split}/{number}.png", sample["image"])
             save(folder / f"raw/{split}annot/{number}.png", sample["mask"])
-    stored = [*options.get("derive", {}), *options.get("stack", {})]
+    stored = options.get("derive", {})
     store = {
         "image": codecs.Png(),
         "mask": codecs.Png(),
@@ -330,7 +330,6 @@ REFUSED = [
     ("edges", augment.Flip(), r"derive={'edges': derive.Sobel\(of='both'\)}"),
     ("clicks", augment.Crop(9, 9), "may crop"),
     ("statistics", augment.Crop(9, 9), "may crop"),
-    ("stacked", augment.Flip(), "put the op into the recipe's geometry"),
 ]
 FOLLOWS = [
     ("distance", [augment.Flip(), augment.Crop(9, 9)]),
@@ -340,7 +339,7 @@ FOLLOWS = [
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    options = {"derive": STORED, "stack": {"stacked": ("edges", "offsets")}, "variants": {"train": 2}}
+    options = {"derive": STORED, "variants": {"train": 2}}
     store = {"clicks": codecs.Scalar(), "statistics": codecs.Scalar()}
     return built_dataset(tmp_path_factory.mktemp("stored"), color=[augment.Brightness()], store=store, **options)
 

@@ -18,7 +18,7 @@ _MOST_READ, _LEAST_READ, _MOST_READ_BYTES = 100, 16, 16 << 20
 """Samples of a split that are read for the report, and their bytes: 0.1 s for photos; `tfprep stats` reads 1,000."""
 _MOST_COMPARED = 200_000
 """Samples among which duplicates are looked for: some two seconds, and a tenth of the memory that a million takes."""
-_STAGES = ("read", "decode", "geometry", "derive", "color", "stack", "hash", "encode", "write")
+_STAGES = ("read", "decode", "geometry", "derive", "color", "hash", "encode", "write")
 
 
 def write_report(

@@ -51,7 +51,7 @@ from tfprep.dataset.names import SHARDS
 from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError, StorageError
 from tfprep.pool import Pool
 from tfprep.recipe import Recipe
-from tfprep.recipe.file import load_recipe, locate
+from tfprep.recipe.file import load_recipe
 from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
 from tfprep.storage.urls import is_remote, remove_file, size_of
@@ -95,10 +95,10 @@ def plan_build(
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
     root = raw_root(data)
-    loaded, file = loaded_recipe(recipe)
+    loaded, _ = loaded_recipe(recipe)
     with placed(out) as layout:
         check_folders(root, layout.out)
-        plan = _plan(loaded, file, root, layout, BuildOptions(limit=limit, reshard=reshard, replace=replace))
+        plan = _plan(loaded, root, layout, BuildOptions(limit=limit, reshard=reshard, replace=replace))
         return list(shard_states(plan, layout, part.shards(plan) if part else None))
 
 
@@ -220,7 +220,7 @@ class Build:
         return summary
 
     def _plan(self) -> Plan:
-        return _plan(self.recipe, self.file, self.root, self.layout, self.options)
+        return _plan(self.recipe, self.root, self.layout, self.options)
 
     def _states(
         self, plan: Plan, shards: Sequence[tuple[str, int]] | None = None, *, identities: bool = True
@@ -436,13 +436,8 @@ def _manifest_there(layout: Layout) -> Manifest | None:
         return None
 
 
-def _plan(recipe: Recipe, file: Path | None, root: Path, layout: Layout, options: BuildOptions) -> Plan:
-    try:
-        plan = make_plan(
-            recipe, root, layout, limit=options.limit, reshard=options.reshard, on_warning=options.on_warning
-        )
-    except RecipeError as error:
-        raise (locate(file, error) if file else error) from error
+def _plan(recipe: Recipe, root: Path, layout: Layout, options: BuildOptions) -> Plan:
+    plan = make_plan(recipe, root, layout, limit=options.limit, reshard=options.reshard, on_warning=options.on_warning)
     if not options.replace:
         check_replacement(plan, layout, options.limit)
     return plan

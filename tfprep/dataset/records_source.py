@@ -109,7 +109,7 @@ class Records:
                         record = Reference(files[shard], offset + HEADER_BYTES, payload, member=key)
                         yield Entry(key, split, (str(record),), (stored, crc))
 
-        earlier = {**data.manifest.recipe.get("derive", {}), **data.manifest.recipe.get("stack", {})}
+        earlier = data.manifest.recipe.get("derive", {})
         derived = tuple(name for name in self.fields if name in earlier)
         imported = data.manifest.imported
         fixed = tuple(name for name in self.fields if imported is not None and name in imported.fixed)

@@ -6,11 +6,10 @@ import functools
 import hashlib
 import inspect
 import os
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfprep.augment import Custom
 from tfprep.augment.transform import effects_of
@@ -20,7 +19,7 @@ from tfprep.derive.inputs import derived_kind, follows_of, reads_of
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, KINDS, RASTER_KINDS, Kind, field_name_fault
 
-_SIDES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "color"}
+_TAKES = {"Size": "geometry", "Sample": "geometry", "ImageArray": "color"}
 """The option that an op of tfprep belongs in, by the annotation of what it is called with."""
 _INPUTS: Mapping[str, frozenset[str]] = {
     "mask": frozenset({"mask", "map"}),
@@ -36,66 +35,56 @@ A user's function that gives no kind derives a map, whatever it returns.
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise RecipeError at the first option of a recipe that is wrong by itself, whatever the data."""
+    name, source = options["name"], options["source"]
     try:
-        check_name("Recipe(name=...)", options["name"] if isinstance(options["name"], str) else repr(options["name"]))
+        check_name("Recipe(name=...)", name if isinstance(name, str) else repr(name))
     except DatasetError as error:
-        wrong(("name",), str(error))
-    if inspect.isclass(options["source"]) or not callable(getattr(options["source"], "scan", None)):
-        source = options["source"]
-        wrong(("source",), f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
+        raise RecipeError(str(error)) from None
+    if inspect.isclass(source) or not callable(getattr(source, "scan", None)):
+        raise RecipeError(f"source: expected a source such as sources.Folder(), not {source!r}{_called(source)}")
     for option, (expected, test) in _MAPPINGS.items():
         _check_mapping(option, options[option], expected, test)
     check_derive(options["derive"])
     for option, (expected, test) in _SCALARS.items():
         if not test(options[option]):
-            wrong((option,), f"{option}: expected {expected}, not {options[option]!r}")
+            raise RecipeError(f"{option}: expected {expected}, not {options[option]!r}")
     for option in ("geometry", "color"):
         check_ops(option, options[option])
-        for number, op in enumerate(options[option]):
-            for one in (op, *_inside(op)):
-                if getattr(one, "sizes", None) is not None:
-                    wrong(
-                        (option, str(number)),
-                        f"{option}[{number}]: sizes by epoch are for a loader; give {one} a height and width",
-                    )
-    if not _is_names(options["files"]):
-        wrong(("files",), f"files: expected a list of names of files, not {options['files']!r}")
+        for op in options[option]:
+            if any(getattr(one, "sizes", None) is not None for one in _with_inner(op)):
+                raise RecipeError(
+                    f"{option}: {op!r} has sizes by epoch, which are for a loader; give a height and width"
+                )
     if not options["store"]:
-        wrong(("store",), "store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
-    _check_original(options)
+        raise RecipeError("store: nothing would be stored; name at least one field, such as {'image': codecs.Jpeg()}")
+    _check_codecs(options)
 
 
 def check_kinds(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
     """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
     for name in source_kinds:
         if fault := field_name_fault(name):
-            wrong(("source",), f"source: {fault}")
+            raise RecipeError(f"source: {fault}")
     kinds = dict(source_kinds)
     for name, derived in options["derive"].items():
         if name in kinds:
-            wrong(("derive", name), f"derive: the source already has a field '{name}'; choose another name")
+            raise RecipeError(f"derive: the source already has a field '{name}'; choose another name")
         _check_inputs(name, derived, kinds, options)
         kinds[name] = derived_kind(derived)
-    _check_stacks(options["stack"], kinds)
-    kinds |= dict.fromkeys(options["stack"], "map")
     for name, codec in options["store"].items():
         _check_known("store", name, kinds)
-        try:
-            codec.check(name, kinds[name])
-        except RecipeError as error:
-            wrong(("store", name), str(error))
+        codec.check(name, kinds[name])
     _check_rows(options, source_kinds)
     _check_flip_indices(options, source_kinds)
     for name in options["fill"]:
         if kinds.get(name) not in RASTER_KINDS:
-            wrong(("fill", name), f"fill: there is no image, mask or map named '{name}' to fill")
+            raise RecipeError(f"fill: there is no image, mask or map named '{name}' to fill")
     uncovering = next((op for op in options["geometry"] if getattr(op, "uncovers", False)), None)
     for name in (name for name, kind in source_kinds.items() if kind == "mask" and name not in options["fill"]):
         if uncovering is not None and options["border"] == "constant":
-            wrong(
-                ("geometry",),
+            raise RecipeError(
                 f"fill: {uncovering!r} shows pixels outside of the image, and no number is known for them in '{name}'; write "
-                f'fill={{"{name}": 255}} with the number of void pixels, or border="reflect"',
+                f'fill={{"{name}": 255}} with the number of void pixels, or border="reflect"'
             )
 
 
@@ -105,39 +94,29 @@ _digested: dict[tuple[Any, ...], str] = {}
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
+    if not path.is_file():
+        raise RecipeError(f"files: {path} is not a regular file; a relative name is one below the recipe's folder")
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
-            wrong(("files",), f"files: {path} is not a regular file; name each file that the recipe reads")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             state = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
             if state not in _digested:
                 _digested[state] = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        wrong(
-            ("files",),
-            f"files: {path} cannot be read: {error.strerror}; a relative name is one below the recipe's folder",
-        )
+        raise RecipeError(f"files: {path} cannot be read: {error.strerror}") from None
     return _digested[state]
-
-
-def wrong(where: tuple[str, ...], message: str) -> NoReturn:
-    """Raise RecipeError; `where` is the path of option names by which `recipe.file` finds the line."""
-    error = RecipeError(message)
-    error.where = where
-    raise error
 
 
 def _check_mapping(option: str, value: Any, expected: str, test: Callable[[Any], bool]) -> None:
     if not isinstance(value, Mapping):
-        wrong((option,), f"{option}: expected a dict from name to {expected}, not {value!r}")
+        raise RecipeError(f"{option}: expected a dict from name to {expected}, not {value!r}")
     for name, item in value.items():
         if not isinstance(name, str):
-            wrong((option,), f"{option}: a name is a string, not {name!r}")
+            raise RecipeError(f"{option}: a name is a string, not {name!r}")
         if option not in ("variants", "shards") and (fault := field_name_fault(name)):
-            wrong((option, name), f"{option}: {fault}")
+            raise RecipeError(f"{option}: {fault}")
         if inspect.isclass(item) or not test(item):
-            wrong((option, name), f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
+            raise RecipeError(f"{option}['{name}']: expected {expected}, not {item!r}{_called(item)}")
 
 
 def check_derive(derive: Any) -> None:
@@ -146,46 +125,43 @@ def check_derive(derive: Any) -> None:
     for name, derived in derive.items():
         if derived_kind(derived) not in KINDS:
             rule = f"the attribute kind is one of {', '.join(KINDS)}"
-            wrong(("derive", name), f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
+            raise RecipeError(f"derive['{name}']: {rule}, not {derived_kind(derived)!r}")
         if not follows_of(derived) <= EFFECTS:
             rule = f"the attribute follows holds names of {', '.join(sorted(EFFECTS))}"
-            wrong(("derive", name), f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
+            raise RecipeError(f"derive['{name}']: {rule}, not {sorted(follows_of(derived))}")
 
 
 def check_ops(option: str, ops: Any) -> None:
     """Raise RecipeError at the first op of `geometry` or `color`, of a recipe or of a loader, that is wrong by itself."""
     if isinstance(ops, str | Mapping) or not isinstance(ops, Sequence):
-        wrong((option,), f"{option}: expected a list of ops, not {ops!r}")
+        raise RecipeError(f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
-        where, place = (option, str(number)), f"{option}[{number}]"
-        for one in (op, *_inside(op)):
+        place = f"{option}[{number}]"
+        for one in _with_inner(op):
             if not callable(one) or inspect.isclass(one):
-                wrong(where, f"{place}: expected an op or a function, not {one!r}{_called(one)}")
+                raise RecipeError(f"{place}: expected an op or a function, not {one!r}{_called(one)}")
             if isinstance(one, Custom) and one is not op:
-                wrong(
-                    where,
+                raise RecipeError(
                     f"{place}: Custom is a function of a whole sample, which {type(op).__name__} does not have; put it into "
-                    "geometry=[...] by itself, and let the function draw from its generator whether it acts",
+                    "geometry=[...] by itself, and let the function draw from its generator whether it acts"
                 )
-        if others := _sides(op) - {option}:
-            what = "changes colors" if option == "geometry" else "moves pixels"
-            wrong(where, f"{place}: {op!r} {what}; it belongs in {others.pop()}=[...]")
+            if _option_of(one) not in ("", option):
+                what = "changes colors" if option == "geometry" else "moves pixels"
+                raise RecipeError(f"{place}: {op!r} {what}; it belongs in {_option_of(one)}=[...]")
 
 
-def _inside(op: Any) -> list[Any]:
-    """The ops inside a policy, and those inside them."""
-    direct = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
-    return [inner for one in direct for inner in (one, *_inside(one))]
+def _with_inner(op: Any) -> list[Any]:
+    """Return an op, the ops inside it if it is a policy, and those inside them."""
+    inner = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
+    return [op, *(below for one in inner for below in _with_inner(one))]
 
 
-def _sides(op: Any) -> set[str]:
-    """The options that an op of tfprep, and the ops inside it, belong in; nothing for functions of the user."""
-    sides = {side for one in _inside(op) for side in _sides(one)}
-    call = type(op).__call__ if callable(op) else None
-    if getattr(call, "__module__", "").startswith("tfprep.augment."):
-        annotation = next(iter(getattr(call, "__annotations__", {}).values()), "")
-        sides |= {_SIDES[annotation]} if annotation in _SIDES else set()
-    return sides
+def _option_of(op: Any) -> str:
+    """Return the option that an op of tfprep belongs in; "" for both, and for functions of the user."""
+    call = type(op).__call__
+    if not getattr(call, "__module__", "").startswith("tfprep.augment."):
+        return ""
+    return _TAKES.get(next(iter(call.__annotations__.values()), ""), "")
 
 
 def check_inputs(derive: Mapping[str, Any], kinds: Mapping[str, Kind], fill: Mapping[str, Any]) -> None:
@@ -210,33 +186,21 @@ def _check_inputs(name: str, derived: Any, kinds: Mapping[str, Kind], options: M
             continue
         asks = f"derive['{name}']: {type(derived).__name__}({option}={field!r})"
         if field not in kinds:
-            way_out = "derive it first" if field in options["derive"] else f"there are {', '.join(sorted(kinds))}"
-            wrong(("derive", name), f"{asks} names no field that is there; {way_out}")
+            fix = "derive it first" if field in options["derive"] else f"there are {', '.join(sorted(kinds))}"
+            raise RecipeError(f"{asks} names no field that is there; {fix}")
         if kinds[field] not in allowed:
-            wrong(
-                ("derive", name),
-                f"{asks} needs a field of the kind {' or '.join(sorted(allowed))}; '{field}' is a {kinds[field]}",
-            )
+            rule = f"needs a field of the kind {' or '.join(sorted(allowed))}"
+            raise RecipeError(f"{asks} {rule}; '{field}' is a {kinds[field]}")
     mask = getattr(derived, "mask", None)
     void = options["fill"].get(mask)
     if void and hasattr(derived, "background") and void not in (getattr(derived, "void", None), derived.background):
         rule = f"'{mask}' has {void} for void, and {type(derived).__name__} without void= takes it for an object"
-        wrong(("derive", name), f"derive['{name}']: {rule}; write void={void}")
-
-
-def _check_stacks(stack: Mapping[str, Sequence[str]], kinds: Mapping[str, Kind]) -> None:
-    for name, parts in stack.items():
-        if name in kinds:
-            wrong(("stack", name), f"stack: there is a field '{name}' already; choose another name")
-        for field in parts:
-            _check_known("stack", field, kinds)
-            if kinds[field] not in RASTER_KINDS:
-                wrong(("stack", name), f"stack: '{field}' is a {kinds[field]}; images, masks and maps have channels")
+        raise RecipeError(f"derive['{name}']: {rule}; write void={void}")
 
 
 def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
     if name not in kinds:
-        wrong((option, name), f"{option}: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
+        raise RecipeError(f"{option}: there is no field '{name}'; there are {', '.join(sorted(kinds))}")
 
 
 def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
@@ -249,17 +213,15 @@ def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) ->
     several = [name for name, kind in source_kinds.items() if kind in ("label", "points", "scalar")]
     for boxes in (name for name, kind in source_kinds.items() if kind == "boxes"):
         if several and boxes not in options["row_fields"]:
-            wrong(
-                ("row_fields",),
+            raise RecipeError(
                 f"row_fields: boxes outside of the image are dropped, and fields with a row for each box lose it; write "
-                f"row_fields={{{boxes!r}: {several}}} with those of them that have such rows",
+                f"row_fields={{{boxes!r}: {several}}} with those of them that have such rows"
             )
         for mask in options["row_fields"].get(boxes, ()):
             if source_kinds[mask] == "mask" and {mask, boxes} <= set(options["store"]):
-                wrong(
-                    ("store", mask),
+                raise RecipeError(
                     f"store: '{mask}' numbers objects by the places of their '{boxes}', which change where boxes outside of the "
-                    "image are dropped; add 'box_numbers' to the fields of the source and to store: they are these numbers",
+                    "image are dropped; add 'box_numbers' to the fields of the source and to store: they are these numbers"
                 )
 
 
@@ -269,7 +231,7 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
     for name in options["flip_indices"]:
         if name not in points:
             others = f"; there are {', '.join(points)}" if points else ""
-            wrong(("flip_indices", name), f"flip_indices: the source has no points named '{name}'{others}")
+            raise RecipeError(f"flip_indices: the source has no points named '{name}'{others}")
     mirrors = (op for op in options["geometry"] if not isinstance(op, Custom) and "flip" in effects_of(op))
     mirror = next(mirrors, None)
     for name in points if mirror is not None else ():
@@ -278,32 +240,28 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
             for derived in options["derive"].values()
         )
         if name not in options["flip_indices"] and (name in options["store"] or ordered):
-            wrong(
-                ("geometry",),
+            raise RecipeError(
                 f"flip_indices: {mirror!r} may mirror '{name}', and a left hand becomes a right hand; write "
                 f"flip_indices={{'{name}': (0, 2, 1)}} with the row that takes the place of each row, or "
-                f"flip_indices={{'{name}': ()}} if the rows have no left and right",
+                f"flip_indices={{'{name}': ()}} if the rows have no left and right"
             )
 
 
-def _check_original(options: Mapping[str, Any]) -> None:
+def _check_codecs(options: Mapping[str, Any]) -> None:
+    """Raise RecipeError if a codec cannot hold the pixels that the source and the stages make."""
     changed = options["geometry"] or options["color"] or max(options["variants"].values(), default=1) > 1
     decoded: Mapping[str, Any] = getattr(options["source"], "decoders", dict)()
     for name, codec in options["store"].items():
+        lossless = f"store['{name}']: {{}}; use Zstd(), Png() or Raw()"
         if isinstance(codec, Original) and name in decoded:
-            reason = f"Original keeps the source's bytes, but the source decodes '{name}' in a way of its own"
-            wrong(("store", name), f"store['{name}']: {reason}; use Zstd(), Png() or Raw()")
-        if isinstance(codec, Jpeg) and getattr(getattr(decoded.get(name), "pixels", None), "to", None) in (
-            "uint16",
-            "float32",
-        ):
-            wrong(
-                ("store", name),
-                f"store['{name}']: JPEG holds 8 bits; use Zstd(), Png() or Raw(), or sources.Pixels(to='uint8')",
-            )
+            rule = f"Original keeps the source's bytes, but the source decodes '{name}' in a way of its own"
+            raise RecipeError(lossless.format(rule))
         if isinstance(codec, Original) and changed:
-            reason = "Original keeps the source's bytes, but geometry, color and variants change the pixels"
-            wrong(("store", name), f"store['{name}']: {reason}; use Jpeg(), Zstd(), Png() or Raw(), or drop those")
+            rule = "Original keeps the source's bytes, but geometry, color and variants change the pixels"
+            raise RecipeError(lossless.format(rule))
+        depth = getattr(getattr(decoded.get(name), "pixels", None), "to", None)
+        if isinstance(codec, Jpeg) and depth in ("uint16", "float32"):
+            raise RecipeError(lossless.format("JPEG holds 8 bits") + ", or sources.Pixels(to='uint8')")
 
 
 def _called(item: Any) -> str:
@@ -341,7 +299,6 @@ _MAPPINGS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         lambda fill: all(map(_is_number, fill if isinstance(fill, tuple) else (fill,))),
     ),
     "row_fields": ("a list of field names", _is_names),
-    "stack": ("a list of two or more field names", lambda names: _is_names(names) and len(names) > 1),
     "flip_indices": ("for each row the one that it changes places with, such as (0, 2, 1)", _is_flip),
 }
 _SCALARS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
@@ -350,4 +307,5 @@ _SCALARS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "dct_downscale": ("True or False", lambda value: isinstance(value, bool)),
     "seed": ("a whole number", _is_whole),
     "depends": ("a list", lambda value: isinstance(value, list | tuple)),
+    "files": ("a list of names of files", _is_names),
 }

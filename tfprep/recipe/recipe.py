@@ -17,8 +17,9 @@ from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.augment.warp import Fill
 from tfprep.codecs import Codec
 from tfprep.derive.inputs import Derived, derived_kind, follows_of
+from tfprep.errors import RecipeError
 from tfprep.fields import EFFECTS, Kind
-from tfprep.recipe.checks import check_kinds, check_options, file_digest, wrong
+from tfprep.recipe.checks import check_kinds, check_options, file_digest
 from tfprep.recipe.describe import Description
 from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.python_file import running_folder
@@ -36,9 +37,6 @@ class Recipe:
         geometry: Geometry ops, composed into one resampling of all fields.
         derive: Derived input by its new field name. They are computed in this order, from the warped sample.
         color: Ops that change images only; applied after the derived inputs, and to augmented variants only.
-        stack: Fields by the name of a new map that holds their channels one after another, such as
-            `{"x": ("image", "clicks")}`. A trainer that takes them as one array then reads one array, where stacking at load
-            time copies every pixel. Computed last, from images, masks and maps of one dtype.
         variants: Number of variants by split, counting variant 0, which is not augmented. 1 for a split that is not named.
         border: What is outside the image: "constant" uses `fill`, "reflect" mirrors, "replicate" repeats the edge.
         fill: The value outside the image by field, a number or one per channel; 0 for a field that is not named. For a mask it is
@@ -73,7 +71,6 @@ class Recipe:
     geometry: Sequence[GeometryOp] = ()
     derive: Mapping[str, Derived] = field(default_factory=dict)
     color: Sequence[ColorOp] = ()
-    stack: Mapping[str, Sequence[str]] = field(default_factory=dict)
     variants: Mapping[str, int] = field(default_factory=dict)
     border: Literal["constant", "reflect", "replicate"] = "constant"
     fill: Mapping[str, Fill] = field(default_factory=dict)
@@ -93,7 +90,7 @@ class Recipe:
         check_options(vars(self))
         self._take_declarations()
         if not all(isinstance(one, ModelFields) for one in self.model_fields):
-            wrong(("model_fields",), f"model_fields: expected a list of ModelFields, not {self.model_fields!r}")
+            raise RecipeError(f"model_fields: expected a list of ModelFields, not {self.model_fields!r}")
         if self.files:
             object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
             object.__setattr__(self, "_digests", {name: file_digest(path) for name, path in self.file_paths().items()})
@@ -121,20 +118,18 @@ class Recipe:
         """Raise RecipeError if the content of `files` is no longer what it was when the recipe was made."""
         for name, path in self.file_paths().items():
             if file_digest(path) != self._digests[name]:
-                wrong(("files",), f"files: {path} is another file than when the recipe was made; make the recipe again")
+                raise RecipeError(f"files: {path} is another file than when the recipe was made; make the recipe again")
 
     def variants_of(self, split: str) -> int:
         """Return the number of variants of a split."""
         return self.variants.get(split, 1)
 
     def derived_kinds(self) -> dict[str, Kind]:
-        """Return the kind of every derived input (a map if it does not say) and of every stack."""
-        return {name: derived_kind(derived) for name, derived in self.derive.items()} | dict.fromkeys(self.stack, "map")
+        """Return the kind of every derived input; a map if it does not say."""
+        return {name: derived_kind(derived) for name, derived in self.derive.items()}
 
     def follows(self, name: str) -> tuple[str, ...]:
         """Return what a stored field follows, of `tfprep.fields.EFFECTS`: all, if it comes from the source."""
-        if name in self.stack:
-            return tuple(sorted(EFFECTS.intersection(*map(self.follows, self.stack[name]))))
         return tuple(sorted(follows_of(self.derive[name]) if name in self.derive else EFFECTS))
 
     def first_label(self, kinds: Mapping[str, Kind]) -> str | None:
@@ -150,10 +145,9 @@ class Recipe:
         """Raise RecipeError where an option names a field that neither the source nor a derived input gives."""
         self.check_kinds(listing.kinds)
         for name in listing.fixed if self.geometry else ():
-            wrong(
-                ("source",),
+            raise RecipeError(
                 f"geometry: the numbers of '{name}' cannot follow the images: declare them as boxes or points (tfprep index "
-                "--features), or leave the field out of Records",
+                "--features), or leave the field out of Records"
             )
 
     def check_kinds(self, kinds: Mapping[str, Kind]) -> None:
@@ -165,7 +159,7 @@ class Recipe:
         for option in ("variants", "shards"):
             for split in getattr(self, option):
                 if split not in splits:
-                    wrong((option, split), f"{option}: there is no split '{split}'; there are {', '.join(splits)}")
+                    raise RecipeError(f"{option}: there is no split '{split}'; there are {', '.join(splits)}")
 
     def describe(self, split: str | None = None) -> dict[str, Any]:
         """Describe the recipe as plain JSON.

@@ -83,12 +83,7 @@ class SampleMaker:
                 reduced = reduction_for(transform) if isinstance(file, bytes) and images.is_jpeg(file) else 1
             if reduced not in decoded:
                 decoded[reduced] = self._decode(raw, size, reduced, pixels)
-            sample = self._stages.make(decoded[reduced], draws, size=size, transform=transform, reduced=reduced)
-            stacks = {}
-            for name, fields in self.recipe.stack.items():
-                with SampleStage(self.seconds, "stack", name):
-                    stacks[name] = _stacked([sample[field] for field in fields])
-            yield {**sample, **stacks}
+            yield self._stages.make(decoded[reduced], draws, size=size, transform=transform, reduced=reduced)
 
     @cached_property
     def _stages(self) -> Stages:
@@ -187,7 +182,7 @@ class SampleMaker:
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:
         """Return True if the file can be stored without looking at its pixels."""
-        stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive and not self.recipe.stack
+        stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
 
     @cached_property
@@ -231,15 +226,6 @@ def _decode_field(value: Any, kind: Kind, reduced: int) -> Any:
     dtype = {"label": np.int64, "boxes": np.float32, "points": np.float32}.get(kind)
     array = np.asarray(value, dtype)
     return array.reshape(-1, 4) if kind == "boxes" else array
-
-
-def _stacked(rasters: Sequence[Array]) -> Array:
-    """Return images, masks and maps [H, W] or [H, W, C] as the channels of one array."""
-    if len({raster.dtype for raster in rasters}) > 1:
-        dtypes = ", ".join(str(raster.dtype) for raster in rasters)
-        raise SampleError(f"the fields of a stack have one dtype, not {dtypes}; derive them with the same dtype")
-    channels = [raster[..., np.newaxis] if raster.ndim == 2 else raster for raster in rasters]
-    return np.concatenate(channels, axis=-1)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------

@@ -471,7 +471,7 @@ class _Shard:
         labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
         recipe = self._context.recipe
         # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
-        fields = (*self._context.maker.kinds, *recipe.derive, *sorted(recipe.stack))
+        fields = (*self._context.maker.kinds, *recipe.derive)
         specs = [stored.specs[name] for name in fields if name in stored.specs]
         height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))
         return [class_numbers(labels[0]) if labels else None, height, width]
