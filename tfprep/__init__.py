@@ -23,9 +23,10 @@ __version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from tfprep import augment, bench, builder, codecs, dataset, derive, errors, load, sources, train
+    from tfprep.builder import build
     from tfprep.fields import convert_boxes
     from tfprep.load import mix, open
-    from tfprep.model_fields import add_fields, build, remove_fields
+    from tfprep.model_fields import add_fields, remove_fields
     from tfprep.recipe import ModelFields, Recipe
 
 __all__ = [
@@ -42,7 +43,8 @@ __getattr__, _ = lazy_names(
     {
         "fields": ["convert_boxes"],
         "load": ["mix", "open"],
-        "model_fields": ["add_fields", "build", "remove_fields"],
+        "builder": ["build"],
+        "model_fields": ["add_fields", "remove_fields"],
         "recipe": ["ModelFields", "Recipe"],
     },
     _SUBMODULES,

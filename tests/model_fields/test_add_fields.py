@@ -195,50 +195,24 @@ def test_records_of_another_place_are_found_by_verify(site, swapped, reason):
     assert any(reason in fault.reason for fault in verify(site.out))
 
 
-RECIPE = """
-from fields import FIELDS
-from tfprep import Recipe, augment, codecs, sources
-
-RECIPE = Recipe(
-    name="tiny", source=sources.Folder("{split}/{label}/*.png"),
-    geometry=[augment.Flip(p=1.0), augment.CenterCrop(16, 16)],
-    store={"image": codecs.Png(), "label": codecs.Scalar()}, variants={"train": 2}, shards={"train": 3, "val": 1},
-    model_fields=[FIELDS],
-)
-"""
-
-
-def test_a_recipe_with_fields_runs_both_stages(plain, capsys):
-    recipe, out = plain.root / "recipe.py", plain.root / "new"
-    recipe.write_text(RECIPE)
-    assert status_of("build", recipe, "--out", out, "--data", plain.data, "--workers", 0, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["model_fields"]["fields"] == ["score"]
-    assert {path.name: path.read_bytes() for path in out.glob("current/*tfrecord*")} == {
-        path.name: path.read_bytes() for path in plain.out.glob("current/*tfrecord*")
-    }
-    plain.define(weight="3.0")
-    summary = tfprep.build(recipe, out, plain.data, options=tfprep.builder.BuildOptions(workers=0))
-    assert summary.built_shards == 0
-    for one in tfprep.open(out).samples("train", 1):
-        check_batch(one, 3)
-    (plain.root / "several.py").write_text("from fields import FIELDS\nFIELDS = [FIELDS, FIELDS]\n")
+def test_a_list_of_fields_is_computed_in_its_order(plain):
+    both = plain.root / "both.py"
+    both.write_text("from fields import FIELDS\nFIELDS = [FIELDS, FIELDS]\n")
     with pytest.raises(RecipeError, match="each ModelFields has a name of its own"):
-        add_fields(out, plain.root / "several.py")
-    plain.other(DOUBLE)  # one of the two is named FIELDS in the recipe's file
-    text = RECIPE.replace("from fields import FIELDS", "from fields import FIELDS\nfrom other import FIELDS as MORE")
-    recipe.write_text(text.replace("[FIELDS]", "[FIELDS, MORE]"))
-    assert list(explain_fields(plain.out, recipe).values()) == ["not computed yet"] * 14
+        add_fields(plain.out, both)
+    plain.other(DOUBLE)
+    both.write_text(
+        "from fields import FIELDS as FIRST\nfrom other import FIELDS as SECOND\nFIELDS = [FIRST, SECOND]\n"
+    )
+    assert list(explain_fields(plain.out, both).values()) == ["not computed yet"] * 14
     with pytest.raises(
         BuildError, match="'double' is computed from 'score', which parts do not publish: run the parts of"
     ):
-        add_fields(plain.out, recipe, part=(0, 1))
-    assert add_fields(plain.out, recipe).fields == ("score", "double")
-    assert set(explain_fields(plain.out, recipe).values()) == {""}
+        add_fields(plain.out, both, part=(0, 1))
+    assert add_fields(plain.out, both).fields == ("score", "double")
+    assert set(explain_fields(plain.out, both).values()) == {""}
     plain.define(weight="4.0")
-    assert [*explain_fields(plain.out, recipe).values()][7:] == ["added fields among the inputs are computed first"] * 7
-    recipe.write_text(f"{RECIPE}\nfrom other import FIELDS\n")
-    with pytest.raises(RecipeError, match=r"FIELDS and RECIPE\.model_fields are different ones"):
-        add_fields(plain.out, recipe)
+    assert [*explain_fields(plain.out, both).values()][7:] == ["added fields among the inputs are computed first"] * 7
 
 
 def test_other_commands_know_them(site):

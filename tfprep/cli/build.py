@@ -90,8 +90,7 @@ def build_command(
 
     Many machines share one build with --part, and one of them publishes it with --finish.
     """
-    from tfprep.builder import BuildOptions, PartSummary, build, build_part, finish_build
-    from tfprep.model_fields import compute_fields
+    from tfprep.builder import BuildOptions, build, build_part, finish_build
 
     data = data or None
     explain = explain or dry_run
@@ -162,18 +161,11 @@ def build_command(
                 "The build was stopped. Finished shards are kept; the same command continues the build.", err=True
             )
             raise click.Abort() from None
-    fields = None
-    if not isinstance(summary, PartSummary):
-        with text.progress("sample", quiet=quiet or as_json) as on_progress, redirect_stdout(sys.stderr):
-            fields = compute_fields(recipe, summary, on_progress)
     if as_json:
         paths = {name: str(path) for name, path in vars(summary).items() if name in ("out", "path")}
-        added = {} if fields is None else {"model_fields": asdict(fields)}
-        text.print_json({**asdict(summary), **paths, **added})
+        text.print_json({**asdict(summary), **paths})
     elif not quiet:
         text.echo(_part_text(summary) if chosen is not None else _summary_text(summary, finish))
-        if fields is not None:
-            text.echo(_fields_text(fields))
 
 
 def _chosen_part(part: str | None, finish: bool, dry_run: bool) -> Part | None:

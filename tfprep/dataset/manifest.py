@@ -366,8 +366,9 @@ def _check(manifest: Manifest) -> None:
         raise DatasetError("there is at least one field and one split")
     _check_plain(manifest.recipe, "recipe")
     if "derive" in manifest.recipe:  # where loaders look up derived inputs
+        described: Any = Mapping[str, Mapping[str, Any]]
         try:
-            from_json(Mapping[str, Mapping[str, Any]], manifest.recipe["derive"], _leaf)
+            from_json(described, manifest.recipe["derive"], _leaf)
         except WrongJsonError as error:
             raise error.below("recipe.derive") from None
     for name, info in manifest.fields.items():

@@ -154,7 +154,7 @@ _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 
 
 def load_fields(path: Path) -> list[ModelFields]:
-    """Return what a Python file defines as `RECIPE.model_fields`, or as `FIELDS`, one `ModelFields` or a list of them.
+    """Return what a Python file defines as `FIELDS`, one `ModelFields` or a list of them.
 
     Raises:
         RecipeError: There is no such file, or it defines none; the message says what is wrong.
@@ -169,17 +169,11 @@ def load_fields(path: Path) -> list[ModelFields]:
         raise RecipeError(f"{path}: {error}") from error
     except Exception as error:
         raise RecipeError(f"{path}: {summary_of(error)}") from error
-    of_recipe = list(getattr(getattr(module, "RECIPE", None), "model_fields", None) or ())
-    defined = getattr(module, "FIELDS", of_recipe)
-    fields = [defined] if isinstance(defined, ModelFields) else list(defined or ())
+    defined = getattr(module, "FIELDS", None)
+    fields: list[Any] = list(defined) if isinstance(defined, list | tuple) else [defined]
     if not fields or not all(isinstance(one, ModelFields) for one in fields):
-        there = f"found {defined!r}" if defined else "and it defines none"
-        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), or a list of them, {there}")
-    if of_recipe and not all(any(one is other for other in of_recipe) for one in fields):
-        raise RecipeError(
-            f"{path}: FIELDS and RECIPE.model_fields are different ones; put FIELDS into a file of its own"
-        )
-    fields = of_recipe or fields  # FIELDS may be one of them, imported
+        rule = "expected FIELDS = tfprep.ModelFields(...), or a list of them"
+        raise RecipeError(f"{path}: {rule}, {f'found {defined!r}' if defined else 'and it defines none'}")
     names = [one.name for one in fields]
     if len(set(names)) < len(names):
         raise RecipeError(f"{path}: each ModelFields has a name of its own, not {', '.join(names)}; give name=")

@@ -21,7 +21,6 @@ from tfprep.errors import RecipeError
 from tfprep.fields import EFFECTS, Kind
 from tfprep.recipe.checks import check_kinds, check_options, file_digest
 from tfprep.recipe.describe import Description
-from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.python_file import running_folder
 from tfprep.sources.source import Listing, Source
 
@@ -59,7 +58,6 @@ class Recipe:
         files: Files that functions of the recipe read, such as `["teacher.onnx"]`, relative to `folder`. Their content belongs to
             the recipe: a change rebuilds everything. It is read when the recipe is made, and a build ends if it changes later.
         folder: The folder of `files`. By default that of the recipe's file, or the current folder where a recipe is not a file.
-        model_fields: Fields that models compute from the built ones (`tfprep fields add`), after the build. They change no shard.
 
     Raises:
         RecipeError: An option is wrong; the message gives the rule, the value and the fix.
@@ -83,14 +81,11 @@ class Recipe:
     depends: Sequence[Any] = ()
     files: Sequence[str] = ()
     folder: Path | None = field(default=None, compare=False)
-    model_fields: Sequence[ModelFields] = ()
     _digests: Mapping[str, str] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         check_options(vars(self))
         self._take_declarations()
-        if not all(isinstance(one, ModelFields) for one in self.model_fields):
-            raise RecipeError(f"model_fields: expected a list of ModelFields, not {self.model_fields!r}")
         if self.files:
             object.__setattr__(self, "folder", (self.folder or running_folder()).absolute())
             object.__setattr__(self, "_digests", {name: file_digest(path) for name, path in self.file_paths().items()})
@@ -176,13 +171,7 @@ class Recipe:
             RecipeError: An option holds something that cannot be described, such as a lock or an open file.
         """
         description = Description()
-        left_out = (
-            "files",
-            "folder",
-            "model_fields",
-            "_digests",
-            *(() if split is None else ("variants", "shards", "source")),
-        )
+        left_out = ("files", "folder", "_digests", *(() if split is None else ("variants", "shards", "source")))
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         described = {"type": "tfprep.recipe.Recipe", **{name: description.option(v) for name, v in options.items()}}
         described |= {"files": dict(self._digests)} if self._digests else {}
