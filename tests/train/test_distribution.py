@@ -1,6 +1,5 @@
 """tfprep's loader with each way to distribute a training: every sample of an epoch comes exactly once."""
 
-import gc
 import json
 import signal
 import socket
@@ -137,37 +136,6 @@ def test_the_monitor_sees_the_service_as_a_stage(tf, service, tmp_path):
     assert sample.waits.images == 40
 
 
-def test_cross_validation_over_the_folds_of_a_dataset(tf, photos):
-    """Each fold's model is evaluated on samples that it has not seen. The model answers with class c, so its score is the
-    share of c."""
-
-    import tfprep
-
-    gc.freeze()  # each fold collects garbage: not what other tests have left, which may wait for autotune
-    data = tfprep.open(photos.path)
-    built = []
-
-    def build_model():
-        built.append(1)
-        model = tf.keras.Sequential([tf.keras.Input([24, 32, 2]), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
-        model.layers[-1].set_weights([np.zeros([24 * 32 * 2, 3]), np.array([5.0, 0.0, 0.0])])
-        model.compile(
-            tf.keras.optimizers.SGD(0.0),
-            tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=["accuracy"],
-        )
-        return model
-
-    loader = {"inputs": "clicks", "targets": "label"}
-    scores = train.cross_validate(build_model, data, 3, batch_size=10, stratify="label", seed=1, loader=loader)
-    assert len(scores.folds) == len(built) == 3
-    labels = np.arange(50) % 3
-    # 17 of the 50 are of class 0; stratified folds of 16 to 18 hold 5 or 6 of them.
-    assert all(5 / 18 <= fold["accuracy"] <= 6 / 16 for fold in scores.folds)
-    assert scores.mean["accuracy"] == pytest.approx((labels == 0).mean(), abs=0.03)
-    assert "accuracy 0.3" in str(scores)
-
-
 def _tiny_model():
     import keras
 
@@ -188,7 +156,6 @@ def test_the_monitor_reports_the_loaders_counters(tf, photos, tmp_path):
     assert "batches_ready" in sample.readers
     assert sample.waits is not None
     assert sample.waits.images == 50
-    report = train.check_batches(loader, 2, num_classes=3)
-    assert report.components[1].shapes == ((10,),)
+    assert "int64 (10,)" in train.check_batches(loader, 2, num_classes=3)
     assert train.memory_report(model, 10, data=loader).input_buffers == 2 * 10 * 24 * 32 * 2
     loader.close()

@@ -26,12 +26,12 @@ def machine(tf, monkeypatch):
 
 
 CASES = {
-    "growth": ({"growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows as needed)"),
-    "limit": ({"visible": [1], "memory_limit_mb": 4096}, ("1", False, [[4096]]), "GPU:1 (up to 4,096 MB)"),
-    "order": ({"visible": map(int, "10"), "growth": True}, ("0,1", True, []), "GPU:0 (grows as needed), GPU:1 (grows"),
+    "growth": ({"growth": True}, ("0,1", True, []), "GPU:0, GPU:1: grows as needed"),
+    "limit": ({"visible": [1], "memory_limit_mb": 4096}, ("1", False, [[4096]]), "GPU:1: up to 4,096 MB"),
+    "order": ({"visible": [1, 0], "growth": True}, ("0,1", True, []), "GPU:0, GPU:1: grows"),
     "none_visible": ({"visible": []}, ("", False, []), "no GPU"),
-    "nothing": ({}, ("0,1", False, []), "GPU:0 (all of it), GPU:1 (all of it)"),
-}  # fmt: skip
+    "nothing": ({}, ("0,1", False, []), "GPU:0, GPU:1: all of it"),
+}
 
 
 def _told(machine):
@@ -50,9 +50,7 @@ def test_options_take_effect(machine, capsys, case):
 
 REFUSED = {
     "growth_and_limit": ({"growth": True, "memory_limit_mb": 100}, "growth and a memory limit exclude each other"),
-    "limit": ({"memory_limit_mb": 0}, "at least 1, got 0"),
     "number": ({"visible": [2]}, r"from 0 to 1, got \[2\]"),
-    "twice": ({"visible": [1, 1]}, r"names each GPU once, got \[1, 1\]"),
 }
 
 
@@ -64,30 +62,6 @@ def test_contradictions_are_refused(machine, case):
     assert _told(machine) == ("0,1", False, [])
 
 
-def test_an_environment_variable_that_overrides_an_option_is_reported(machine, monkeypatch, capsys):
-    """`GPUBFCAllocator` gives TF_FORCE_GPU_ALLOW_GROWTH precedence over the option."""
-    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "false")
-    with pytest.raises(TrainError, match=r"TF_FORCE_GPU_ALLOW_GROWTH=false in the environment overrules growth=True"):
-        train.configure_gpu(growth=True)
-    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    train.configure_gpu(memory_limit_mb=100)
-    assert "GPU:0 (up to 100 MB)" in capsys.readouterr().out
-    monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
-    with pytest.raises(TrainError, match="keeps no memory limit"):
-        train.configure_gpu(memory_limit_mb=200)
-
-
-def test_growth_together_with_a_split_cpu_is_refused(tf, machine):
-    """TensorFlow drops the growth silently in that case, as the second half of the test shows."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    with pytest.raises(TrainError, match="growth has no effect while /physical_device:CPU:0 is split"):
-        train.configure_gpu(growth=True)
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
-    assert not machine._compute_gpu_options().allow_growth
-
-
 def test_a_second_call_that_contradicts_the_first_is_refused(machine):
     train.configure_gpu(memory_limit_mb=100)
     with pytest.raises(TrainError, match="TensorFlow refuses: Cannot set memory growth"):
@@ -96,9 +70,7 @@ def test_a_second_call_that_contradicts_the_first_is_refused(machine):
 
 def test_a_late_call_raises(machine, monkeypatch):
     monkeypatch.setattr(machine, "_context_handle", object())
-    with pytest.raises(
-        TrainError, match=r"TensorFlow refuses: .* initialized; configure each GPU once, before the first"
-    ):
+    with pytest.raises(TrainError, match=r"TensorFlow refuses: .* initialized"):
         train.configure_gpu(memory_limit_mb=100)
     monkeypatch.setattr(machine, "_context_handle", None)
 

@@ -1,7 +1,5 @@
 """Errors of wrong calls state the rule, the value received, and the fix."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -40,15 +38,6 @@ USES = {
     "no warm-up": (lambda tf, folder: train.RetraceGuard(warmup_steps=0), "at least 1, got 0"),
     "unknown action": (lambda tf, folder: train.RetraceGuard(action="stop"), 'action is "raise" or "warn", got'),
     "no tf.function": (lambda tf, folder: train.RetraceGuard().watch(len), r"decorate it with @tf\.function"),
-    "one fold": (lambda tf, folder: train.cross_validate(dict, None, k=1), r"at least 2, got 1; k=5 is usual"),
-    "folds of a dataset": (
-        lambda tf, folder: train.cross_validate(dict, tf.data.Dataset.range(3)),
-        r"as tfprep.open\(folder\) gives it, got _RangeDataset; folds of anything else: a loop",
-    ),
-    "folds of one model": (
-        lambda tf, folder: train.cross_validate(tf.keras.Sequential(), SimpleNamespace(folds=None)),
-        r"build_model is a function that returns a new compiled model for each fold, got Sequential",
-    ),
     "search with a lambda": (
         lambda tf, folder: train.find_batch_size(lambda: 1, dict),
         r"find_batch_size\(\) sends its functions .* define each function at the top of a module",
@@ -68,31 +57,12 @@ USES = {
     "report on a model that is not compiled": (
         lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8), r"call model\.compile",
     ),
-    "check no batch": (lambda tf, folder: train.check_batches([], 0), r"batches is how many to look at, at least 1, got 0"),
-    "check a number": (
-        lambda tf, folder: train.check_batches(3), r"dataset is a tf.data.Dataset or an iterable of batches, got int",
-    ),
     "check an empty dataset": (lambda tf, folder: train.check_batches(tf.data.Dataset.range(0)), "gave no batch"),
     "profile one number": (
         lambda tf, folder: train.profile(folder, steps=5),
         r"steps are \(first, last\) with 1 <= first <= last, got 5; for example \(10, 20\)",
     ),
     "profile backwards": (lambda tf, folder: train.profile(folder, steps=(20, 10)), r"1 <= first <= last, got \(20, 10\)"),
-    "unknown policy": (
-        lambda tf, folder: train.mixed_precision("float17"),
-        r'policy is "auto", "mixed_bfloat16", "mixed_float16" or "float32", got \'float17\'',
-    ),
-    "limit in words": (
-        lambda tf, folder: train.configure_gpu(memory_limit_mb="8000"),
-        r"memory_limit_mb is a number of MB, at least 1, got '8000'",
-    ),
-    "one GPU": (
-        lambda tf, folder: train.configure_gpu(0), r"visible is a list of GPU numbers, got 0; \[0\] for only this one",
-    ),
-    "GPUs in words": (
-        lambda tf, folder: train.configure_gpu("0,1"),
-        r"visible is a list of GPU numbers, such as \[0, 2\], got \['0', ',', '1'\]",
-    ),
 }  # fmt: skip
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.train.batches import BatchReport as BatchReport
     from tfprep.train.batches import check_batches as check_batches
+    from tfprep.train.gpu import Precision as Precision
     from tfprep.train.gpu import configure_gpu as configure_gpu
-    from tfprep.train.isolation import Scores as Scores
-    from tfprep.train.isolation import cross_validate as cross_validate
+    from tfprep.train.gpu import mixed_precision as mixed_precision
     from tfprep.train.isolation import fresh_session as fresh_session
     from tfprep.train.isolation import isolated as isolated
     from tfprep.train.memory import BatchSize as BatchSize
@@ -23,23 +22,18 @@ if TYPE_CHECKING:
     from tfprep.train.memory import memory_report as memory_report
     from tfprep.train.monitor.input_monitor import InputMonitor as InputMonitor
     from tfprep.train.monitor.watchdog import Watchdog as Watchdog
-    from tfprep.train.precision import Precision as Precision
-    from tfprep.train.precision import mixed_precision as mixed_precision
     from tfprep.train.profiling import profile as profile
     from tfprep.train.retrace_guard import RetraceGuard as RetraceGuard
 
 __all__ = [
-    "BatchReport",
     "BatchSize",
     "InputMonitor",
     "MemoryReport",
     "Precision",
     "RetraceGuard",
-    "Scores",
     "Watchdog",
     "check_batches",
     "configure_gpu",
-    "cross_validate",
     "find_batch_size",
     "fresh_session",
     "isolated",
@@ -51,13 +45,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "batches": ["BatchReport", "check_batches"],
-        "gpu": ["configure_gpu"],
-        "isolation": ["Scores", "cross_validate", "fresh_session", "isolated"],
+        "batches": ["check_batches"],
+        "gpu": ["Precision", "configure_gpu", "mixed_precision"],
+        "isolation": ["fresh_session", "isolated"],
         "memory": ["BatchSize", "MemoryReport", "find_batch_size", "memory_report"],
         "monitor.input_monitor": ["InputMonitor"],
         "monitor.watchdog": ["Watchdog"],
-        "precision": ["Precision", "mixed_precision"],
         "profiling": ["profile"],
         "retrace_guard": ["RetraceGuard"],
     },
