@@ -125,7 +125,7 @@ NEEDS_TENSORFLOW = {
     "RetraceGuard": lambda: train.RetraceGuard(warmup_steps=2),
     "profile": lambda: train.profile("logs"),
     "configure_gpu": lambda: train.configure_gpu(growth=True),
-    "mixed_precision": train.mixed_precision,
+    "mixed_precision": lambda: train.mixed_precision().policy,
 }
 USES = {**REFUSED[BACKEND], **({} if BACKEND == "tensorflow" else NEEDS_TENSORFLOW)}
 
