@@ -18,8 +18,8 @@ SIZE = 224
 CLASSES = 1000
 
 
-def images(count: int) -> Iterator[np.ndarray]:
-    """Yields uint8 [224, 224, 3]: crops of noise blurred at several scales, about 37 kB each as JPEG of quality 95."""
+def images(count: int, size: int = SIZE) -> Iterator[np.ndarray]:
+    """Yields uint8 [size, size, 3]: crops of blurred noise of several scales; 224 x 224 take 37 kB as JPEG of quality 95."""
     rng = np.random.default_rng(0)
     canvas = np.zeros((1200, 1600, 3), np.float32)
     for sigma, gain in ((1.5, 260), (6, 700), (24, 1800)):
@@ -27,8 +27,8 @@ def images(count: int) -> Iterator[np.ndarray]:
         canvas += gain * 0.14 * cv2.GaussianBlur(noise, (0, 0), sigma)
     scene = np.clip(canvas + 128, 0, 255).astype(np.uint8)
     for _ in range(count):
-        top, left = rng.integers(0, scene.shape[0] - SIZE), rng.integers(0, scene.shape[1] - SIZE)
-        yield np.ascontiguousarray(scene[top : top + SIZE, left : left + SIZE])
+        top, left = rng.integers(0, scene.shape[0] - size), rng.integers(0, scene.shape[1] - size)
+        yield np.ascontiguousarray(scene[top : top + size, left : left + size])
 
 
 def raw_files(folder: Path, count: int) -> None:
