@@ -17,7 +17,6 @@ RECIPE = Recipe(
         annotations="annotations/instances_{split}2017.json",
         images="{split}2017/{file_name}",
         fields=("instances",),
-        crowds="void",
         unannotated="skip",
         void=VOID,
     ),

@@ -14,7 +14,7 @@ RECIPE = Recipe(
     source=sources.Paired(
         image="slices/**/*.dcm",
         mask="masks/**/*.png",
-        pixels={"image": sources.Pixels(to="uint16", window=(40, 400))},
+        pixels={"image": sources.Pixels(to="uint16", low=-160, high=239)},
         splits=sources.Fractions(train=0.8, val=0.2, group_by="PatientID"),
     ),
     geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Resize(256, 256)],

@@ -16,7 +16,6 @@ from PIL import Image, ImageOps, features
 
 from tfprep import images
 from tfprep.errors import SampleError
-from tfprep.images.jpeg import icc_profile
 from tfprep.images.pillow import check_pixels
 
 RNG = np.random.default_rng(7)
@@ -411,29 +410,6 @@ def odd_jpegs():
         "a scan with odd parameters": data.replace(b"\0\x3f\0", b"\0\x3e\0", 1),
         "stray bytes before the end": data[:-2] + b"\x12\x34\x56" + data[-2:],
     }
-
-
-def test_the_profile_in_a_jpeg_is_the_one_that_pillow_finds():
-    """Found in the segments where its parts are in their order; None, so that Pillow decides, elsewhere."""
-    profile = RNG.bytes(150_000)
-    small, large = (encoded(RGB, "JPEG", icc_profile=p, exif=oriented(3)) for p in (b"x" * 100, profile))
-    frame, second = large.index(b"\xff\xc0"), large.index(b"\xff\xe2", large.index(b"\xff\xe2") + 2)
-    first = large.index(b"\xff\xe2")
-    plain = [
-        FORMATS["JPEG"], small, large, encoded(RGB[:, :, 0], "JPEG", icc_profile=b"y" * 70_000), FORMATS["JPEG"][:-9],
-    ]  # fmt: skip
-    for data in plain:
-        assert icc_profile(data) == Image.open(io.BytesIO(data)).info.get("icc_profile", b"")
-    odd = [
-        large[:first] + large[second:frame] + large[first:second] + large[frame:],
-        large[:second] + large[frame:],
-        small.replace(b"FILE\0\1\1", b"FILE\0\1\2"),
-        small[:2] + b"\xff" + small[2:],
-        *odd_jpegs().values(),
-    ]
-    for data in odd:
-        found = icc_profile(data)
-        assert found is None or found == Image.open(io.BytesIO(data)).info.get("icc_profile", b"")
 
 
 @pytest.mark.parametrize("kind", odd_jpegs())

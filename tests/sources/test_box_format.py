@@ -1,7 +1,6 @@
 """Boxes in tables: the form that they are written in, and what is not a box."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -46,6 +45,7 @@ def test_what_is_no_box_rejects_its_sample(tmp_path):
     rows = {
         "coco": ([[1, 1, 9, 9], [14, 10, 8, 20]], "box 1: its box [14, 10, 8, 20] covers no pixel"),
         "flat": ([[14, 10, 20, 10]], "box_format='xywh'"),
+        "shares": ([[0.25, 0.25, 0.75, 0.75]], "are these shares of width and height (box_format='rel_xyxy')?"),
         "far": ([[14, 10, 70, 20]], "box 0: its box [14, 10, 70, 20] reaches outside the image of 56 x 40"),
         "three": ([[1, 2, 3]], "cannot reshape"),
         "text": ([["a", 1, 2, 3]], "could not convert"),
@@ -60,15 +60,6 @@ def test_what_is_no_box_rejects_its_sample(tmp_path):
     np.testing.assert_array_equal(fields["rounded.png"]["boxes"], [[0, 0, 56, 40]])
     fields, rejected = built(source(outside="cut"), root, tmp_path / "cut")
     np.testing.assert_array_equal(fields["far.png"]["boxes"], [[14, 10, 56, 20]])
-
-
-def test_boxes_that_look_relative_are_a_warning(tmp_path):
-    root = table(tmp_path / "data", {"a": [[0.25, 0.25, 0.75, 0.75]], "b": [], "c": [[0, 0, 1, 1]]})
-    with pytest.warns(UserWarning, match=re.escape("no number in 'boxes' is above 1: these boxes look like shares")):
-        list(source().scan(root).entries)
-    list(source(box_format="rel_xyxy").scan(root).entries)
-    list(source().scan(table(tmp_path / "more", {"a": [[0.25, 0.25, 0.75, 1.5]]})).entries)
-    list(source().scan(table(tmp_path / "none", {"a": []})).entries)
 
 
 def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):

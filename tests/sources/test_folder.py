@@ -97,20 +97,6 @@ def test_a_tree_that_cannot_be_read_is_refused_by_name(tree, source, paths, mess
         listed(source, root)
 
 
-@pytest.mark.parametrize("image", ["a.jpg", "a.png", "x/a.jpg"])
-@pytest.mark.parametrize("label", ["cat", "dog"])
-def test_a_file_of_classes_gives_images_of_one_name_one_class(tree, image, label):
-    """Names without folders and suffix stand for the images, as in tiny-imagenet: the last line of a name must not decide."""
-    root = tree("train/cat/1.jpg", "train/dog/2.jpg", "val/a.jpg", "val/b.jpg")
-    (root / "val.txt").write_text(f"train/1.jpg cat\na.jpg cat\nb.jpg dog\n{image} {label}\nelsewhere/1.jpg dog\n")
-    source = Folder("{split}/{label}/**", labels={"val": "val.txt"})
-    if label == "cat":
-        assert listed(source, root)[2:] == [("val/a.jpg", "val", 0), ("val/b.jpg", "val", 1)]
-        return
-    with pytest.raises(SourceError, match=r"val\.txt: images named 'a' are of the classes 'cat' and 'dog'"):
-        listed(source, root)
-
-
 @settings(max_examples=30)
 @given(st.permutations(["b/2.jpg", "b/1.jpg", "a/x/1.jpg", "a/é.jpg", "a/Z.jpg", "a b/1.jpg", "a/x.jpg"]))
 def test_entries_are_ordered_by_name(tmp_path_factory, paths):

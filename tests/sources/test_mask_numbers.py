@@ -5,7 +5,7 @@ import numpy as np
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.sources.paired import CAMVID_CLASSES, CITYSCAPES_CLASSES
+from tfprep.sources.paired import CITYSCAPES_CLASSES
 
 SIZE = 40, 56
 COLORS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}
@@ -69,28 +69,3 @@ def test_cityscapes(tmp_path):
     (row,) = fields.values()
     np.testing.assert_array_equal(row["mask"], np.array(list(ids.values()))[index])
     assert (CITYSCAPES_CLASSES[0], CITYSCAPES_CLASSES[13], row["split"]) == ("road", "car", "train")
-
-
-def test_ade20k(tmp_path):
-    root = tmp_path / "data"
-    stored = numbers(2, [0, 1, 150]).astype(np.uint8)
-    (root / "images/training").mkdir(parents=True)
-    cv2.imwrite(str(root / "images/training/ADE_train_00000001.jpg"), np.zeros((*SIZE, 3), np.uint8))
-    write_mask(root / "annotations/training/ADE_train_00000001.png", stored)
-    fields, _ = built(sources.ade20k(), root, tmp_path / "out")
-    (row,) = fields.values()
-    np.testing.assert_array_equal(row["mask"], np.where(stored == 0, 255, stored - 1))
-
-
-def test_camvid(tmp_path):
-    """Some of the 32 colors of its label_colors.txt."""
-    colors = {(0, 128, 64): "building", (128, 0, 192): "road", (192, 0, 192): "bicyclist", (0, 0, 0): "void"}
-    root = tmp_path / "data"
-    index = numbers(3, range(len(colors)))
-    write_picture(root / "701_StillsRaw_full/0001TP_006690.png", 1)
-    write_mask(root / "LabeledApproved_full/0001TP_006690_L.png", np.array(list(colors), np.uint8)[index])
-    fields, _ = built(sources.camvid(), root, tmp_path / "out")
-    (row,) = fields.values()
-    expected = np.array([CAMVID_CLASSES.index(name) for name in colors.values()])[index]
-    np.testing.assert_array_equal(row["mask"], expected)
-    assert len(sources.camvid().palette) == 32

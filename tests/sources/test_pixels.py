@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from PIL import Image, ImageCms
+from PIL import Image
 
 import tfprep
 from tests.sources.building import built, write_picture
@@ -41,7 +41,7 @@ def pnm(array, white):
     return head.encode() + array.astype(">u2").tobytes()
 
 
-def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None, patient="p", signed=False, **elements):
+def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, patient="p", signed=False, **elements):
     """A DICOM file of one frame, or several where the array has three axes and is not RGB."""
     header = pydicom.dataset.Dataset()
     header.file_meta = pydicom.dataset.FileMetaDataset()
@@ -62,8 +62,6 @@ def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, window=None,
     header.PatientID, header.SeriesInstanceUID = patient, f"1.2.{len(patient)}"
     if slope:
         header.RescaleSlope, header.RescaleIntercept = slope
-    if window:
-        header.WindowCenter, header.WindowWidth = window
     for name, value in elements.items():
         setattr(header, name, value)
     header.PixelData = array.tobytes()
@@ -176,21 +174,6 @@ def test_a_narrowing_is_asked_for(file, options, expected):
     assert made.dtype == (options.get("to") or "uint16")
 
 
-def test_a_window_of_dicom_is_that_of_pydicom():
-    from pydicom.pixels import apply_voi_lut
-
-    values = HU.astype(np.float32) * 2 - 1024
-    data = dicom(HU, slope=(2, -1024), window=(40, 400))
-    reference = apply_voi_lut(values, pydicom.dcmread(io.BytesIO(data)))
-    low, high = reference.min(), reference.max()
-    expected = np.rint((reference - low) / (high - low) * 255)
-    for window in ("file", (40, 400)):
-        source = sources.Folder("**", pixels={"image": sources.Pixels(to="uint8", window=window)})
-        made = source.decoders()["image"].decode({"image": data}, None)
-        assert abs(made[:, :, 0] - expected).max() <= 1
-        assert len(np.unique(made)) > 50
-
-
 def decoded(data, **options):
     """The pixels of a file with these options of `Pixels`."""
     return (
@@ -209,7 +192,7 @@ def group(**elements):
 
 
 def table(values, first, bits):
-    """A modality or VOI LUT (PS3.3 C.11.1.1 and C.11.2.1.1)."""
+    """A modality LUT (PS3.3 C.11.1.1)."""
     item = pydicom.dataset.Dataset()
     item.add_new("LUTDescriptor", "US", [len(values), first, bits])
     item.add_new("LUTData", "US", [int(value) for value in values])
@@ -226,7 +209,6 @@ X = HU.astype(np.float64)
 CURVE = np.linspace(0, 1, 4096) ** 2
 FRAMES = np.stack([HU, HU[::-1]])
 GROUPS = {
-    "SharedFunctionalGroupsSequence": [group(FrameVOILUTSequence=[group(WindowCenter=500, WindowWidth=1000)])],
     "PerFrameFunctionalGroupsSequence": [
         group(PixelValueTransformationSequence=[group(RescaleSlope=slope, RescaleIntercept=-100)]) for slope in (1, 3)
     ],
@@ -236,41 +218,23 @@ SHOWN = {
     "12 bits, dark is high": (dicom(HU, photometric="MONOCHROME1"), {}, 1 - X / 4095),
     "signed": (dicom(HU.astype(np.int16) - 2048, signed=True), {}, X / 4095),
     "rescaled": (dicom(HU, slope=(2, -1024)), {}, X / 4095),
-    "window after rescale": (dicom(HU, slope=(2, -1024), window=(40, 400)), {"window": "file"}, linear(2 * X - 1024, 40, 400)),
-    "inversion after the window": (
-        dicom(HU, slope=(2, -1024), window=(40, 400), photometric="MONOCHROME1"), {"window": "file"},
-        1 - linear(2 * X - 1024, 40, 400),
-    ),
-    "inversion after a window of the recipe": (
-        dicom(HU, photometric="MONOCHROME1"), {"window": (1000, 500)}, 1 - linear(X, 1000, 500),
-    ),
+    "window after rescale": (dicom(HU, slope=(2, -1024)), {"low": -160, "high": 239}, linear(2 * X - 1024, 40, 400)),
+    "negative slope": (dicom(HU, slope=(-1, 4000)), {"low": 750, "high": 1249}, linear(4000 - X, 1000, 500)),
     "inversion after a range": (
         dicom(HU, photometric="MONOCHROME1"), {"low": 1000, "high": 1500}, 1 - ((X - 1000) / 500).clip(0, 1),
-    ),
-    "exact": (
-        dicom(HU, window=(1000, 500), VOILUTFunction="LINEAR_EXACT"), {"window": "file"}, ((X - 1000) / 500 + 0.5).clip(0, 1),
-    ),
-    "sigmoid": (
-        dicom(HU, window=(1000, 500), VOILUTFunction="SIGMOID"), {"window": "file"}, 1 / (1 + np.exp(-4 * (X - 1000) / 500)),
-    ),
-    "negative slope": (dicom(HU, slope=(-1, 4000), window=(1000, 500)), {"window": "file"}, linear(4000 - X, 1000, 500)),
-    "table of 16 bits": (
-        dicom(HU, VOILUTSequence=table(CURVE * 65535, 0, 16)), {"window": "file"}, (CURVE * 65535).astype(int)[HU] / 65535,
-    ),
-    "table of 8 bits, from 100": (
-        dicom(HU, VOILUTSequence=table(CURVE[:2000] * 255, 100, 8)), {"window": "file"},
-        (CURVE[:2000] * 255).astype(int)[(HU.astype(int) - 100).clip(0, 1999)] / 255,
     ),
     "table of the modality": (
         dicom(HU, ModalityLUTSequence=[*table(CURVE * 65535, 0, 16)]), {}, (CURVE * 65535).astype(int)[HU] / 65535,
     ),
-    "frame 1 of an enhanced file": (dicom(FRAMES, **GROUPS), {"window": "file", "page": 1}, linear(3 * X[::-1] - 100, 500, 1000)),
+    "frame 1 of an enhanced file": (
+        dicom(FRAMES, **GROUPS), {"low": 0, "high": 999, "page": 1}, linear(3 * X[::-1] - 100, 500, 1000),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_gray_dicom_is_shown_as_the_standard_says(name):
-    """Modality, then VOI, then the inversion; PS3.3's formulas in NumPy are the reference."""
+    """Modality, then the range, then the inversion; PS3.3's formulas in NumPy are the reference."""
     data, options, expected = SHOWN[name]
     made = decoded(data, to="uint8", **options)
     assert made.dtype == np.uint8
@@ -335,77 +299,6 @@ def test_one_transparent_color_is_a_channel():
         decoded(deep.getvalue())
 
 
-# --- color profiles ------------------------------------------------------------------------------------------------
-
-
-def gamma_profile(gamma):
-    """An RGB profile with the primaries of sRGB and a plain gamma: sRGB's own bytes, with each curve replaced."""
-    srgb = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
-    count = int.from_bytes(srgb[128:132], "big")
-    curve = b"curv" + bytes(4) + (1).to_bytes(4, "big") + round(gamma * 256).to_bytes(2, "big")
-    for entry in range(132, 132 + 12 * count, 12):
-        if srgb[entry : entry + 4] in (b"rTRC", b"gTRC", b"bTRC"):
-            srgb[entry + 4 : entry + 8] = len(srgb).to_bytes(4, "big")
-            srgb[entry + 8 : entry + 12] = len(curve).to_bytes(4, "big")
-    srgb += curve + bytes(-len(curve) % 4)
-    srgb[0:4] = len(srgb).to_bytes(4, "big")
-    return bytes(srgb)
-
-
-def with_profile(image, form, profile, **options):
-    file = io.BytesIO()
-    image.save(file, form, icc_profile=profile, **options)
-    return file.getvalue()
-
-
-def test_images_with_a_color_profile_are_counted_and_kept_or_converted(tmp_path):
-    """Pillow's `profileToProfile` is the reference of the conversion."""
-    foreign, srgb = gamma_profile(1.0), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    rgb = Image.fromarray((DEEP[:, :, :3] >> 8).astype(np.uint8))
-    files = {
-        "a.jpg": with_profile(rgb, "JPEG", foreign, quality=95),
-        "b.png": with_profile(rgb, "PNG", foreign),
-        "c.tif": with_profile(rgb, "TIFF", foreign),
-        "d.webp": with_profile(rgb, "WEBP", foreign, lossless=True),
-        "same.jpg": with_profile(rgb, "JPEG", srgb, quality=95),
-        "gray.jpg": with_profile(rgb.convert("L"), "JPEG", foreign, quality=95),  # of another number of channels
-        "none.png": png(np.asarray(rgb)),
-    }
-    root = folder(tmp_path / "data", files)
-    counted = ["a.jpg", "b.png", "c.tif", "d.webp"]
-    with pytest.warns(UserWarning, match=r"4 images have the color profile .*, which is not sRGB, and are stored as"):
-        kept, rejected = built(sources.Folder("**"), root, tmp_path / "kept")
-    assert not rejected
-    assert "4 images have the color profile" in (tmp_path / "kept/current/report.html").read_text()
-    converting = sources.Folder("**", pixels={"image": sources.Pixels(srgb=True)})
-    converted, rejected = built(converting, root, tmp_path / "converted")
-    assert not rejected
-    assert "color profile" not in (tmp_path / "converted/current/report.html").read_text()
-    target = ImageCms.createProfile("sRGB")
-    for name, data in files.items():
-        image = Image.open(io.BytesIO(data))
-        np.testing.assert_array_equal(kept[name]["image"], np.asarray(image.convert("RGB")), err_msg=name)
-        if name in counted:
-            profile = ImageCms.ImageCmsProfile(io.BytesIO(image.info["icc_profile"]))
-            image = ImageCms.profileToProfile(image, profile, target, outputMode="RGB")
-            assert np.abs(np.asarray(image).astype(int) - kept[name]["image"]).mean() > 20
-        np.testing.assert_array_equal(converted[name]["image"], np.asarray(image.convert("RGB")), err_msg=name)
-
-
-def test_transparency_and_the_other_options_beside_a_profile():
-    profile = gamma_profile(1.0)
-    rgba = Image.fromarray((DEEP >> 8).astype(np.uint8))
-    made = decoded(with_profile(rgba, "PNG", profile), srgb=True, background=(9, 99, 199))
-    source, target = ImageCms.ImageCmsProfile(io.BytesIO(profile)), ImageCms.createProfile("sRGB")
-    colors = ImageCms.profileToProfile(rgba.convert("RGB"), source, target)
-    colors.putalpha(rgba.getchannel("A"))
-    whole = Image.alpha_composite(Image.new("RGBA", rgba.size, (9, 99, 199)), colors)
-    np.testing.assert_array_equal(made, np.asarray(whole.convert("RGB")))
-    damaged = with_profile(rgba.convert("RGB"), "JPEG", profile[:36] + b"acsp" + bytes(90))
-    with pytest.raises(SampleError, match="its color profile cannot be applied"):
-        decoded(damaged, srgb=True)
-
-
 def sized_and_decoded(decoder, data):
     return decoder.size({"image": data}), decoder.decode({"image": data}, None)
 
@@ -428,7 +321,6 @@ def test_odd_files_with_own_numbers_are_named():
         (tiff(DEEP[:, :, 0].astype(np.float32)), {"to": "uint8"}, "floats have no range to make uint8 of"),
         (dicom(np.stack([HU, HU])), {}, "DICOM holds 2 frames, expected one image"),
         (dicom(HU)[:-100], {}, "not a whole DICOM file"),
-        (dicom(HU), {"to": "uint8", "window": "file"}, "has no window"),
         (png(DEEP[:, :, :3]), {"channels": (3,)}, "there is no channel 3: the image has 3"),
         (b"nothing", {}, "not an image"),
     ]
@@ -505,9 +397,11 @@ def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
 
 
 def test_the_limit_of_pixels_is_an_option(tmp_path):
+    jpeg = io.BytesIO()
+    Image.new("RGB", (60, 50)).save(jpeg, "JPEG")
     root = folder(
         tmp_path / "data",
-        {"a.png": png(DEEP[:, :, 0]), "b.jpg": with_profile(Image.new("RGB", (60, 50)), "JPEG", None)},
+        {"a.png": png(DEEP[:, :, 0]), "b.jpg": jpeg.getvalue()},
     )
     height, width = DEEP.shape[:2]
     fields, rejected = built(

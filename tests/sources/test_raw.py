@@ -1,16 +1,11 @@
 """Raw files at URLs: the same samples and the same bytes as in a folder."""
 
-import http.server
 import itertools
 import json
 import os
 import tarfile
-import threading
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +16,7 @@ from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, plan_build
 from tfprep.errors import BuildError, SampleError, SourceError, StorageError
 from tfprep.sources import raw
-from tfprep.sources.raw import Reference, files_ahead, parse_reference
+from tfprep.sources.raw import Reference, parse_reference
 from tfprep.storage.store import open_store
 
 pytest.importorskip("obstore")
@@ -32,10 +27,9 @@ _numbers = itertools.count()
     "reference",
     [
         Reference("cat/1.jpg"),
-        Reference("s3://bucket/cat/1.jpg"),
         Reference("a.tar", 512, 20, False, "cat/1.jpg"),
-        Reference("https://host:80/a.zip", 0, 7, True, "x//y z.png"),
-        Reference("https://host/a.zip", member="x.png", missing=True),
+        Reference("/copies/a.zip", 0, 7, True, "x//y z.png"),
+        Reference("b/a.zip", member="x.png", missing=True),
         Reference("a b.tar", 1, 0, False, ""),
     ],
 )
@@ -149,101 +143,9 @@ def test_building_from_s3_makes_the_bytes_of_a_local_build_and_notices_changes(s
     s3.proxy.reset()
 
 
-class _Ranges(http.server.SimpleHTTPRequestHandler):
-    """A web server that knows byte ranges, as they are served by all but Python's own."""
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        path = self.translate_path(self.path)
-        span = self.headers.get("Range", "").removeprefix("bytes=")
-        if not span or not os.path.isfile(path):
-            return super().do_GET()
-        data = Path(path).read_bytes()
-        first, _, last = span.partition("-")
-        part = data[int(first) : int(last or len(data)) + 1]
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(part)))
-        self.send_header("Content-Range", f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}")
-        self.send_header("Last-Modified", self.date_time_string(os.stat(path).st_mtime))
-        self.end_headers()
-        self.wfile.write(part)
-
-
-class _Whole(http.server.SimpleHTTPRequestHandler):
-    """Python's own web server, which sends files only whole."""
-
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def _serving(folder, handler):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: handler(*args, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def web(folder):
-    with _serving(folder, _Ranges) as url:
-        yield url
-
-
-@pytest.mark.parametrize("source", [SOURCES[4], SOURCES[5], SOURCES[7]], ids=["CSV", "JSON lines", "Coco"])
-def test_a_web_server_without_ranges_gives_tables_and_annotations(folder, source):
-    with _serving(folder, _Whole) as web:
-        root, local = raw.raw_root(web), source.scan(folder)
-        remote = source.scan(root)
-        entries = list(local.entries)
-        assert list(remote.entries) == entries
-        assert sources.read_files(root, remote.files, entries[0]) == sources.read_files(folder, local.files, entries[0])
-        with pytest.raises(StorageError, match="Range request not supported"):
-            raw.read_raw(root, "all.tar//512+3//x")
-
-
-def test_a_file_that_is_too_large_for_memory_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(raw, "MAX_FILE_BYTES", 100)
-    with (
-        _serving(folder, _Whole) as web,
-        pytest.raises(SourceError, match=r"all.tar: the server sends files only whole"),
-    ):
-        (raw.raw_root(web) / "all.tar").open()
-
-
-def test_names_at_web_servers_may_be_quoted(web, folder):
-    names = [path.relative_to(folder).as_posix() for path in (folder / "masks").rglob("*.png")]
-    for name in names:
-        for text in (name, quote(name), f"{web}/{name}".replace("#", "%23"), f"{web}/{quote(name)}"):
-            assert raw.read_raw(raw.raw_root(web), text) == (folder / name).read_bytes()
-            assert raw.raw_states(raw.raw_root(web), [text])[text].bytes == (folder / name).stat().st_size
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        sources.Archives("all.tar"),
-        sources.Table("rows.csv", image="image", label="label"),
-        sources.Coco(annotations="coco.json", images="{file_name}", fields=("boxes",)),
-    ],
-    ids=["Archives", "Table", "Coco"],
-)
-def test_a_web_server_gives_files_that_are_named(web, folder, source, tmp_path):
-    fields, rejected = built(source, web, tmp_path / "web")
-    expected, _ = built(source, folder, tmp_path / "local")
-    assert not rejected
-    assert set(fields) == set(expected)
-    for key, row in expected.items():
-        for name, value in row.items():
-            np.testing.assert_array_equal(fields[key][name], value)
-
-
-def test_a_web_server_lists_nothing(web):
-    with pytest.raises(SourceError, match="a web server does not list what it holds; name each file"):
-        list(sources.Folder("photos/**").scan(raw.raw_root(web)).entries)
+def test_a_web_server_is_refused():
+    with pytest.raises(SourceError, match="a web server does not list its files; copy them"):
+        raw.raw_root("https://host/photos")
 
 
 def test_states_name_what_is_missing(folder, url):
@@ -265,30 +167,10 @@ def test_states_of_a_path_outside_the_root_and_of_a_root_that_is_gone(tmp_path):
         assert (states[str(path)].bytes, states["a.png"].text) == (5, "FileNotFoundError")
 
 
-def test_a_table_may_hold_urls(folder, tmp_path):
-    names = sorted(path.relative_to(folder).as_posix() for path in (folder / "masks").rglob("*.png"))
-    url = put(folder, f"memory://raw-{next(_numbers)}")
-    urls = [f"{url}/{name}" for name in names]
-    table = pa.table({"image": [*urls, f"{url}/missing.png"], "split": ["train"] * (len(urls) + 1)})
-    pq.write_table(table, tmp_path / "t.parquet")
-    root = raw.raw_root(tmp_path)
-    listing = sources.Table("t.parquet", image="image").scan(root)
-    entries = list(listing.entries)
-    assert [entry.files for entry in entries] == [(text,) for text in [*urls, f"{url}/missing.png"]]
-    with files_ahead(root, [file for entry in entries for file in entry.files]) as read:
-        for name, entry in zip(names, entries, strict=False):
-            assert read(root, entry.files[0]) == (folder / name).read_bytes()
-        with pytest.raises(SampleError, match="there is no such object"):
-            read(root, entries[-1].files[0])
-
-
-@pytest.mark.parametrize("url", ["https://host/a.png?X-Amz-Signature=5EC", "s3://me:5EC@bucket/a.png"])
-def test_a_table_with_credentials_in_its_urls_is_refused(tmp_path, url):
-    (tmp_path / "t.csv").write_text(f"image\n{url}\n")
-    with pytest.raises(
-        SourceError, match=r"row 1, 'image': the URL of (https://host/a.png|s3://\.\.\.) carries"
-    ) as error:
-        list(sources.Table("t.csv", image="image").scan(raw.raw_root(tmp_path)).entries)
+def test_a_table_with_urls_is_refused_without_their_credentials(tmp_path):
+    (tmp_path / "t.csv").write_text("image\nhttps://host/a.png?X-Amz-Signature=5EC\n")
+    with pytest.raises(SourceError, match=r"row 1, 'image': expected a path below .* got a URL: download") as error:
+        list(sources.Table("t.csv", image="image").scan(tmp_path).entries)
     assert "5EC" not in str(error.value)
 
 

@@ -80,11 +80,11 @@ def test_a_path_with_a_null_rejects_the_sample(tmp_path):
         sources.Table("{split}.jsonl", image="images/{id}.png"),
         sources.Archives("{split}/*.tar", label="cls", fields={"text": ("text", "txt")}),
         sources.Video("{label}/*.mkv", every=2, splits=sources.Fractions(train=0.5, val=0.5)),
-        sources.Coco(fields=("boxes", "mask"), crowds="skip", void=65535),
+        sources.Coco(fields=("boxes", "mask"), unannotated="skip", void=65535),
         sources.Voc(first_pixel=0),
         sources.Without(sources.Folder(), "leaks.csv"),
         sources.Fractions(train=0.5, val=0.5, group_by=sources.GroupFile("groups.csv")),
-        sources.Pixels(srgb=True, background=(9, 99, 199)),
+        sources.Pixels(exif="ignore", background=(9, 99, 199)),
         sources.Folder("**", pixels={"image": sources.Pixels(to="uint8", low=1000, high=3000, channels=(2, 0))}),
     ],
 )

@@ -144,14 +144,18 @@ def test_an_empty_label_is_of_no_stratum_and_a_flag_is_1_or_0(tmp_path):
         table(tmp_path, [{"file": "1.jpg", "a": 1, "b": 0}, {"file": "2.jpg", "a": 2, "b": 0}], label=("a", "b"))
 
 
-def test_encodings_and_decimal_commas(tmp_path):
-    text = "file;kind;n\na.jpg;caf\u00e9;0,5\nb.jpg;th\u00e9;1,25\n"
-    for encoding in ("utf-8", "utf-8-sig", "utf-16", "latin-1"):
-        (tmp_path / "t.csv").write_bytes(text.encode(encoding))
-        listing = Table("t.csv", "file", "kind", fields={"n": ("scalar", "n")}).scan(tmp_path)
+def test_marks_between_cells_and_other_encodings(tmp_path):
+    for mark, name in ((";", "t.csv"), ("\t", "t.csv"), ("\t", "t.tsv")):
+        rows = [["file", "kind", "n"], ["a.jpg", "caf\u00e9", "0.5"], ["b.jpg", "th\u00e9, noir", "1.25"]]
+        (tmp_path / name).write_text("\n".join(mark.join(row) for row in rows), "utf-8-sig")
+        listing = Table(name, "file", "kind", fields={"n": ("scalar", "n")}).scan(tmp_path)
         assert [e.values for e in listing.entries] == [(0, 0.5), (1, 1.25)]
-        assert listing.classes["label"] == ("caf\u00e9", "th\u00e9")
-        assert dict(listing.tally) == ({"t.csv is not UTF-8: read as Latin-1": 1} if encoding == "latin-1" else {})
+        assert listing.classes["label"] == ("caf\u00e9", "th\u00e9, noir")
+    for content in ("file;kind\na.jpg;caf\u00e9", "fil\u00e9;kind\na.jpg;x"):
+        for encoding in ("latin-1", "utf-16"):
+            (tmp_path / "t.csv").write_bytes(content.encode(encoding))
+            with pytest.raises(SourceError, match=r"t\.csv.*UTF-?8"):
+                list(Table("t.csv", "file", "kind").scan(tmp_path).entries)
 
 
 def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):

@@ -6,7 +6,7 @@ What is converted, and how:
 - Images become uint8 [H, W, 3] RGB (`decode_image`): grayscale is repeated, a palette is looked up, CMYK is converted as Pillow
   does it, transparency is laid over a color. 16 bits a channel are refused.
 - Or they keep their own dtype and channels (`decode_pixels`).
-- A color profile (ICC) inside the file changes no number, unless a conversion to sRGB is asked for.
+- A color profile (ICC) inside the file changes no number, as in TensorFlow and torchvision.
 - Masks keep their numbers: a palette image gives its indices, 1 bit gives 0 and 1, 16 bits stay uint16, and a TIFF whose 0 is
   white is not inverted.
 
@@ -46,7 +46,6 @@ from tfprep.images.pillow import (
     warn,
 )
 from tfprep.images.png import check_png_size, decode_png, encode_png
-from tfprep.images.profile import foreign_profile
 
 __all__ = [
     "HASH_BITS",
@@ -70,7 +69,6 @@ __all__ = [
     "encode_png",
     "exif_orientation",
     "file_orientation",
-    "foreign_profile",
     "header_text",
     "image_size",
     "is_dicom",

@@ -27,7 +27,6 @@ from tfprep.images.pillow import (
     white_level,
 )
 from tfprep.images.png import has_right_checksums
-from tfprep.images.profile import foreign_profile, in_srgb
 
 _NPY_START = b"\x93NUMPY"
 
@@ -52,7 +51,7 @@ def stored_size(data: bytes) -> Size:
         return image.height, image.width
 
 
-def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WHITE, srgb: bool = False) -> ImageArray:
+def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WHITE) -> ImageArray:
     """The upright image as uint8 [H, W, 3] RGB.
 
     Args:
@@ -61,14 +60,12 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
             shows the original's pixels k·i to k·(i + 1). All other formats are decoded whole, and so is a JPEG that is
             turned upright so that an incomplete last pixel would come first. `warp_sample(reduced=k)` takes either.
         background: the RGB color that transparent pixels are laid over. With None an image that has some is refused.
-        srgb: whether colors are converted to sRGB by the profile inside the file, if it has one that is not sRGB.
 
     Raises:
         SampleError: the bytes are not a whole image, or one of those that are refused (see `tfprep.images`).
     """
     header = jpeg_header(data) if is_jpeg(data) else None
-    profile = foreign_profile(data) if srgb else None
-    if header and header[2] not in ("CMYK", "YCCK") and not profile:
+    if header and header[2] not in ("CMYK", "YCCK"):
         return decode_jpeg(data, header[:2], reduced)
     with opened(data) as image:
         if image.mode.startswith("I") or bits_per_channel(image, data) == 16:
@@ -76,7 +73,7 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
                 "the image has 16 bits per channel, and 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
-        pixels = rgb_pixels(in_srgb(image, profile[1]) if profile else image, background)
+        pixels = rgb_pixels(image, background)
         return upright(
             pixels, pillow_orientation(image, data)
         )  # only now: Pillow turns a TIFF itself when it decodes it

@@ -1,8 +1,5 @@
-"""DICOM, by pydicom: the modality's LUT or rescale, then the VOI window or LUT, and last the inversion of MONOCHROME1.
-
-That is the order of PS3.3: C.11.1 (modality, such as Hounsfield units), C.11.2 (VOI: LINEAR, LINEAR_EXACT, SIGMOID and tables),
-then C.7.6.3.1.2 (photometric interpretation). Enhanced CT and MR give rescale and window by frame, in functional groups
-(C.7.6.16).
+"""DICOM, by pydicom: the modality's LUT or rescale, such as Hounsfield units (PS3.3, C.11.1), then the inversion of MONOCHROME1
+(C.7.6.3.1.2). Enhanced CT and MR give the rescale by frame, in functional groups (C.7.6.16).
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ _PREAMBLE, _MARK = 128, b"DICM"
 _GRAY = ("MONOCHROME1", "MONOCHROME2")
 _ALREADY_RGB = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 """Color spaces that `pixel_array` returns as RGB; the last two are undone by decoders of JPEG 2000."""
-_OF_FRAMES = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
-"""The functional groups that say how numbers are shown."""
-_WIDE_LUT_BITS = 16
 
 
 class Numbers(NamedTuple):
@@ -64,13 +58,12 @@ def dicom_size(data: bytes, page: int | None) -> Size:
         return _size(header)
 
 
-def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Numbers:
+def dicom_numbers(data: bytes, page: int | None) -> Numbers:
     """Return one frame: gray after the modality's LUT or rescale, as stored without them; or RGB, a palette looked up.
 
     Args:
         data: The file's bytes.
         page: The frame, from 0. With None, a file of several is refused.
-        window: Apply the first window or VOI LUT of the file, or of the frame. SampleError if there is none.
 
     Raises:
         SampleError: The file is not a whole DICOM file of images.
@@ -85,17 +78,15 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
         height, width = _size(header)
         check_pixels(height, width, int(header.get("SamplesPerPixel", 1)) * int(header.get("BitsAllocated", 16)) // 8)
         kind = str(header.get("PhotometricInterpretation", ""))
-        if window and kind not in _GRAY:
-            raise SampleError(f"a window is for gray DICOM (MONOCHROME1 and 2), this one is {kind}")
         array = np.asarray(pixel_array(header, index=page or 0))
         if kind in _GRAY:
-            # The rescale and the window of one frame are in its groups, or in those of all frames.
+            # The rescale of one frame is in its groups, or in those of all frames.
             shared = list(header.get("SharedFunctionalGroupsSequence") or ())[:1]
             own = list(header.get("PerFrameFunctionalGroupsSequence") or ())[page or 0 : (page or 0) + 1]
             for group in (*shared, *own):
-                for item in (one for name in _OF_FRAMES for one in list(group.get(name) or ())[:1]):
+                for item in list(group.get("PixelValueTransformationSequence") or ())[:1]:
                     header.update(item)
-            return _gray(array, header, window)
+            return _gray(array, header)
         if kind == "PALETTE COLOR":
             return Numbers(np.asarray(apply_color_lut(array, header)))
         return Numbers(
@@ -103,11 +94,10 @@ def dicom_numbers(data: bytes, page: int | None, window: bool = False) -> Number
         )
 
 
-def _gray(array: Array, header: Any, window: bool) -> Numbers:
-    """Gray numbers after the modality, and the VOI if it is asked for."""
-    from pydicom.pixels import apply_modality_lut, apply_voi_lut
+def _gray(array: Array, header: Any) -> Numbers:
+    """Gray numbers after the modality."""
+    from pydicom.pixels import apply_modality_lut
 
-    inverted = header.PhotometricInterpretation == "MONOCHROME1"
     limits = _stored(header, array)
     if limits is not None and (array.min() < limits[0] or array.max() > limits[1]):
         raise SampleError(
@@ -118,27 +108,8 @@ def _gray(array: Array, header: Any, window: bool) -> Numbers:
         limits = 0.0, 2.0 ** int(header.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     elif limits is not None:
         first, last = (float(one) for one in apply_modality_lut(np.array(limits), header))
-        limits = first, last
-    ascending = limits is None or limits[0] <= limits[1]
-    if (
-        limits is not None and not ascending
-    ):  # a negative slope, for which pydicom's window would turn dark and bright around
-        limits = limits[1], limits[0]
-    if not window:
-        return Numbers(values, limits, inverted)
-    tables = header.get("VOILUTSequence")
-    if tables and None not in (tables[0].get("LUTDescriptor"), tables[0].get("LUTData")):
-        count, first, bits = tables[0].LUTDescriptor
-        # pydicom looks numbers up in the table's own dtype, in which larger ones would start again from 0.
-        tables[0].LUTDescriptor = [count, first, _WIDE_LUT_BITS]
-        values = np.rint(values).clip(first, first + (count or 1 << _WIDE_LUT_BITS) - 1).astype(np.int64)
-        return Numbers(np.asarray(apply_voi_lut(values, header)), (0.0, 2.0 ** int(bits) - 1), inverted)
-    if header.get("WindowCenter") is None or header.get("WindowWidth") is None:
-        raise SampleError("the DICOM file has no window; say which (window=(center, width))")
-    if limits is None:
-        raise SampleError("a window of floats has no limits; give window=(center, width)")
-    shown = np.asarray(apply_voi_lut(values, header))
-    return Numbers(shown if ascending else sum(limits) - shown, limits, inverted)
+        limits = min(first, last), max(first, last)
+    return Numbers(values, limits, header.PhotometricInterpretation == "MONOCHROME1")
 
 
 def _stored(header: Any, array: Array) -> tuple[float, float] | None:

@@ -203,9 +203,9 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
     return bytes(data)
 
 
-_EXIF, _ICC = b"Exif\0\0", b"ICC_PROFILE\0"
+_EXIF = b"Exif\0\0"
 _ORIENTATION = 0x0112
-_MARKER_APP1, _MARKER_APP2, _FILL = 0xE1, 0xE2, 0xFF
+_MARKER_APP1, _FILL = 0xE1, 0xFF
 _TURNS: dict[int, Callable[[Array], Array]] = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -260,19 +260,6 @@ def orientation_of(data: bytes) -> int | None:
     except (ValueError, SyntaxError, struct.error, KeyError, OSError):
         return None
     return known_orientation(orientation) if isinstance(orientation, int) else None
-
-
-def icc_profile(data: bytes) -> bytes | None:
-    """The color profile inside a JPEG (ICC.1:2022, B.4), b"" where it has none; None where Pillow must decide: its parts are not
-    one after the other, each numbered and before the frame, as nearly all programs write them."""
-    segments = _segments(data)
-    if segments is None:
-        return None
-    places = [n for n, (code, start, _) in enumerate(segments) if code == _MARKER_APP2 and data.startswith(_ICC, start)]
-    parts = [data[segments[n][1] + len(_ICC) : segments[n][2]] for n in places]
-    frame = next((n for n, (code, *_) in enumerate(segments) if code in _FRAMES), 0)
-    in_order = [part[:2] for part in parts] == [bytes((n, len(parts))) for n in range(1, len(parts) + 1)]
-    return b"".join(part[2:] for part in parts) if in_order and all(n < frame for n in places) else None
 
 
 def _segments(data: bytes) -> list[tuple[int, int, int]] | None:

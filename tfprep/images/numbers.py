@@ -90,19 +90,10 @@ def decode_pixels(data: bytes, page: int | None = None, nodata: float | None = N
     return decode_numbers(data, page, nodata).upside()
 
 
-def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = None, window: bool = False) -> Numbers:
-    """Return the upright image as `decode_pixels` does, before it is turned around where low numbers are white.
-
-    Args:
-        data, page, nodata: As in `decode_pixels`.
-        window: Apply the window that a DICOM file gives. SampleError if it gives none.
-    """
-    if window and not is_dicom(data):
-        raise SampleError(
-            "window='file' takes the window of a DICOM file, and this is none; give window=(center, width)"
-        )
+def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = None) -> Numbers:
+    """Return the upright image as `decode_pixels` does, before it is turned around where low numbers are white."""
     if is_dicom(data):
-        numbers = dicom_numbers(data, page, window)
+        numbers = dicom_numbers(data, page)
     else:
         numbers = Numbers(tiff_pixels(data, page, nodata)) if is_tiff(data) else _by_pillow(data, page)
     pixels = _plain(numbers.pixels if numbers.pixels.ndim == 3 else numbers.pixels[:, :, np.newaxis])

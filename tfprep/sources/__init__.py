@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from tfprep.optional import lazy_names
 
 if TYPE_CHECKING:
-    from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, ObjectTable, Voc, Yolo
+    from tfprep.sources.annotations import Coco, LabelMe, ObjectTable, Voc, Yolo
     from tfprep.sources.archives import Archives
     from tfprep.sources.arrays import Arrays
     from tfprep.sources.folder import Folder
-    from tfprep.sources.paired import Paired, ade20k, camvid, cityscapes
+    from tfprep.sources.paired import Paired, cityscapes
     from tfprep.sources.pixels import Pixels
     from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_files
     from tfprep.sources.splits import Fractions, GroupFile, Without
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from tfprep.sources.video import Video
 
 __all__ = [
-    "Archives", "Arrays", "Coco", "CocoPanoptic", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe",
-    "Listing", "ObjectTable", "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo", "ade20k", "camvid",
+    "Archives", "Arrays", "Coco", "Entry", "FieldDecoder", "Folder", "Fractions", "GroupFile", "LabelMe",
+    "Listing", "ObjectTable", "Paired", "Pixels", "Source", "Table", "Video", "Voc", "Without", "Yolo",
     "cityscapes", "read_files",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "annotations": ["Coco", "CocoPanoptic", "LabelMe", "ObjectTable", "Voc", "Yolo"],
+    "annotations": ["Coco", "LabelMe", "ObjectTable", "Voc", "Yolo"],
     "archives": ["Archives"],
     "arrays": ["Arrays"],
     "folder": ["Folder"],
-    "paired": ["Paired", "ade20k", "camvid", "cityscapes"],
+    "paired": ["Paired", "cityscapes"],
     "pixels": ["Pixels"],
     "source": ["Entry", "FieldDecoder", "Listing", "Source", "read_files"],
     "splits": ["Fractions", "GroupFile", "Without"],

@@ -153,7 +153,7 @@ class Archives:
                         continue
                     try:
                         cell = sample.cell(root, endings[name])
-                        made.append(value_cell(cell, kinds[name], numbers, None, False, False))
+                        made.append(value_cell(cell, kinds[name], numbers, None, False))
                     except SourceError as error:
                         member = f"{sample.key}.{endings[name].partition(':')[0]}"
                         raise SourceError(f"{root / path}: {member}: {error}") from error

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from tfprep.errors import DatasetError, SourceError
+from tfprep.errors import SourceError
 from tfprep.fields import Kind
 from tfprep.sources.patterns import Template
 from tfprep.sources.rows import RawCell
 from tfprep.sources.source import class_name_fault, key_of
-from tfprep.storage.address import parse_url
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
@@ -38,17 +37,14 @@ def name_cell(cell: Any) -> str:
 
 
 def path_cell(path: str) -> str:
-    """Return a path relative to the root, normalized, or a URL."""
-    if "://" in path:
-        try:
-            return str(parse_url(path))
-        except DatasetError as error:
-            raise SourceError(str(error)) from None
+    """Return a path relative to the root, normalized."""
     plain = posixpath.normpath(path)
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:  # a lone surrogate, as "\\ud800" in JSON
         raise SourceError(f"expected a path; got {path!r}, which is the name of no file") from error
+    if "://" in path:  # which may hold credentials
+        raise SourceError("expected a path below the data's root; got a URL: download the files first")
     if path.startswith("/") or plain in ("..", ".") or plain.startswith("../") or "\0" in path:
         raise SourceError(f"expected a path relative to the data's root and below it; got {path!r}")
     return plain
@@ -100,17 +96,12 @@ def sorted_classes(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def number_cell(cell: Any, whole: bool, comma: bool = False) -> Any:
-    """A number or (nested) list of numbers, as int where `whole`, else as float; None where the cell is empty.
-
-    With `comma`, 0,5 is a number.
-    """
+def number_cell(cell: Any, whole: bool) -> Any:
+    """A number or (nested) list of numbers, as int where `whole`, else as float; None where the cell is empty."""
     if isinstance(cell, list | tuple):
-        return [number_cell(item, whole, comma) for item in cell]
+        return [number_cell(item, whole) for item in cell]
     if cell is None or cell == "":
         return None
-    if comma and isinstance(cell, str):
-        cell = cell.replace(",", ".")
     if isinstance(cell, int | float) or (isinstance(cell, str) and "_" not in cell):  # Python reads 1_000 as 1000
         try:
             return int(cell) if whole else float(cell)
@@ -149,14 +140,12 @@ Cells: TypeAlias = Mapping[str, Any]
 """The cells of a row by column."""
 
 
-def value_cell(
-    cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str | None, whole: bool, comma: bool
-) -> Any:
+def value_cell(cell: Any, kind: Kind, numbers: Mapping[str, int], separator: str | None, whole: bool) -> Any:
     """Return the value of a field that is not a file. The options are those of `label_cell` and `number_cell`."""
     if kind == "label":
         return label_cell(cell, numbers, separator)
     if kind == "scalar":
-        return number_cell(cell, whole, comma)
+        return number_cell(cell, whole)
     if cell is None or isinstance(cell, str if kind == "text" else list | tuple):
         return cell  # rows of boxes and points are checked when the sample is made
     if kind != "text":

@@ -5,10 +5,6 @@
 
 from __future__ import annotations
 
-import io
-import os
-import posixpath
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
 from tfprep.images import header_text
-from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, literal, walk
+from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, walk
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import (
@@ -45,9 +41,6 @@ class Folder:
             With none of these, all samples are `train`.
         classes: The class names in the order of their numbers. By default they are the folders that hold images, sorted by code
             points, so "10" comes before "2", as in Keras.
-        labels: For a split without class folders, the text file that gives the class of each image, by the name of the split:
-            `{"val": "val/val_annotations.txt"}`. A line has the name of an image and its class, as in tiny-imagenet; or only a
-            number for each image in the order of their names, as in ImageNet's ground truth, in whose folder `meta.mat` is.
         pixels: How images become pixels, if not as 8-bit RGB: `{"image": sources.Pixels()}` keeps 16 bits, floats and all bands.
 
     Raises:
@@ -57,13 +50,10 @@ class Folder:
     image: str = "{label}/**"
     splits: Splits = None
     classes: tuple[str, ...] | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pattern = self._pattern()
-        if self.labels and not {"split", "label"} <= pattern.holes:
-            raise RecipeError(f"Folder: labels need {{split}} and {{label}} in the pattern; got image={self.image!r}")
         if self.classes is not None and "label" not in pattern.holes:
             raise RecipeError(f"Folder: classes need {{label}} in the pattern; got image={self.image!r}")
         check_common(self, pattern)
@@ -82,10 +72,7 @@ class Folder:
         pattern = self._pattern()
         classes: dict[str, tuple[str, ...]] = {}
         if "label" in pattern.holes:
-            listed = set(self.labels)
-            classes["label"] = self.classes or class_names(
-                root, pattern, skip=lambda holes: holes.get("split") in listed
-            )
+            classes["label"] = self.classes or class_names(root, pattern)
         rows = partial(self._rows, root, pattern, classes.get("label"))
         return listing_of(self, ("image",), tuple(classes), classes, rows)
 
@@ -95,67 +82,11 @@ class Folder:
     def _rows(
         self, root: Path, pattern: Pattern, classes: tuple[str, ...] | None, tally: Counter[str]
     ) -> Iterator[Row]:
-        found = listed_images(
-            root,
-            pattern,
-            splits=self.splits,
-            classes=classes,
-            tally=tally,
-            skip=lambda holes: holes.get("split") in self.labels,
-        )
-        for image in found:
+        for image in listed_images(root, pattern, splits=self.splits, classes=classes, tally=tally):
             group = dicom_group(self.splits, root, image.path)
             yield Entry(key_of(image.path), image.split, (image.path,), image.values), group
-        numbers = {name: number for number, name in enumerate(classes or ())}
-        for split, file in self.labels.items():
-            if isinstance(self.splits, tuple) and split not in self.splits:
-                continue
-            below = compile_pattern(f"{self.image.partition('{split}')[0]}{literal(split)}/**", "Folder: image")
-            paths = [path for path, _ in walk(root, below, tally)]
-            labels = read_labels(root, file, [path.rpartition("/")[2] for path in paths])
-            for path in paths:
-                label = labels.get(os.path.splitext(path.rpartition("/")[2])[0])
-                yield (
-                    Entry(key_of(path), check_split_name(key_of(split), file), (path,), (numbers.get(label or ""),)),
-                    None,
-                )
 
     __repr__ = constructor_text
-
-
-def read_labels(root: Path, path: str, images: Sequence[str]) -> dict[str, str]:
-    """Return the class of each image by its name without folders and suffix, from a text file.
-
-    Raises SourceError if it cannot be read, or gives different classes to `images` of one name.
-
-    Args:
-        root: The root.
-        path: The file, relative to the root.
-        images: The names of the images that are read, in the order of ImageNet's ground truth.
-    """
-    try:
-        lines = read_whole(root / path).decode("utf-8-sig").splitlines()
-        rows = [words for line in lines if (words := re.split(r"[\s,;]+", line.strip())) and words[0]]
-        if rows and all(len(words) == 1 and words[0].isdecimal() for words in rows) and len(rows) == len(images):
-            from scipy.io import loadmat  # type: ignore[import-untyped]
-
-            meta = read_whole(root / posixpath.join(posixpath.dirname(path), "meta.mat"))  # of ImageNet's devkit
-            synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
-            names = {int(one["ILSVRC2012_ID"]): str(one["WNID"]) for one in synsets}
-            return {
-                os.path.splitext(image)[0]: names[int(words[0])]
-                for image, words in zip(sorted(images), rows, strict=True)
-            }
-    except (OSError, ValueError, KeyError) as error:
-        raise SourceError(f"{root / path}: cannot read the classes of images: {error!r}") from error
-    labels: dict[str, str] = {}
-    read = {os.path.splitext(image)[0] for image in images}  # those of other splits may have names alike
-    for image, label in (words[:2] for words in rows if len(words) > 1):
-        name = os.path.splitext(image.rpartition("/")[2])[0]
-        if labels.setdefault(name, label) != label and name in read:
-            rule = f"images named {name!r} are of the classes {labels[name]!r} and {label!r}"
-            raise SourceError(f"{root / path}: {rule}; name each image differently, for folders are not compared")
-    return labels
 
 
 Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
@@ -239,14 +170,11 @@ def fitting(
             yield path, holes
 
 
-def class_names(
-    root: Path, pattern: Pattern, rivals: Iterable[Pattern] = (), skip: Callable[[Holes], bool] = lambda holes: False
-) -> tuple[str, ...]:
+def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) -> tuple[str, ...]:
     """The names that `{label}` stands for, sorted by code points: those with at least one image."""
     in_folder = any("label" in part.holes for part in pattern.folders)
     seen: set[str] = set()
-    done: Callable[[Holes], bool] = lambda holes: (in_folder and holes.get("label") in seen) or skip(holes)  # noqa: E731
-    for _, holes in fitting(root, pattern, rivals, Counter(), done):
+    for _, holes in fitting(root, pattern, rivals, Counter(), lambda one: in_folder and one.get("label") in seen):
         seen.add(holes["label"])
     names = tuple(sorted({key_of(name) for name in seen}))
     if fault := next(filter(None, map(class_name_fault, names)), ""):
@@ -262,12 +190,11 @@ def listed_images(
     classes: tuple[str, ...] | None,
     tally: Counter[str],
     rivals: Iterable[Pattern] = (),
-    skip: Callable[[Holes], bool] = lambda holes: False,
 ) -> Iterator[ListedImage]:
-    """Yield every image, in order; folders whose placeholders are to `skip` are not entered. SourceError if there was none."""
+    """Yield every image, in order. SourceError if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
     path, checked = None, set[str]()
-    for path, holes in fitting(root, pattern, rivals, tally, skip):
+    for path, holes in fitting(root, pattern, rivals, tally):
         split = key_of(holes.get("split", UNSPLIT))
         if isinstance(splits, tuple) and split not in splits:
             tally[f"in no split of {splits}"] += 1

@@ -207,22 +207,6 @@ _CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
 CAMVID_CLASSES = (
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist", "void",
 )  # fmt: skip
-_CAMVID_COLORS: dict[str, tuple[tuple[int, int, int], ...]] = {
-    "sky": ((128, 128, 128),),
-    "building": ((128, 0, 0), (64, 192, 0), (0, 128, 64), (192, 0, 128), (64, 0, 64)),
-    "pole": ((192, 192, 128), (0, 0, 64)),
-    "road": ((128, 64, 128), (128, 0, 192), (192, 0, 64)),
-    "pavement": ((0, 0, 192), (64, 192, 128), (128, 128, 192)),
-    "tree": ((128, 128, 0), (192, 192, 0)),
-    "sign": ((192, 128, 128), (128, 128, 64), (0, 64, 64)),
-    "fence": ((64, 64, 128),),
-    "car": ((64, 0, 128), (64, 128, 192), (192, 128, 192), (192, 64, 128), (128, 64, 64)),
-    "pedestrian": ((64, 64, 0), (192, 128, 64), (64, 0, 192), (64, 128, 64)),
-    "bicyclist": ((0, 128, 192), (192, 0, 192)),
-    "void": ((0, 0, 0),),
-}
-"""The 32 colors of `label_colors.txt`, in the 11 classes of Sturgess et al., 'Combining Appearance and Structure from Motion
-Features for Road Scene Understanding', BMVC 2009, and void."""
 _IGNORED = 255
 
 
@@ -242,38 +226,5 @@ def cityscapes(annotations: str = "gtFine", splits: Splits = ("train", "val")) -
         classes=CITYSCAPES_CLASSES,
         numbers={**numbers, None: _IGNORED},
         void=_IGNORED,
-        splits=splits,
-    )
-
-
-def ade20k(splits: Splits = None) -> Paired:
-    """Return the source of ADE20K's scene parsing benchmark (`ADEChallengeData2016`): 150 classes from 0, and 255 for 0, all
-    others.
-
-    The root holds `images/{split}/*.jpg` and `annotations/{split}/*.png`, with the splits "training" and "validation".
-    """
-    numbers: dict[int | None, int] = {0: _IGNORED, **{number: number - 1 for number in range(1, 151)}}
-    return Paired(
-        image="images/{split}/*.jpg",
-        mask="annotations/{split}/*.png",
-        numbers=numbers,
-        void=_IGNORED,
-        splits=splits,
-    )
-
-
-def camvid(splits: Splits = None) -> Paired:
-    """Return the source of CamVid as it was published: 701 frames in one folder, masks of 32 colors, here 11 classes and void.
-
-    The root holds `701_StillsRaw_full/*.png` and `LabeledApproved_full/*_L.png`. The class numbers are those of the SegNet
-    tutorial's copy, whose masks hold numbers: `Paired(image="{split}/*.png", mask="{split}annot/*.png")` reads that one.
-    """
-    palette = {color: CAMVID_CLASSES.index(name) for name, colors in _CAMVID_COLORS.items() for color in colors}
-    return Paired(
-        image="701_StillsRaw_full/*.png",
-        mask="LabeledApproved_full/*_L.png",
-        classes=CAMVID_CLASSES,
-        palette=palette,
-        void=CAMVID_CLASSES.index("void"),
         splits=splits,
     )

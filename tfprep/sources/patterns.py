@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.sources.raw import can_list, names_of
+from tfprep.sources.raw import names_of
 from tfprep.sources.source import key_of
 from tfprep.storage.urls import is_remote
 
@@ -242,9 +242,6 @@ def walk(
     followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Names that
     begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
     """
-    if not pattern.holes and not can_list(root):
-        yield pattern.text, {}
-        return
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
 

@@ -34,18 +34,15 @@ class Pixels:
             outside cut; "float32" for the numbers as they are.
         low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that
             the file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must
-            be given, or `window`.
-        window: (center, width) in place of `low` and `high`, by DICOM's linear function; or "file" for the first window or table
-            (VOI LUT) that each DICOM file, or frame, gives.
+            be given. Those of a DICOM window are `center - width / 2`
+            and `center + width / 2 - 1` (PS3.3, C.11.2.1.2.1).
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
         page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is rejected.
         background: The RGB color that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
-        srgb: Convert the colors of images whose file holds another color profile (ICC) to sRGB, by Pillow's ImageCms. All
-            images then become 8-bit RGB. By default the stored numbers are kept, and the report counts such images.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is rejected.
         exif: "apply" the orientation that the file gives, or "ignore" it: for labels that were drawn on the pixels as they are
-            stored. With `background` or `srgb` the images still become 8-bit RGB.
+            stored. With `background` the images still become 8-bit RGB.
         max_pixels: The most pixels of an image, in place of 178,956,970: a larger file may be an attack on memory. Decoding takes
             about 9 bytes of memory for each pixel of RGB.
 
@@ -56,44 +53,26 @@ class Pixels:
     to: Literal["uint8", "uint16", "float32"] | None = None
     low: float | None = None
     high: float | None = None
-    window: tuple[float, float] | Literal["file"] | None = None
     channels: tuple[int, ...] | None = None
     page: int | None = None
     nodata: float | None = None
     background: tuple[int, int, int] | None = None
-    srgb: bool = False
     exif: Literal["apply", "ignore"] = "apply"
     max_pixels: int | None = None
 
     def __post_init__(self) -> None:
         if self.to not in (None, "uint8", "uint16", "float32"):
             raise RecipeError(f"Pixels: to is 'uint8', 'uint16', 'float32' or None; got {self.to!r}")
-        ranged = (self.low is not None) + (self.high is not None) + (self.window is not None)
-        if ranged and self.to not in _HIGHEST:
-            raise RecipeError(f"Pixels: low, high and window need to='uint8' or to='uint16'; got to={self.to!r}")
-        if self.window is not None and ranged > 1:
-            raise RecipeError("Pixels: window is in place of low and high; leave them out")
+        if (self.low is not None or self.high is not None) and self.to not in _HIGHEST:
+            raise RecipeError(f"Pixels: low and high need to='uint8' or to='uint16'; got to={self.to!r}")
         if (self.low is None) != (self.high is None) or (self.low is not None and not self.low < (self.high or 0)):
             raise RecipeError(f"Pixels: expected low < high, both or neither; got {self.low!r} and {self.high!r}")
-        if self.window not in (None, "file") and not (
-            isinstance(self.window, tuple)
-            and len(self.window) == 2
-            and all(isinstance(value, int | float) for value in self.window)
-            and self.window[1] > 0
-        ):
-            raise RecipeError(f"Pixels: window is (center, width) with a width above 0, or 'file'; got {self.window!r}")
         for name, (rule, test) in _RULES.items():
             if (value := getattr(self, name)) is not None and not test(value):
                 raise RecipeError(f"Pixels: {name} is {rule}; got {value!r}")
-        others = [name for name in _given(self) if name not in ("background", "srgb", "exif", "max_pixels")]
-        if self.makes_rgb and others:
-            option = "srgb" if self.srgb else "background"
-            raise RecipeError(f"Pixels: {option} makes 8-bit RGB of all images; leave out {', '.join(others)}")
-
-    @property
-    def makes_rgb(self) -> bool:
-        """True if all images become 8-bit RGB."""
-        return self.background is not None or bool(self.srgb)
+        others = [name for name in _given(self) if name not in ("background", "exif", "max_pixels")]
+        if self.background is not None and others:
+            raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(others)}")
 
     def __repr__(self) -> str:
         return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"
@@ -109,7 +88,6 @@ _RULES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         "three numbers from 0 to 255",
         lambda value: isinstance(value, tuple) and len(value) == 3 and all(one in range(256) for one in value),
     ),
-    "srgb": ("True or False", lambda value: isinstance(value, bool)),
     "exif": ("'apply' or 'ignore'", lambda value: value in ("apply", "ignore")),
     "max_pixels": ("a number of pixels from 1", lambda value: isinstance(value, int) and value > 0),
 }
@@ -137,9 +115,9 @@ class PixelDecoder:
 
     def _upright(self, data: bytes) -> Array:
         options = self.pixels
-        if options.makes_rgb:
-            return images.decode_image(data, background=options.background, srgb=options.srgb)
-        numbers = images.decode_numbers(data, options.page, options.nodata, options.window == "file")
+        if options.background is not None:
+            return images.decode_image(data, background=options.background)
+        numbers = images.decode_numbers(data, options.page, options.nodata)
         array = numbers.pixels
         if options.channels is not None:
             if max(options.channels) >= array.shape[2]:
@@ -152,13 +130,8 @@ class PixelDecoder:
             return np.ascontiguousarray(numbers.upside().astype(options.to or array.dtype, copy=False))
         if options.low is not None and options.high is not None:
             low, high = options.low, options.high
-        elif isinstance(options.window, tuple):  # PS3.3 C.11.2.1.2.1, the linear function
-            center, width = options.window
-            if width <= 1:
-                raise SampleError(f"a window of the width {width:g}; it must be above 1")
-            low, high = center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2
         elif numbers.limits is None:
-            raise SampleError(f"floats have no range to make {options.to} of; give low and high, or window")
+            raise SampleError(f"floats have no range to make {options.to} of; give low and high")
         else:
             low, high = numbers.limits
         highest = _HIGHEST[options.to]
@@ -206,4 +179,4 @@ def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> d
 
 def _given(options: Pixels) -> dict[str, Any]:
     """The options that are not at their default."""
-    return {n: v for n, v in vars(options).items() if v is not None and v is not False and v != "apply"}
+    return {n: v for n, v in vars(options).items() if v is not None and v != "apply"}

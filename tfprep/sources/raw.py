@@ -1,9 +1,9 @@
 """Raw files, in a folder of this machine or below a URL: their names, their states, and the bytes of a reference.
 
-A reference is text, as the entries of a listing hold it. `cat/1.jpg` is a file below the root, `s3://bucket/cat/1.jpg` one at a
-URL of its own. A part of a file has the first byte, the number of bytes (with `z` if they are deflated), and the name of the
-member, as in `shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a
-name.
+A reference is text, as the entries of a listing hold it: `cat/1.jpg` is a file below the root. A part of a file has the first
+byte, the number of bytes (with `z` if they are deflated), and the name of the member, as in
+`shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a name. An
+absolute path is that of a copy on this machine (`tfprep.sources.staging`).
 
 A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What is
 below a URL is listed once for each root, with one request for 1,000 objects, when a name is first needed.
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import errno
 import functools
-import io
 import itertools
 import os
-import re
 import stat
 import zlib
 from collections import deque
@@ -30,17 +28,12 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
-from tfprep.storage.address import ObjectInfo, Url, parse_url
+from tfprep.storage.address import Url
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file, scheme_of
+from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file
 
 Read: TypeAlias = Callable[[Path, str], bytes]
 """Reads a reference below a root: `read_raw`, or a stand-in for it."""
-_REQUESTS = 32
-"""Requests in flight where every file must be asked for by itself; obstore waits in Rust, so that a thread costs little."""
-_HTTP = ("http", "https")
-_NO_RANGES = "Range request not supported"
-"""obstore's message about a server that sends files only whole."""
 
 
 class Names(NamedTuple):
@@ -73,16 +66,12 @@ class _Objects:
     def folders(self) -> Mapping[str, dict[str, RawState | None]]:
         """The state of each file by folder and name; None stands for a folder."""
         folders: dict[str, dict[str, RawState | None]] = {"": {}}
-        if self._url.scheme in _HTTP:
-            raise SourceError(
-                f"{self._url}: a web server does not list what it holds; name each file without placeholders, or copy the data "
-                "to a folder or an object store"
-            )
         for info in open_store(self._url).list():
             folder, _, name = info.name.rpartition("/")
             _add_folder(folders, folder)
             if folders[folder].get(name, info):  # some tools write an empty object in the name of each folder
-                folders[folder][name] = _state_of(info)
+                text = f"{info.bytes}:{info.version or info.modified}".replace(" ", "_")
+                folders[folder][name] = RawState(text, info.bytes)
         if not folders[""]:
             raise SourceError(
                 f"{self._url}: there are no objects below this URL; say where the raw files are with --data"
@@ -120,22 +109,9 @@ class RawUrl(Url):
         return os.path.splitext(self.key)[1]
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the file for reading; 4 MB are one request. A web server that knows no ranges sends it whole, into memory."""
+        """Open the file for reading; 4 MB are one request."""
         assert mode == "rb", mode
-        try:
-            return open_file(self)  # type: ignore[arg-type]
-        except StorageError as error:
-            if _NO_RANGES not in str(error):
-                raise
-
-        def check_memory(size: int) -> None:
-            if size > MAX_FILE_BYTES:
-                raise SourceError(
-                    f"{self}: the server sends files only whole, and {size:,} bytes are more than the limit of "
-                    f"{MAX_FILE_BYTES:,}; copy the file to a folder or an object store"
-                )
-
-        return io.BytesIO(open_store(self.parent).read_whole(self.name, check_memory))
+        return open_file(self)  # type: ignore[arg-type]
 
     def read_bytes(self) -> bytes:
         return bytes(open_store(self.parent).read_whole(self.name, lambda size: None))
@@ -155,17 +131,15 @@ def raw_root(place: PathOrUrl) -> Path:
 
     Raises:
         DatasetError: The URL's scheme is unknown, or it carries credentials.
+        SourceError: It is that of a web server.
         MissingDependencyError: The package for object stores is not installed.
     """
     root: Any = place if _remote(place) else folder_at(place)
     if is_remote(root) and not _remote(root):
+        if root.scheme in ("http", "https"):
+            raise SourceError(f"{root}: a web server does not list its files; copy them to a folder or an object store")
         root = RawUrl(root.scheme, root.bucket, root.key, _Objects(root))
     return root  # type: ignore[no-any-return]
-
-
-def can_list(root: Path) -> bool:
-    """Return True if the names below a root can be listed. Web servers list nothing."""
-    return scheme_of(root) not in _HTTP
 
 
 def names_of(folder: Path) -> Names:
@@ -196,21 +170,17 @@ def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     plain = "//" not in "\0".join(files)  # Most references are paths of whole files, and a plan has millions.
     if not plain:
         files = list(dict.fromkeys(parse_reference(text).file for text in files))
-    if not _remote(root) and (plain or not any("://" in file for file in files)):
-        return {file: _local_state(_local_path(root, file)) for file in files}
     url = _remote(root)
-    if url and can_list(root) and not any("://" in file or file.startswith("/") for file in files):
-        return dict(zip(files, map(url.objects.state, files), strict=True))
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        return dict(zip(files, pool.map(lambda file: _asked_state(root, file), files), strict=True))
+    return {
+        file: url.objects.state(file) if url and not file.startswith("/") else _local_state(_local_path(root, file))
+        for file in files
+    }
 
 
 def state_of(path: Path) -> RawState:
     """Return the state of a raw file: a path below the root of a source."""
     url = _remote(path)
-    if url is None:
-        return _local_state(str(path))
-    return url.objects.state(url.path) if can_list(path) else _asked_state(path, "")
+    return url.objects.state(url.path) if url else _local_state(str(path))
 
 
 def open_raw(path: Path) -> BinaryIO:
@@ -264,7 +234,8 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
     check(reference.bytes or 0)
-    url = _url(root, reference.file)
+    remote = None if reference.file.startswith("/") else _remote(root)
+    url = remote / reference.file if remote else None
     try:
         if url is None:
             data = _read_local(root, reference, check)
@@ -358,19 +329,6 @@ def _read_to_end(descriptor: int, size: int, check: Callable[[int], None]) -> by
     return b"".join(parts)
 
 
-# --- objects at URLs --------------------------------------------------------------------------------------------------
-
-
-def _url(root: Path, file: str) -> Url | None:
-    """Return the URL of a reference's file; None if it is a file of this machine."""
-    if "://" in file:
-        return parse_url(file)
-    if file.startswith("/"):
-        return None
-    url = _remote(root)
-    return url / file if url else None
-
-
 def _remote(root: object) -> RawUrl | None:
     return root if isinstance(root, RawUrl) else None
 
@@ -382,32 +340,15 @@ def _add_folder(folders: dict[str, dict[str, RawState | None]], folder: str) -> 
         folders[above][name], folders[folder] = None, {}
 
 
-def _asked_state(root: Path, file: str) -> RawState:
-    url = _url(root, file)
-    if url is None:
-        return _local_state(_local_path(root, file))
-    try:
-        return _state_of(open_store(url.parent).info(url.name))
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return _MISSING
-        raise
-
-
-def _state_of(info: ObjectInfo) -> RawState:
-    return RawState(f"{info.bytes}:{info.version or info.modified}".replace(" ", "_"), info.bytes)
-
-
 _MARK = "//"
 _NOT_THERE = "missing"
-_SCHEME = re.compile(r"[a-z][a-z0-9]*://")
 
 
 class Reference(NamedTuple):
     """A place of raw bytes.
 
     Attributes:
-        file: The path of a file relative to the root, or its URL.
+        file: The path of a file relative to the root, or the absolute path of a copy.
         start: The first byte of the part.
         bytes: The number of bytes of the part; None for the whole file.
         deflated: Whether the part is deflated, as members of zip files are.
@@ -434,16 +375,12 @@ def parse_reference(text: str) -> Reference:
     """Return what the text of a reference says."""
     if _MARK not in text:  # most texts, and a listing has millions
         return Reference(text)
-    scheme = _SCHEME.match(text)
-    first = scheme.end() if scheme else 0
-    end = text.find(_MARK, first)
-    if end < 0:
-        return Reference(text)
-    place, _, member = text[end + len(_MARK) :].partition(_MARK)
+    file, _, part = text.partition(_MARK)
+    place, _, member = part.partition(_MARK)
     if place == _NOT_THERE:
-        return Reference(text[:end], member=member, missing=True)
+        return Reference(file, member=member, missing=True)
     start, _, size = place.removesuffix("z").partition("+")
-    return Reference(text[:end], int(start), int(size), place.endswith("z"), member)
+    return Reference(file, int(start), int(size), place.endswith("z"), member)
 
 
 FILES_AHEAD, MOST_BYTES = 16, 4 << 20
@@ -456,8 +393,7 @@ def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
 
     A file that cannot be read ahead, or is large, is read when its sample comes, whose memory it then takes.
     """
-    files = list(files)
-    if not is_remote(root) and not any("://" in file for file in files):
+    if not is_remote(root):
         yield read_raw
         return
 

@@ -1,9 +1,9 @@
 """Rows of a CSV, TSV, JSON lines or Parquet file, one batch at a time, so that the whole table is never in memory.
 
-CSV and TSV: UTF-8, with a byte order mark or without, UTF-16 with one, else Latin-1; a header, RFC 4180 quoting, commas or
-semicolons, line breaks inside quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one
-object a line; `objects.bbox` is a value in an object of a row. Parquet: any layout. Rows are numbered from 1, the header not
-counted; in JSON lines a row's number is its line's.
+CSV and TSV: UTF-8, with a byte order mark or without; a header, RFC 4180 quoting, commas, semicolons or tabs, line breaks inside
+quotes allowed; every cell comes as text, so `007` and `NA` stay what they are. JSON lines: one object a line; `objects.bbox` is
+a value in an object of a row. Parquet: any layout. Rows are numbered from 1, the header not counted; in JSON lines a row's number
+is its line's.
 
 Hugging Face stores an image in Parquet as a struct of `bytes` and `path` (https://huggingface.co/docs/hub/datasets-image), and
 the types of the columns as JSON in the file's metadata, under the name `huggingface`. A page of a column is compressed as a
@@ -15,10 +15,9 @@ Arrow is imported where it reads: every recipe imports this module, and a build'
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -55,13 +54,11 @@ class TableFile(NamedTuple):
         path: Its path relative to the root.
         file: The file.
         split: Its split.
-        comma: Whether numbers may be written as 0,5.
     """
 
     path: str
     file: Path
     split: str
-    comma: bool
 
 
 class TableRow(NamedTuple):
@@ -115,7 +112,7 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[RowBatch]:
 def table_rows(root: Path, tables: Iterable[tuple[str, str]], columns: Sequence[str]) -> Iterator[TableRow]:
     """Yield the rows of tables, each given with its split; see `batches`."""
     for path, split in tables:
-        table = TableFile(path, root / path, split, decimal_comma(root / path))
+        table = TableFile(path, root / path, split)
         for batch in batches(table.file, columns):
             names = tuple(batch.columns)
             for number, cells in zip(batch.numbers, zip(*batch.columns.values(), strict=True), strict=True):
@@ -131,7 +128,7 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
 
     return pyarrow.csv.open_csv(
         arrow_input(path),
-        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False, encoding=csv_encoding(path)),
+        read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(delimiter=csv_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
             include_columns=columns,
@@ -142,48 +139,18 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
 
 
 def csv_delimiter(path: Path) -> str:
-    """A tab in TSV. In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe), a tab or a bar."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
+    """A tab in TSV. In CSV a comma, or what the header has in its place: a semicolon (spreadsheets in Europe) or a tab.
+
+    SourceError if the header is not UTF-8, which Arrow checks in cells only.
+    """
     with open_raw(path) as file:
-        header = file.readline(BLOCK_BYTES).replace(b"\0", b"")  # of UTF-16
-    unquoted = b"".join(header.split(b'"')[::2])
-    return next((mark for mark in (",", ";", "\t", "|") if mark.encode() in unquoted), ",")
-
-
-def csv_encoding(path: Path) -> str:
-    """The encoding of a CSV file. Every byte is a character of Latin-1, which is what other files are taken for."""
-    with open_raw(path) as file:
-        start = file.read(2)
-        if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            return "utf-16"
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        piece = start
-        try:
-            while piece:
-                decoder.decode(piece)
-                piece = file.read(BLOCK_BYTES)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            return "latin-1"
-    return "utf8"
-
-
-def latin_1_notes(root: Path, tables: Sequence[str]) -> dict[str, int]:
-    """Return a tally that names the tables which are read as Latin-1."""
-    notes = {}
-    for path in tables:
-        with suppress(OSError):  # reading the rows says so
-            if path.lower().endswith((".csv", ".tsv")) and csv_encoding(root / path) == "latin-1":
-                notes[f"{path} is not UTF-8: read as Latin-1"] = 1
-    return notes
-
-
-def decimal_comma(path: Path) -> bool:
-    """Tell whether numbers may be written as 0,5: in CSV files with semicolons."""
-    with suppress(OSError):  # reading the rows says so
-        return path.suffix.lower() == ".csv" and csv_delimiter(path) == ";"
-    return False
+        header = file.readline(BLOCK_BYTES)
+    try:
+        unquoted = "".join(header.decode().split('"')[::2])
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not UTF-8 ({error.reason}): save it as UTF-8") from error
+    marks = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")
+    return next((mark for mark in marks if mark in unquoted), marks[0])
 
 
 def _csv_columns(path: Path) -> list[str]:

@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
 from tfprep.seeding import sample_hash
-from tfprep.sources.annotations.objects import TableBoxes, warn_if_relative
+from tfprep.sources.annotations.objects import TableBoxes
 from tfprep.sources.cells import (
     FILE_KINDS,
     CellPath,
@@ -32,7 +32,7 @@ from tfprep.sources.folder import UNSPLIT, check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
-from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, latin_1_notes, table_rows
+from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
 
@@ -123,11 +123,7 @@ class Table:
             split_files(root, self.table, self.splits, "table") if pattern.holes else [(self.table, {"split": UNSPLIT})]
         )
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
-        listing = listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
-        if self.box_format.startswith("rel_"):
-            return listing
-        boxes = {name: listing.values.index(name) for name, kind in self.kinds().items() if kind == "boxes"}
-        return replace(listing, entries=warn_if_relative(listing.entries, boxes, self.box_format))
+        return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
 
     def _pattern(self) -> Pattern:
         return compile_pattern(self.table, "Table: table")
@@ -212,7 +208,6 @@ class _Rows:
 
     def all(self, tally: Counter[str]) -> Iterator[Row]:
         """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
-        tally.update(latin_1_notes(self._root, [path for path, _ in self._tables]))
         hashes = array("Q")
         splits: set[str] = set()
         for place, (entry, group) in self._numbered():
@@ -254,7 +249,7 @@ class _Rows:
     def _value(self, name: str, kind: Kind, columns: tuple[str, ...], row: TableRow) -> Any:
         numbers, separator = self._numbers.get(name, {}), self._options.separator if name == "label" else None
         if not isinstance(self._options.label, tuple) or name != "label":
-            options = numbers, separator, name in self._whole, row.table.comma
+            options = numbers, separator, name in self._whole
             return read_cell(row.cells, columns[0], value_cell, kind, *options)
         flags = [read_cell(row.cells, column, flag_cell) for column in columns]
         if None in flags:

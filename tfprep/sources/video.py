@@ -1,4 +1,4 @@
-"""Videos: frames at a regular distance, read by PyAV (FFmpeg).
+"""Videos: every Nth frame, read by PyAV (FFmpeg).
 
 A frame has no place of its own in its file, and takes those before it to decode. So the frames that are taken are copied once
 (`tfprep.sources.staging`), as PNG, which loses nothing.
@@ -37,8 +37,6 @@ _FORMATS = {
 }
 """FFmpeg's readers, by suffix. Left to itself it would also read playlists, which name other files and addresses."""
 VIDEO_SUFFIXES = tuple(_FORMATS)
-_ROUNDING_S = 5e-7
-"""Times are whole multiples of a video's time base, as floats."""
 _LAST_FRAME_S = 0.5
 """The longest time that the last frame may be shown: 2 frames a second are the slowest video that is usual."""
 _COMPRESSION = 1
@@ -55,7 +53,6 @@ class Video:
     Attributes:
         videos: A pattern as `tfprep.sources.patterns` describes, with the suffix of a video: `{split}/{label}/*.mp4`.
         every: Take every Nth frame, from the first.
-        seconds: In place of `every`, the time between two frames.
         splits: As in `Folder`.
         classes: As in `Folder`.
 
@@ -64,8 +61,7 @@ class Video:
     """
 
     videos: str
-    every: int | None = None
-    seconds: float | None = None
+    every: int
     splits: Splits = None
     classes: tuple[str, ...] | None = None
 
@@ -73,14 +69,8 @@ class Video:
         pattern = self._pattern()
         if pattern.suffix not in VIDEO_SUFFIXES:
             raise RecipeError(f"Video: expected videos to end in {', '.join(VIDEO_SUFFIXES)}; got {self.videos!r}")
-        if (self.every is None) == (self.seconds is None):
-            raise RecipeError("Video: give one of every (a number of frames) and seconds")
-        if self.every is not None and (
-            not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1
-        ):
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise RecipeError(f"Video: every is a number of frames from 1; got {self.every!r}")
-        if self.seconds is not None and not (isinstance(self.seconds, int | float) and self.seconds > 0):
-            raise RecipeError(f"Video: seconds is a time above 0; got {self.seconds!r}")
         check_common(self, pattern)
 
     def kinds(self) -> dict[str, Kind]:
@@ -104,7 +94,7 @@ class Video:
         return compile_pattern(self.videos, "Video: videos")
 
     def _rows(self, root: Path, classes: tuple[str, ...] | None, tally: Counter[str]) -> Iterator[Row]:
-        kind = f".{self.every or ''}.{self.seconds or ''}.frames"
+        kind = f".{self.every}.frames"
         for video in listed_images(root, self._pattern(), splits=self.splits, classes=classes, tally=tally):
             path = video.path
             copy = staged(root / path, kind, partial(self._copy, root / path))
@@ -127,9 +117,11 @@ class Video:
         """Write the frames one after another, then their index as JSON, then its size as int64."""
         frames, number, fault = [], -1, None
         try:
-            for number, pixels in self._taken(path):
+            for number, frame in enumerate(_decoded(path)):
+                if number % self.every:
+                    continue
                 png = io.BytesIO()
-                Image.fromarray(np.ascontiguousarray(pixels)).save(png, "PNG", compress_level=_COMPRESSION)
+                Image.fromarray(np.ascontiguousarray(_pixels(frame))).save(png, "PNG", compress_level=_COMPRESSION)
                 frames.append((number, target.size, len(png.getvalue())))
                 target.write(png.getvalue())
             if not frames:
@@ -139,22 +131,6 @@ class Video:
         index = json.dumps({"frames": frames, "fault": fault}).encode()
         target.write(index)
         target.write(np.int64(len(index)).tobytes())
-
-    def _taken(self, path: Path) -> Iterator[tuple[int, Array]]:
-        """Yield the number and the pixels of each frame that is taken. Raises SampleError where FFmpeg cannot go on."""
-        first, taken = None, 0
-        for number, frame in enumerate(_decoded(path)):
-            if self.every is not None:
-                if number % self.every == 0:
-                    yield number, _pixels(frame)
-                continue
-            if frame.time is None:
-                raise SampleError("the video does not say when its frames are shown; give every= in place of seconds=")
-            first = frame.time if first is None else first
-            passed = (frame.time - first + _ROUNDING_S) / (self.seconds or 1)
-            if passed >= taken:
-                taken = int(passed) + 1
-                yield number, _pixels(frame)
 
     __repr__ = constructor_text
 

@@ -16,7 +16,7 @@ masks = pytest.importorskip("pycocotools.mask")
 coco_api = pytest.importorskip("pycocotools.coco")
 
 SIZE = 40, 56
-ALL = ("boxes", "box_labels", "box_numbers", "instances", "mask", "crowd")
+ALL = ("boxes", "box_labels", "box_numbers", "instances", "mask")
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}, {"id": 90, "name": "zebra"}]
 
 
@@ -87,7 +87,6 @@ def test_all_fields_are_those_of_pycocotools(tmp_path):
         np.testing.assert_allclose(row["boxes"], np.reshape(corners, (-1, 4)))
         assert row["box_labels"].tolist() == [ids.index(one["category_id"]) for one in found]
         assert row["box_numbers"].tolist() == list(range(1, len(found) + 1))
-        assert row["crowd"].tolist() == [0] * len(found)
         instances, mask = np.zeros(SIZE, int), np.zeros(SIZE, int)
         for one in reference.loadAnns(reference.getAnnIds(imgIds=[number], iscrowd=True)):
             instances[reference.annToMask(one) > 0] = mask[reference.annToMask(one) > 0] = 255
@@ -109,21 +108,12 @@ def test_class_names_and_masks_have_the_numbers_of_the_fields(tmp_path):
     assert taken.tally == {"object of a class that is not among the classes": 4}
 
 
-@pytest.mark.parametrize(("crowds", "boxes", "number"), [("void", 2, 255), ("skip", 2, 0), ("keep", 3, 3)])
-def test_a_crowd_is_void_or_nothing_or_an_object(tmp_path, crowds, boxes, number):
-    root, _ = written(tmp_path, scene())
-    fields, _ = built(sources.Coco(fields=ALL, crowds=crowds), root, tmp_path / "out", fill={"mask": 255})
-    row = fields["train/1.png"]
-    assert len(row["boxes"]) == boxes
-    assert row["instances"][0, 0] == number
-
-
-@pytest.mark.parametrize(("unannotated", "keys"), [("keep", 3), ("skip", 2), ("reject", 2)])
-def test_an_image_without_annotations_is_kept_or_skipped_or_rejected(tmp_path, unannotated, keys):
+@pytest.mark.parametrize(("unannotated", "keys"), [("keep", 3), ("skip", 2)])
+def test_an_image_without_annotations_is_kept_or_skipped(tmp_path, unannotated, keys):
     root, _ = written(tmp_path, scene())
     fields, rejected = built(sources.Coco(unannotated=unannotated), root, tmp_path / "out")
     assert len(fields) == keys
-    assert rejected == ({"train/3.png": "the image has no annotations"} if unannotated == "reject" else {})
+    assert not rejected
     if unannotated == "keep":
         assert fields["train/3.png"]["boxes"].shape == (0, 4)
 
@@ -296,17 +286,6 @@ def test_instances_that_would_lose_their_boxes_are_refused(tmp_path):
     built(source, root, tmp_path / "whole", geometry=[augment.Resize(longer=30, pad=True), augment.Flip()])
 
 
-def test_captions_are_lines_of_one_text(tmp_path):
-    content = scene()
-    content["annotations"] = [
-        {"id": n, "image_id": 1, "caption": text} for n, text in enumerate(("a  cat\nhere", "two"))
-    ]
-    root, _ = written(tmp_path, content)
-    fields, _ = built(sources.Coco(fields=("text",)), root, tmp_path / "out")
-    assert fields["train/1.png"]["text"] == "a cat here\ntwo"
-    assert fields["train/2.png"]["text"] == ""
-
-
 def test_every_derived_input_of_instances_is_that_of_pycocotools_masks(tmp_path):
     root, path = written(tmp_path, scene())
     source = sources.Coco(fields=("instances", "mask"))
@@ -346,7 +325,7 @@ def test_the_fingerprint_covers_how_objects_become_fields():
         source = sources.Coco(fields=("instances",), **options)
         return Recipe(name="a", source=source, store={"instances": codecs.Png()}).fingerprint("train")
 
-    assert fingerprint() == fingerprint(crowds="skip")  # which objects there are shows in the samples
+    assert fingerprint() == fingerprint(unannotated="skip")  # which images there are shows in the samples
     assert fingerprint() != fingerprint(void=200)
     assert fingerprint() != fingerprint(outside="cut")
 

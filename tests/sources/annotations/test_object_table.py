@@ -1,4 +1,4 @@
-"""Tables of objects, compared with the rows that were written: boxes in every form, run lengths, and rows that are wrong."""
+"""Tables of objects, compared with the rows that were written: boxes in every form, and rows that are wrong."""
 
 import numpy as np
 import pytest
@@ -35,21 +35,6 @@ def test_boxes_in_every_form(tmp_path, form, columns):
         np.testing.assert_allclose(fields[f"{number}.png"]["boxes"], BOXES[number : number + 1], atol=1e-4)
 
 
-def test_run_lengths_go_down_the_columns_from_1(tmp_path):
-    pytest.importorskip("pycocotools")
-    root = table(tmp_path, "id,kind,rle", "0.png,dog,41 3 2240 1", "0.png,cat,1 2", "1.png,cat,")
-    source = ObjectTable("t.csv", "id", "kind", runs="rle", fields=("instances", "mask", "box_labels"))
-    fields, rejected = built(source, root, tmp_path / "out")
-    expected = np.zeros((HEIGHT, WIDTH), int)
-    expected[[0, 1, 2, 39], [1, 1, 1, 55]], expected[[0, 1], [0, 0]] = 1, 2
-    np.testing.assert_array_equal(fields["0.png"]["instances"], expected)
-    np.testing.assert_array_equal(fields["0.png"]["mask"], np.array([0, 2, 1])[expected])
-    assert fields["0.png"]["box_labels"].tolist() == [1, 0]
-    assert not fields["1.png"]["mask"].any()
-    assert not len(fields["1.png"]["box_labels"])
-    assert not rejected
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -68,34 +53,16 @@ def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
     assert reason in rejected["0.png"]
 
 
-@pytest.mark.parametrize(
-    ("runs", "reason"),
-    [
-        ("1 2 3", "run lengths are pairs of whole numbers"),
-        ("2240 2", "run lengths are in order, from 1 to 2240, the pixels of 56 x 40"),
-        ("5 3 6 1", "run lengths are in order"),
-        ("0 3", "run lengths are in order"),
-    ],
-)
-def test_wrong_run_lengths_reject_their_image(tmp_path, runs, reason):
-    pytest.importorskip("pycocotools")
-    root = table(tmp_path, "id,rle", f"0.png,{runs}", "1.png,1 1")
-    _, rejected = built(ObjectTable("t.csv", "id", runs="rle", fields=("mask",)), root, tmp_path / "out")
-    assert reason in rejected["0.png"]
-
-
 def test_images_without_objects_and_splits_by_column(tmp_path):
     lines = ["id,set,a,b,c,d", "0.png,train,,,,", "1.png,val,1,2,3,4"]
     root = table(tmp_path, *lines)
     options = {"boxes": ("a", "b", "c", "d"), "split": "set"}
     listed = {unannotated: list(ObjectTable("t.csv", "id", unannotated=unannotated, **options).scan(root).entries)
-              for unannotated in ("keep", "skip", "reject")}  # fmt: skip
+              for unannotated in ("keep", "skip")}  # fmt: skip
     assert {name: [(one.key, one.split) for one in found] for name, found in listed.items()} == {
         "keep": [("0.png", "train"), ("1.png", "val")],
         "skip": [("1.png", "val")],
-        "reject": [("0.png", "train"), ("1.png", "val")],
     }
-    assert listed["reject"][0].values[0]["fault"] == "the image has no objects"
 
 
 def test_a_table_without_rows_or_image_names(tmp_path):

@@ -25,7 +25,6 @@ from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
 from tfprep.sources.pixels import TURNED, PixelDecoder, Pixels
 
-_NOT_SRGB = "which is not sRGB, and are stored as they are; sources.Pixels(srgb=True) converts them"
 _TURNED = (
     "were turned upright by their EXIF orientation; labels that were drawn on the pixels as they are stored do not fit them: "
     "sources.Pixels(exif='ignore')"
@@ -115,13 +114,10 @@ class SampleMaker:
         """Return what is remarkable about the file of an image, as the end of "3 images ..."."""
         decoder = self._decoders.get(name)
         pixels = decoder.pixels if isinstance(decoder, PixelDecoder) else Pixels()
-        notes = []
-        if not pixels.srgb and (profile := images.foreign_profile(data)):
-            notes.append(f"have the color profile {profile[0]}, {_NOT_SRGB}")
         placed = {"mask", "map", "boxes", "points"} & set(self.kinds.values())
         if placed and pixels.exif == "apply" and images.file_orientation(data) > 1:
-            notes.append(_TURNED)
-        return notes
+            return [_TURNED]
+        return []
 
     def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""

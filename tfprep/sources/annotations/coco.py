@@ -1,4 +1,4 @@
-"""COCO: instances, key points and captions (https://cocodataset.org/#format-data).
+"""COCO: instances and key points (https://cocodataset.org/#format-data).
 
 The text of an annotation file is in memory, its objects are not: a file of a million annotations takes gigabytes as Python
 objects. `JsonText` reads one element of an array at a time.
@@ -14,18 +14,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import SourceError
 from tfprep.fields import Array
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     UNANNOTATED,
     AnnotatedSource,
     WrongAnnotation,
-    check_choice,
     checked_size,
     image_path,
     image_template,
@@ -38,16 +37,14 @@ from tfprep.sources.raw import read_whole
 from tfprep.sources.source import Entry, Listing, class_name_fault, key_of
 from tfprep.sources.splits import Row
 
-Crowds = Literal["void", "skip", "keep"]
-
 
 @dataclass(frozen=True, repr=False)
 class Coco(AnnotatedSource):
     """Images with the annotations of a COCO file. Fields: `image`, and those of `fields`.
 
     Classes are the categories in the order of their ids, numbered from 0 (`box_labels`); in `mask` 0 is background. Boxes leave
-    as x0, y0, x1, y1 in pixels. Key points are pixel indices in COCO: half a pixel is added to a labeled one. The text of the
-    file is in memory while it is listed, its annotations are not.
+    as x0, y0, x1, y1 in pixels. Key points are pixel indices in COCO: half a pixel is added to a labeled one. Regions of crowds
+    are `void` in masks and have no box. The text of the file is in memory while it is listed, its annotations are not.
 
     An image without annotations is kept, with no boxes, unless `unannotated` says otherwise. An annotation of an image that the
     file does not list is counted in the tally.
@@ -59,9 +56,7 @@ class Coco(AnnotatedSource):
         images: Where an image is: `{file_name}` is that of the annotations (in LVIS the end of `coco_url`, such as
             `train2017/000000391895.jpg`), `{split}` that of the pattern.
         fields: What to make of the objects (`tfprep.sources.annotations.objects` lists the fields). `points` need a file of key
-            points, `text` one of captions. `box_labels` without `boxes` need none: they are then the classes of an image.
-        crowds: "void" draws regions of crowds as `void` in masks, without boxes. "skip" leaves them out. "keep" takes them for
-            objects.
+            points. `box_labels` without `boxes` are the classes of an image.
         classes: The names of the categories to take, in the order of their numbers; objects of others are left out. By default
             all.
 
@@ -69,23 +64,20 @@ class Coco(AnnotatedSource):
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
-    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points", "crowd", "text")
+    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
     annotations: str = "annotations/instances_{split}.json"
     images: str = "{split}/{file_name}"
-    crowds: Crowds = "void"
+
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "Coco: annotations")
         self.check_options(pattern, ".json")
-        check_choice("Coco: crowds", self.crowds, ("void", "skip", "keep"))
-        if "text" in self.fields and len(self.fields) > 1:
-            raise RecipeError("Coco: captions are in a file of their own; only fields=('text',) reads one")
         image_template(self.images, {"file_name"} | pattern.holes, "Coco: images")
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
-        files = CocoFiles(self, root, self.annotations, self.classes)
+        files = CocoFiles(self, root)
         check_drawing(self.fields, len(files.names), self.void, "Coco")
         return object_listing(self, files.names, partial(self._rows, files))
 
@@ -93,26 +85,8 @@ class Coco(AnnotatedSource):
         template = Template.parse(self.images)
         for image, of_image, holes, file in files.images(tally):
             path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
-            part = self._objects(image, of_image, files, tally)
-            yield Entry(key_of(path), holes["split"], (path,), (part,)), None
-
-    def _objects(
-        self, image: Mapping[str, Any], annotations: list[Any], files: CocoFiles, tally: Counter[str]
-    ) -> dict[str, Any]:
-        part: dict[str, Any] = {"size": checked_size(image), "objects": []}
-        if not annotations and self.unannotated == "reject":
-            return {**part, "fault": "the image has no annotations"}
-        try:
-            if "text" in self.fields:
-                texts = []
-                for one in annotations:
-                    if not isinstance(one, dict) or not isinstance(one.get("caption"), str):
-                        raise WrongAnnotation(f"expected a caption; got {one!r:.60}")
-                    texts.append(" ".join(one["caption"].split()))
-                return {**part, "text": "\n".join(texts)}
-        except WrongAnnotation as fault:
-            part["fault"] = str(fault)
-        return part | self.objects_of(annotations, lambda one: self._object(one, files, tally))
+            objects = self.objects_of(of_image, lambda one: self._object(one, files, tally))
+            yield Entry(key_of(path), holes["split"], (path,), ({"size": checked_size(image), **objects},)), None
 
     def _object(self, one: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
         """One annotation as an object; None if it is left out."""
@@ -120,25 +94,24 @@ class Coco(AnnotatedSource):
         if not isinstance(one, dict):
             raise WrongAnnotation(f"{name} is {one!r:.60}, not an object")
         label = files.number(one.get("category_id"), name)
-        crowd = bool(one.get("iscrowd"))
-        if label is None or (crowd and self.crowds == "skip"):
-            tally[OTHER_CLASS if label is None else "region of a crowd"] += 1
+        if label is None:
+            tally[OTHER_CLASS] += 1
             return None
         item: dict[str, Any] = {"id": name, "label": label}
         if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
             item |= _shape(one["segmentation"], name)  # the box is that around the polygons
         elif "bbox" in one or self.fields != ("box_labels",):
-            item["box"] = box_corners(one.get("bbox"), name)
-        if crowd:
-            item |= {"void": True} if self.crowds == "void" else {"flags": {"crowd": 1}}
+            item["box"] = _box_corners(one.get("bbox"), name)
+        if one.get("iscrowd"):
+            item["void"] = True
         if DRAWN & set(self.fields):
             item |= _shape(one.get("segmentation"), name)
         if "points" in self.fields:
-            item["points"] = _points(one.get("keypoints"), files.by_id[one["category_id"]][1], name)
+            item["points"] = _points(one.get("keypoints"), files.key_points(one["category_id"]), name)
         return item
 
 
-def box_corners(box: Any, name: str) -> list[float]:
+def _box_corners(box: Any, name: str) -> list[float]:
     """x, y, width and height as x0, y0, x1, y1."""
     if not _numbers(box) or len(box) != 4:
         raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
@@ -213,14 +186,14 @@ class CocoFile:
         for at, (first, last) in zip(self.image_starts.tolist(), self.edges.tolist(), strict=True):
             yield self.text.value(at), [self.text.value(start) for start in self.annotation_starts[first:last].tolist()]
 
-    def categories(self) -> Iterator[tuple[int | str, tuple[str | None, int, bool]]]:
-        """Yield the id of each category, its name (None if it has none), its number of key points, and whether it is a thing."""
+    def categories(self) -> Iterator[tuple[int | str, tuple[str | None, int]]]:
+        """Yield the id of each category, with its name (None if it has none) and its number of key points."""
         for one in self.found_categories:
             if not isinstance(one, dict) or not isinstance(one.get("id"), int | str):
                 raise SourceError(f"{self.path}: a category is an object with an id and a name; got {one!r:.80}")
             name = one.get("name")
             known = name if isinstance(name, str) and not class_name_fault(name) and name else None
-            yield one["id"], (known, len(one.get("keypoints") or ()), bool(one.get("isthing", 1)))
+            yield one["id"], (known, len(one.get("keypoints") or ()))
 
 
 class CocoFiles:
@@ -228,26 +201,25 @@ class CocoFiles:
 
     Attributes:
         names: Class names in the order of their numbers.
-        by_id: Name (None if the category has none), number of key points, and whether it is a thing, by id.
     """
 
-    def __init__(self, source: AnnotatedSource, root: Path, annotations: str, classes: tuple[str, ...] | None) -> None:
-        """Read the files of a pattern. SourceError if there is none, or one is not a COCO file."""
-        found = split_files(root, annotations, source.splits, "file")
+    def __init__(self, source: Coco, root: Path) -> None:
+        """Read the files of a source. SourceError if there is none, or one is not a COCO file."""
+        found = split_files(root, source.annotations, source.splits, "file")
         self._files = [(CocoFile.read(root / path), holes) for path, holes in found]
         self._unannotated = source.unannotated
-        self.by_id: dict[int | str, tuple[str | None, int, bool]] = {}
+        self._by_id: dict[int | str, tuple[str | None, int]] = {}
         for file, _ in self._files:
             for number, new in file.categories():
-                if (known := self.by_id.setdefault(number, new)) != new:
+                if (known := self._by_id.setdefault(number, new)) != new:
                     raise SourceError(
                         f"{file.path}: category {number} is {new[0]!r} here and {known[0]!r} in another file"
                     )
         self._ids: dict[str, list[str]] = {}
-        for number, (name, *_) in sorted(self.by_id.items(), key=lambda item: (isinstance(item[0], str), item[0])):
+        for number, (name, _) in sorted(self._by_id.items(), key=lambda item: (isinstance(item[0], str), item[0])):
             if name:
                 self._ids.setdefault(name, []).append(str(number))
-        self.names = classes or tuple(self._ids)
+        self.names = source.classes or tuple(self._ids)
         self._numbers = {name: number for number, name in enumerate(self.names)}
         if unknown := [name for name in self.names if name not in self._ids]:
             there = ", ".join(map(repr, list(self._ids)[:20]))
@@ -269,12 +241,16 @@ class CocoFiles:
 
     def number(self, category: Any, annotation: str) -> int | None:
         """Return the class number of a category; None if its objects are left out."""
-        if not isinstance(category, int | str) or category not in self.by_id:
+        if not isinstance(category, int | str) or category not in self._by_id:
             raise WrongAnnotation(f"{annotation}: there is no category {category!r}")
-        name = self.by_id[category][0]
+        name = self._by_id[category][0]
         if name is None:
             raise WrongAnnotation(f"{annotation}: category {category} has no name")
         return self._numbers.get(name)
+
+    def key_points(self, category: int | str) -> int:
+        """Return the number of key points that objects of a category have."""
+        return self._by_id[category][1]
 
 
 def image_file_name(image: Mapping[str, Any]) -> Any:

@@ -3,7 +3,6 @@ too."""
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections import Counter
@@ -13,10 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tfprep.errors import RecipeError, SampleError
-from tfprep.images import decode_mask
+from tfprep.errors import RecipeError
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
     AnnotatedSource,
@@ -33,18 +29,17 @@ from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
-_CIRCLE_CORNERS = 64
-"""Corners of the polygon that stands for a circle: its area is within 0.2 % of the circle's."""
+_NO_REGIONS = ("point", "points", "line", "linestrip")
 
 
 @dataclass(frozen=True, repr=False)
 class LabelMe(AnnotatedSource):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
-    Polygons, rectangles, circles and masks are objects; polygons of one `group_id` and one label are one object. Points and lines
-    are counted in the tally. An image without a JSON file is kept, with no boxes, unless `unannotated` says
-    otherwise. A JSON file without an image is counted in the tally. A file that is not JSON, or names another image, rejects its
-    image.
+    Polygons and rectangles are objects; polygons of one `group_id` and one label are one object. Points and lines are counted in
+    the tally; shapes of other types, such as circles, are wrong annotations. An image without a JSON file is kept, with no boxes,
+    unless `unannotated` says otherwise. A JSON file without an image is counted in the tally. A file that is not JSON, or names
+    another image, rejects its image.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -79,7 +74,7 @@ class LabelMe(AnnotatedSource):
 
         def labels(data: bytes, path: str) -> Iterator[Any]:
             shapes = _content(data, path)["shapes"]
-            return (s.get("label") for s in shapes if s.get("shape_type") == "mask" or _corners_of(s))
+            return (shape.get("label") for shape in shapes if shape.get("shape_type") not in _NO_REGIONS)
 
         classes = self.classes or sorted_classes(names_in_files(root, annotations, labels))
         check_drawing(self.fields, len(classes), self.void, "LabelMe")
@@ -116,14 +111,15 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
         name, label = f"{path}: shape {place}", shape.get("label")
         if not isinstance(label, str) or not label:
             raise WrongAnnotation(f"{name} has no label")
-        if shape.get("shape_type") == "mask" and label in numbers:
-            return {"id": name, "label": numbers[label], **_mask(shape, size, name)}
-        if (corners := _corners_of(shape)) is None:
-            tally[f"shape of the type {shape.get('shape_type')!r}, which is not a region"] += 1
+        if (kind := shape.get("shape_type", "polygon")) in _NO_REGIONS:
+            tally[f"shape of the type {kind!r}, which is not a region"] += 1
             return None
         if label not in numbers:
             tally[OTHER_CLASS] += 1
             return None
+        if kind not in ("polygon", "rectangle", "rotation"):
+            raise WrongAnnotation(f"{name}: a shape of the type {kind!r} is not read; draw it as a polygon")
+        corners = _corners_of(shape, kind)
         if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")
         return {"id": name, "label": numbers[label], "polygons": [corners], "group": shape.get("group_id")}
@@ -138,46 +134,13 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
     return {**part, "size": size, "objects": list(objects.values())}
 
 
-def _corners_of(shape: dict[str, Any]) -> list[float] | None:
-    """x, y, x, y, ... of a region in pixels; None for a shape that is not a region."""
-    kind, points = shape.get("shape_type", "polygon"), shape.get("points")
+def _corners_of(shape: dict[str, Any], kind: str) -> list[float]:
+    """x, y, x, y, ... of a region in pixels; what is not a number is NaN."""
+    points = shape.get("points")
     rows = points if isinstance(points, list) else []
     flat = [value for point in rows for value in (point if isinstance(point, list) and len(point) == 2 else [math.nan])]
     numbers = [float(value) if isinstance(value, int | float) else math.nan for value in flat]
-    if kind in ("rectangle", "circle") and len(numbers) != 4:
-        return [math.nan] if kind == "circle" or len(numbers) != 8 else numbers  # newer versions write four corners
-    if kind == "rectangle":
+    if kind == "rectangle" and len(numbers) == 4:  # newer versions write four corners
         x0, y0, x1, y1 = numbers
         return [x0, y0, x1, y0, x1, y1, x0, y1]
-    if kind == "circle":
-        x, y, edge_x, edge_y = numbers
-        radius = math.hypot(edge_x - x, edge_y - y)
-        angles = (2 * math.pi * step / _CIRCLE_CORNERS for step in range(_CIRCLE_CORNERS))
-        return [value for angle in angles for value in (x + radius * math.cos(angle), y + radius * math.sin(angle))]
-    return numbers if kind in ("polygon", "rotation") else None
-
-
-def _mask(shape: dict[str, Any], size: list[int] | None, name: str) -> dict[str, Any]:
-    """The box and the run lengths of a mask: a PNG in base64, whose first pixel is the first point."""
-    try:
-        pixels = decode_mask(base64.b64decode(shape["mask"], validate=True)) > 0
-        x, y = (round(value) for value in shape["points"][0])
-    except (SampleError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise WrongAnnotation(f"{name}: its mask cannot be read: {error}") from error
-    if (
-        size is None
-        or min(x, y) < 0
-        or y + pixels.shape[0] > size[0]
-        or x + pixels.shape[1] > size[1]
-        or not pixels.any()
-    ):
-        raise WrongAnnotation(
-            f"{name}: its mask of {pixels.shape[1]} x {pixels.shape[0]} at {x}, {y} is empty, or not in the image"
-        )
-    canvas = np.zeros(size, np.int8)
-    canvas[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
-    edges = np.flatnonzero(np.diff(canvas.T.ravel(), prepend=0, append=0)).reshape(-1, 2)
-    rows, columns = (np.flatnonzero(canvas.any(axis)) for axis in (1, 0))
-    box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-    runs = np.stack([edges[:, 0] + 1, edges[:, 1] - edges[:, 0]], axis=1).ravel()
-    return {"box": [int(value) for value in box], "runs": runs.tolist()}
+    return numbers

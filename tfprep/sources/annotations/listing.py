@@ -20,7 +20,7 @@ from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault
 from tfprep.sources.splits import Row, listing_of
 
 T = TypeVar("T")
-Unannotated: TypeAlias = Literal["keep", "skip", "reject"]
+Unannotated: TypeAlias = Literal["keep", "skip"]
 UNANNOTATED = "image without annotations"
 ORPHAN = "annotations without their image"
 OTHER_CLASS = "object of a class that is not among the classes"
@@ -32,11 +32,11 @@ class AnnotatedSource:
 
     Attributes:
         fields: What to make of the objects (`tfprep.sources.annotations.objects`).
-        unannotated: "keep", "skip" or "reject" images without annotations. `CocoPanoptic` rejects those without a PNG anyway.
+        unannotated: "keep" or "skip" images without annotations.
         outside: "reject" an image with a box that reaches outside it by more than one pixel, or "cut" the box.
         bad_annotations: "drop" an annotation that is wrong by itself, such as a box of no width, a polygon of two points or a
             class without a name, with a warning in the report, or "reject" its image. An image is rejected if all its annotations
-            are wrong. `CocoPanoptic` only has "reject".
+            are wrong.
         void: The number of void regions in masks. Masks are uint8 if it is at most 255, else uint16.
         splits: As in `Folder`; the names of the lists in `Voc(sets=...)`, and of the splits in the YAML file of `Yolo`.
         pixels: As in `Folder`, for the field `image`.
@@ -68,9 +68,10 @@ class AnnotatedSource:
         object.__setattr__(self, "fields", names)
         if suffix is not None and pattern.suffix != suffix:
             raise RecipeError(f"{where}: expected a pattern that ends in {suffix}; got {pattern.text!r}")
-        check_choice(f"{where}: unannotated", self.unannotated, ("keep", "skip", "reject"))
-        check_choice(f"{where}: outside", self.outside, ("reject", "cut"))
-        check_choice(f"{where}: bad_annotations", self.bad_annotations, ("drop", "reject"))
+        choices = {"unannotated": ("keep", "skip"), "outside": ("reject", "cut"), "bad_annotations": ("drop", "reject")}
+        for option, values in choices.items():
+            if (value := getattr(self, option)) not in values:
+                raise RecipeError(f"{where}: {option} is one of {', '.join(map(repr, values))}; got {value!r}")
         check_common(self, pattern, labeled=False)
 
     def kinds(self) -> dict[str, Kind]:
@@ -110,11 +111,6 @@ class AnnotatedSource:
         return {name: self.void for name in self.fields if OBJECT_KINDS[name] == "mask"}
 
     __repr__ = constructor_text
-
-
-def check_choice(where: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise RecipeError(f"{where} is one of {', '.join(map(repr, choices))}; got {value!r}")
 
 
 def checked_size(image: Mapping[str, Any], names: Sequence[str] = ("height", "width")) -> list[int] | None:
@@ -186,12 +182,9 @@ def object_rows(
         try:
             data = read_annotations(root, image.annotations)
             part = {"size": None, "objects": []} if data is None else parse(data, image.annotations)
-            is_empty = not part["objects"] and not part.get("dropped")
-            if is_empty and source.unannotated == "skip":
+            if source.unannotated == "skip" and not part["objects"] and not part.get("dropped"):
                 tally[UNANNOTATED] += 1
                 continue
-            if is_empty and source.unannotated == "reject":
-                part["fault"] = f"no annotations in {image.annotations}"
         except WrongAnnotation as fault:
             part = {"objects": [], "fault": str(fault)}
         yield Entry(key_of(image.path), image.split, (image.path, *image.others), (part,)), None

@@ -1,4 +1,4 @@
-"""Tables with a row for each object, as Kaggle and Open Images publish them: boxes, run lengths, or classes only."""
+"""Tables with a row for each object, as Kaggle and Open Images publish them: boxes, or classes only."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from tfprep.sources.annotations.listing import (
     WrongAnnotation,
     object_listing,
 )
-from tfprep.sources.annotations.objects import DRAWN, check_drawing
 from tfprep.sources.cells import CellPath, class_cell, name_cell, number_cell, read_cell, sorted_classes
 from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import compile_pattern, image_places
-from tfprep.sources.rows import TABLE_SUFFIXES, latin_1_notes, table_rows
+from tfprep.sources.rows import TABLE_SUFFIXES, table_rows
 from tfprep.sources.source import Entry, Listing, key_of
 from tfprep.sources.splits import Row, check_split_name
 
 _ONE_CLASS = "object"
-_NO_RUNS = ("", "-1")
-"""Cells of an image without objects."""
 
 
 @dataclass
@@ -47,9 +44,8 @@ class _Image:
 class ObjectTable(AnnotatedSource):
     """Images with a table that has a row for each object. Fields: `image`, and those of `fields`.
 
-    The rows are in memory while they are listed: about 1 kB each. A row without a box and without run lengths says that its image
-    has no object. Images that no row names are not samples. With neither `boxes` nor `runs`, `box_labels` are the classes of the
-    image, each once.
+    The rows are in memory while they are listed: about 1 kB each. A row without a box says that its image has no object. Images
+    that no row names are not samples. Without `boxes`, `box_labels` are the classes of the image, each once.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
@@ -60,8 +56,6 @@ class ObjectTable(AnnotatedSource):
         label: The column with the class; None if all objects are of one class, which is called "object".
         boxes: The columns of four numbers, or the column that holds them as a list or as text such as "[1, 2, 3, 4]".
         box_format: The order and meaning of these numbers, by the names of Keras: `xyxy`, `xywh`, `rel_xyxy`, ...
-        runs: The column of run lengths: the first pixel and the number of pixels of each run, as in "1 3 10 5". Pixels are
-            counted from 1, down the columns, as on Kaggle.
         split: The column with the split, where the table has no `{split}`.
         classes: The classes to take, in the order of their numbers; objects of others are left out. By default all, sorted.
 
@@ -69,13 +63,12 @@ class ObjectTable(AnnotatedSource):
         RecipeError: An option is wrong, or two options contradict each other.
     """
 
-    known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask")
+    known_fields = ("boxes", "box_labels")
     table: str
     image: str
     label: str | None = None
     boxes: str | tuple[str, str, str, str] | None = None
     box_format: BoxFormat = "xyxy"
-    runs: str | None = None
     split: str | None = None
     classes: tuple[str, ...] | None = None
 
@@ -88,10 +81,8 @@ class ObjectTable(AnnotatedSource):
         if len(columns) != 4 or not all(column is None or isinstance(column, str) for column in columns):
             raise RecipeError(f"ObjectTable: boxes are one column or four; got {self.boxes!r}")
         check_box_format(self.box_format, "ObjectTable: box_format")
-        undrawn = {"boxes"} & set(self.fields) if self.boxes is None else set()
-        undrawn |= DRAWN & set(self.fields) if self.runs is None else set()
-        if undrawn:
-            raise RecipeError(f"ObjectTable: {' and '.join(sorted(undrawn))} need columns (boxes=, runs=)")
+        if "boxes" in self.fields and self.boxes is None:
+            raise RecipeError("ObjectTable: boxes need columns (boxes=)")
         if self.split is not None and (self.splits is not None or "split" in pattern.holes):
             raise RecipeError(f"ObjectTable: the column {self.split!r} gives the splits; leave out the others")
 
@@ -100,26 +91,20 @@ class ObjectTable(AnnotatedSource):
         tables = [(path, holes["split"]) for path, holes in split_files(root, self.table, self.splits, "table")]
         images = self._images(root, tables)
         names = self.classes or sorted_classes({name for image in images.values() for name, _ in image.objects})
-        check_drawing(self.fields, len(names), self.void, "ObjectTable")
-        notes = latin_1_notes(root, [path for path, _ in tables])
-        return object_listing(self, names, partial(self._rows, images, names, notes))
+        return object_listing(self, names, partial(self._rows, images, names))
 
-    def _rows(
-        self, images: Mapping[str, _Image], names: tuple[str, ...], notes: Mapping[str, int], tally: Counter[str]
-    ) -> Iterator[Row]:
-        tally.update(notes)
+    def _rows(self, images: Mapping[str, _Image], names: tuple[str, ...], tally: Counter[str]) -> Iterator[Row]:
         numbers = {name: number for number, name in enumerate(names)}
         relative = self.box_format.startswith("rel_")
         for path, image in images.items():
             objects = [{"label": numbers[name], **one} for name, one in image.objects if name in numbers]
             tally.update({OTHER_CLASS: len(image.objects) - len(objects)} if len(objects) < len(image.objects) else {})
-            if self.boxes is None and self.runs is None:
+            if self.boxes is None:
                 objects = list({one["label"]: one for one in objects}.values())
             part: dict[str, Any] = {"size": None, "objects": objects, "dropped": image.dropped, "relative": relative}
-            known = objects or image.dropped
-            if image.fault or (not known and self.unannotated == "reject"):
-                part["fault"] = image.fault or "the image has no objects"
-            if known or image.fault or self.unannotated != "skip":
+            if image.fault:
+                part["fault"] = image.fault
+            if objects or image.dropped or image.fault or self.unannotated == "keep":
                 yield Entry(key_of(path), image.split, (path,), (part,)), None
 
     def _images(self, root: Path, tables: list[tuple[str, str]]) -> dict[str, _Image]:
@@ -127,7 +112,7 @@ class ObjectTable(AnnotatedSource):
         images: dict[str, _Image] = {}
         place = CellPath.parse(self.image, True, image_places(root, self.image))
         of_box = (self.boxes,) if isinstance(self.boxes, str) else self.boxes or ()
-        columns = [*place.columns, *of_box, *filter(None, (self.label, self.runs, self.split))]
+        columns = [*place.columns, *of_box, *filter(None, (self.label, self.split))]
         for row in table_rows(root, tables, columns):
             try:
                 path = place.fill(row.cells, row.table.split, "image")
@@ -140,7 +125,7 @@ class ObjectTable(AnnotatedSource):
                 rule = f"{where} is in {split}, other rows of the image are in {image.split}"
                 image.fault = image.fault or rule
             try:
-                if (one := self._object(row.cells, where, row.table.comma)) is not None:
+                if (one := self._object(row.cells, where)) is not None:
                     image.objects.append(one)
             except (WrongAnnotation, SourceError) as fault:
                 message = str(fault)
@@ -154,23 +139,14 @@ class ObjectTable(AnnotatedSource):
             item["box"] = box
         return images
 
-    def _object(self, cells: Mapping[str, Any], where: str, comma: bool) -> tuple[str, dict[str, Any]] | None:
+    def _object(self, cells: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]] | None:
         """The class and the object of a row, its box as the table has it; None if it says that there is none."""
         one: dict[str, Any] = {"id": where}
         if self.boxes is not None:
             columns = (self.boxes,) if isinstance(self.boxes, str) else self.boxes
-            if (values := box_cells(columns, cells, comma)) is None:
+            if (values := box_cells(columns, cells)) is None:
                 return None
             one["box"] = values
-        if self.runs is not None:
-            text = str(cells[self.runs])
-            if text.strip() in _NO_RUNS or _empty(cells[self.runs]):
-                return None
-            words = text.replace(",", " ").strip("[] ").split()
-            if not words or len(words) % 2 or not all(word.isdecimal() for word in words):
-                rule = f"{where}: run lengths are pairs of whole numbers, as in '1 3 10 5'"
-                raise WrongAnnotation(f"{rule}; got {text!r:.60}")
-            one["runs"] = [int(word) for word in words]
         name = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label])
         if name is None:
             raise WrongAnnotation(f"{where}: {self.label!r} is empty")
@@ -181,7 +157,7 @@ def _empty(value: Any) -> bool:
     return value is None or str(value).strip().lower() in ("", "nan")
 
 
-def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any], comma: bool) -> list[float] | None:
+def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any]) -> list[float] | None:
     """Return the four numbers of a box in the cells of four columns, or of one; None where they are empty.
 
     Those of one cell are a list, or text of one with commas or spaces. Raises SourceError or WrongAnnotation.
@@ -195,7 +171,7 @@ def box_cells(columns: tuple[str, ...], cells: Mapping[str, Any], comma: bool) -
         raise WrongAnnotation(f"{columns[0]!r}: expected the four numbers of a box; got {cells[columns[0]]!r:.60}")
     if all(map(_empty, cell)):
         return None
-    values = [number_cell(value, False, comma) for value in cell]
+    values = [number_cell(value, False) for value in cell]
     if any(value is None or not math.isfinite(value) for value in values):
         raise WrongAnnotation(f"expected the four numbers of a box; got {values}")
     return values

@@ -7,7 +7,6 @@ The raw part `objects` of a sample is plain JSON:
                   "label": 3,              class number
                   "box": [x0, y0, x1, y1],
                   "polygons": [[x, y, x, y, ...], ...], or "rle": {"counts": ..., "size": [height, width]},
-                      or "runs": [first pixel, pixels, ...], counted from 1 down the columns,
                   "points": [[x, y, visible], ...],
                   "corners": [[x, y], ...],  of an oriented box
                   "number": 2,             its number in a mask of instances, if that is not its place among the objects
@@ -15,7 +14,6 @@ The raw part `objects` of a sample is plain JSON:
                   "flags": {"difficult": 1}}, ...],
      "dropped": ["annotation 8: ..."],     why annotations are left out
      "relative": true,                     coordinates are shares of the image's width and height
-     "text": "...",
      "fault": "..."}                       why the whole sample is rejected
 
 | field         | kind   | value                                                                                              |
@@ -27,8 +25,7 @@ The raw part `objects` of a sample is plain JSON:
 | `mask`        | mask   | [H, W]: 0 is background, class c is c + 1                                                           |
 | `points`      | points | float32 [N * K, 3]: x, y, visible; the K points of one object after those of another                |
 | `corners`     | points | float32 [N, 4, 2]: x, y of the corners of oriented boxes                                              |
-| `difficult`, `crowd` | label | int64 [N]: 1 or 0                                                                             |
-| `text`        | text   | captions, one on each line                                                                         |
+| `difficult`   | label  | int64 [N]: 1 or 0                                                                                   |
 
 Masks are drawn by pycocotools, larger objects first, so that a small object in front of a large one is seen. They are uint8 if
 `void` is at most 255, else uint16.
@@ -36,9 +33,7 @@ Masks are drawn by pycocotools, larger objects first, so that a small object in 
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -49,7 +44,6 @@ from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Array, BoxFormat, Kind, Size, convert_boxes
 from tfprep.optional import require_package
 from tfprep.sources.pixels import TURNED
-from tfprep.sources.source import Entry
 
 Objects: TypeAlias = Mapping[str, Any]
 Outside: TypeAlias = Literal["reject", "cut"]
@@ -64,12 +58,10 @@ OBJECT_KINDS: Mapping[str, Kind] = {
     "points": "points",
     "corners": "points",
     "difficult": "label",
-    "crowd": "label",
-    "text": "text",
 }
 """Every field that a format of annotations may have, with its kind."""
 DRAWN = frozenset({"instances", "mask"})
-ROWS = ("box_labels", "box_numbers", "points", "corners", "difficult", "crowd")
+ROWS = ("box_labels", "box_numbers", "points", "corners", "difficult")
 """The fields with rows for each box."""
 
 
@@ -89,8 +81,6 @@ class ObjectField:
         part = raw["objects"]
         if part.get("fault"):
             raise SampleError(part["fault"])
-        if self.field == "text":
-            return part["text"]
         if size is None:
             raise SampleError("annotations need an image, whose size is not known")
         declared = part.get("size")
@@ -194,9 +184,8 @@ def _box_of(one: Objects) -> list[float] | None:
 def _whole(one: Objects, size: Size) -> dict[str, Any]:
     """Return an object with its box cut at the image's edges, and in words what of it is `far` outside of the image.
 
-    Raises SampleError if a shape is none: a polygon of two points, a box that covers no pixel, wrong run lengths.
+    Raises SampleError if a shape is none: a polygon of two points, a box that covers no pixel, a wrong RLE.
     """
-    height, width = size
     for polygon in one.get("polygons") or []:
         if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
             raise SampleError(
@@ -204,12 +193,6 @@ def _whole(one: Objects, size: Size) -> dict[str, Any]:
             )
     if one.get("rle") is not None:
         _checked_rle(one, size)
-    if one.get("runs") is not None:
-        starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
-        ends = starts - 1 + lengths
-        if starts.min() < 1 or lengths.min() < 1 or ends.max() > height * width or (starts[1:] <= ends[:-1]).any():
-            rule = f"{one['id']}: run lengths are in order, from 1 to {height * width}"
-            raise SampleError(f"{rule}, the pixels of {width} x {height}")
     points = one.get("points") or []
     if not np.isfinite(np.array(points, np.float64)).all():
         raise SampleError(f"{one['id']}: a point of {points} holds NaN or infinity")
@@ -235,12 +218,6 @@ def region_of(one: Objects, size: Size) -> Array:
     if one.get("rle") is not None:
         region = masks.decode(_checked_rle(one, size))
         return np.asarray(region, bool)
-    if one.get("runs") is not None:
-        starts, lengths = np.array(one["runs"], np.int64).reshape(-1, 2).T
-        edges = np.zeros(height * width + 1, np.int8)
-        np.add.at(edges, starts - 1, 1)
-        np.add.at(edges, starts - 1 + lengths, -1)
-        return np.cumsum(edges[:-1]).reshape(width, height).T.astype(bool)
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
@@ -317,6 +294,9 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside,
         if row[2] <= row[0] or row[3] <= row[1]:
             rule = "a box is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
             raise SampleError(f"{name}: its box {_box_text(row)} covers no pixel; {rule}{hint}")
+        if 0 < max(row) <= 1:
+            rule = "is inside of the first pixel: are these shares of width and height (box_format='rel_xyxy')?"
+            raise SampleError(f"{name}: its box {_box_text(row)} {rule}")
         further = max(abs(a - b) for a, b in zip(row, inside, strict=True))
         if inside[2] <= inside[0] or inside[3] <= inside[1] or (outside == "reject" and further > TOLERANCE_PX):
             raise SampleError(f"{name}: its box {_box_text(row)} reaches outside the image of {size[1]} x {size[0]}")
@@ -341,42 +321,11 @@ class TableBoxes:
         rows = np.asarray(value, np.float64).reshape(-1, 4)
         if size is None:
             raise SampleError("boxes need an image, whose size is not known")
+
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
         names = [f"box {number}" for number in range(len(rows))]
         hint = ". If these are x, y, width and height, say so (box_format='xywh')"
         return check_boxes(corners, size, names, self.outside, hint)
-
-
-def warn_if_relative(entries: Iterator[Entry], boxes: Mapping[str, int], format: str) -> Iterator[Entry]:
-    """Yield the entries, and warn at the end if no number of a field of boxes is above 1.
-
-    Args:
-        entries: The entries.
-        boxes: The place of each field of boxes among the values of an entry.
-        format: The form that the boxes are said to have.
-    """
-    largest = dict.fromkeys(boxes, 0.0)
-    for entry in entries:
-        for name, place in boxes.items():
-            if largest[name] <= 1:
-                largest[name] = max([largest[name], *_plain_numbers(entry.values[place])])
-        yield entry
-    for name, most in largest.items():
-        if 0 < most <= 1:
-            warnings.warn(
-                f"no number in {name!r} is above 1: these boxes look like shares of width and height, but are read as {format}, "
-                f"in pixels. If they are shares, say so: box_format='rel_{format}'",
-                stacklevel=2,
-            )
-
-
-def _plain_numbers(value: Any) -> Iterator[float]:
-    """The numbers in a (nested) list; what is not a number is found when the sample is made."""
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _plain_numbers(item)
-    elif isinstance(value, int | float) and not math.isnan(value):
-        yield float(value)
 
 
 def _box_text(row: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tfprep.errors import SourceError
-from tfprep.sources.annotations import Coco, CocoPanoptic, LabelMe, Voc, Yolo
+from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
@@ -142,7 +142,11 @@ class _CocoGroup(NamedTuple):
 
 
 def coco(files: Files) -> Iterator[Proposal]:
-    """Yield the sources of COCO's files; those of the same images are side files of the one with the most."""
+    """Yield the sources of COCO's files; those of the same images are side files of the one with the most.
+
+    Raises:
+        SourceError: There are only captions, or segments of panoptic segmentation.
+    """
     heads = {path: files.head(path) for path in files.others(".json")[:_MOST_JSON]}
     paths = [
         path for path, head in heads.items() if b'"images"' in head and re.search(b'"(?:categories|caption)"', head)
@@ -153,6 +157,11 @@ def coco(files: Files) -> Iterator[Proposal]:
     for group in groups:
         alike = [other for other in groups if other.listed == group.listed]
         if group is max(alike, key=_CocoGroup.rank):
+            if {"caption", "segments_info"} & group.first.keys():
+                rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
+                raise SourceError(
+                    f"{group.pattern} {rule}: write captions as a column of JSON lines, segments as masks"
+                )
             sides = [one.pattern for one in groups if one is group or (one.listed <= group.listed and one.is_side())]
             yield _coco(files, group, (*sides, *map(literal, without)))
 
@@ -178,24 +187,19 @@ def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
 
 def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposal:
     """Return the source of COCO's files with the fields that their annotations have."""
-    first, splits, checks = group.first, group.splits if "{split}" in group.pattern else FRACTIONS, []
+    first, splits = group.first, group.splits if "{split}" in group.pattern else FRACTIONS
     folders = {split_form(path.rpartition("/")[0]) for path in group.listed}
     if "{split}" not in group.pattern and len(folders) == 1 and "{split}" in (folder := folders.pop()):
         splits = f"{folder}/**"  # type: ignore[assignment]
-    if "segments_info" in first:
-        segments = f"{group.pattern.removesuffix('.json')}/{{file_name}}"
-        return Proposal("coco", CocoPanoptic(group.pattern, group.images, segments, splits=splits), declared)
-    fields: tuple[str, ...] = ("text",)
-    if "caption" not in first:
-        placed = "bbox" in first or bool(first.get("segmentation"))
-        checks = [] if placed else ["the annotations have no boxes: box_labels are the classes of an image"]
-        has = {
-            "boxes": placed,
-            "box_labels": True,
-            "instances": first.get("segmentation"),
-            "points": first.get("keypoints"),
-        }
-        fields = tuple(name for name, there in has.items() if there)
+    placed = "bbox" in first or bool(first.get("segmentation"))
+    checks = [] if placed else ["the annotations have no boxes: box_labels are the classes of an image"]
+    has = {
+        "boxes": placed,
+        "box_labels": True,
+        "instances": first.get("segmentation"),
+        "points": first.get("keypoints"),
+    }
+    fields = tuple(name for name, there in has.items() if there)
     return Proposal("coco", Coco(group.pattern, group.images, fields=fields, splits=splits), declared, tuple(checks))
 
 

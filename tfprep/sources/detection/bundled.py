@@ -27,7 +27,8 @@ from tfprep.sources.video import VIDEO_SUFFIXES, Video
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
 """Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
 _ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_SECONDS = 1.0
+_EVERY = 25
+"""Frames from one that is taken to the next: about one for each second."""
 
 
 def archives(files: Files) -> Iterator[Proposal]:
@@ -96,8 +97,8 @@ def videos(files: Files) -> Iterator[Proposal]:
             pattern = "/".join([*(form or "{label}" for form, _ in columns), f"*{suffix}"])
             classes = sorted({name for form, names in columns if not form for name in names})
             doubts = [f"{name}/ has the name of a split" for name in classes if split_form(name) == "{split}"]
-            source = Video(pattern, seconds=_SECONDS, splits=None if "{split}" in pattern else FRACTIONS)
-            check = f"a frame every {_SECONDS:g} s (seconds=, or every=)"
+            source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)
+            check = f"one of {_EVERY} frames is taken (every=)"
             yield Proposal("videos", source, (pattern,), (check,), tuple(doubts))
 
 
