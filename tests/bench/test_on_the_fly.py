@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.photos import write_photos
 from tfprep import Recipe, augment, codecs, derive, sources
-from tfprep.bench.samples import RawSamples, on_the_fly
+from tfprep.bench.samples import on_the_fly
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.errors import LoaderError, SourceError
@@ -61,17 +61,6 @@ def test_pixels_equal_those_of_a_build_and_every_variant_comes_once(data, tmp_pa
     for sample in built.samples("train"):
         assert len({record(sample)} & first) <= 1
     assert Counter(map(record, seen[:8])) != Counter(map(record, seen[8:16]))
-
-
-def test_what_has_its_stored_type_is_not_copied(data, monkeypatch):
-    """A copy would count against the computation on the fly."""
-    samples = RawSamples.of(RECIPE, data)
-    fields = samples.made(0, 1)
-    monkeypatch.setattr(RawSamples, "made", lambda *_: fields)
-    stored = samples.stored(0, 1)
-    assert {name: np.shares_memory(stored[name], fields[name]) for name in stored} == {
-        "image": True, "mask": True, "distance": False,
-    }  # fmt: skip
 
 
 def test_labels_have_their_stored_shape(tmp_path):

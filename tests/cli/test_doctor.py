@@ -28,16 +28,15 @@ def findings(tmp_path, monkeypatch):
     return findings
 
 
-def versions_with(**versions):
-    return lambda name: versions.get(name, version(name) if name in ("tensorflow", "numpy") else None)
+def installed_with(*names):
+    return {"_version": dict.fromkeys(names, "5.0").get}
 
 
 def test_this_machine(findings, tmp_path):
     pytest.importorskip("tensorflow")
     seen = findings()
-    assert seen["TensorFlow"].value == version("tensorflow")
     assert seen["Processor"].value.startswith(f"{usable_cpus()} of ")
-    assert "numpy " + version("numpy") in seen["Packages"].value
+    assert f"tensorflow {version('tensorflow')}, numpy {version('numpy')}" in seen["Packages"].value
     assert " free, " in seen["Disk"].value
 
 
@@ -58,23 +57,18 @@ def test_command_prints_json_and_its_status_says_whether_there_is_a_problem(run,
 
 
 CASES = {
-    "no OpenCV": ({"_opencv_flavors": lambda: []}, "OpenCV", "note", "pip install 'tfprep[opencv]'"),
+    "no OpenCV": (installed_with("tensorflow"), "OpenCV", "note", "pip install 'tfprep[opencv]'"),
     "two flavors of OpenCV": (
-        {"_opencv_flavors": lambda: ["opencv-python", "opencv-python-headless"], "version": lambda _: "5.0.0"},
-        "OpenCV", "problem", "pip uninstall opencv-python opencv-python-headless; pip install opencv-python-headless",
+        installed_with("tensorflow", "opencv-python", "opencv-python-headless"), "OpenCV", "problem",
+        "pip uninstall opencv-python opencv-python-headless; pip install opencv-python-headless",
     ),
-    "old OpenCV": (
-        {"_opencv_flavors": lambda: ["opencv-python"], "version": lambda _: "4.13.0.92"}, "OpenCV", "note", "1/32 pixel",
-    ),
-    "no TensorFlow": ({"_version": versions_with(tensorflow=None)}, "TensorFlow", "note", "pip install 'tfprep[tens"),
-    "old TensorFlow": ({"_version": versions_with(tensorflow="2.16.2")}, "TensorFlow", "problem", "2.18 or newer"),
+    "no TensorFlow": (installed_with("opencv-python"), "TensorFlow", "note", "pip install 'tfprep[tensorflow]'"),
     "few cores": ({"usable_cpus": lambda: 1}, "Processor", "note", "control group"),
     "little memory": ({"available_memory": lambda: 1 << 30}, "Memory", "problem", "2 GiB"),
     "network disk": (
         {"this_machine": lambda _: SimpleNamespace(processor="", file_system="nfs4")}, "Disk", "note", "order='block'",
     ),
     "TensorFlow that fails": ({"LIST_GPUS": "raise ImportError('libz')"}, "GPU", "problem", "import tensorflow"),
-    "TensorFlow that prints": ({"LIST_GPUS": "print('nothing')"}, "GPU", "problem", "import tensorflow"),
     "TensorFlow that dies": ({"LIST_GPUS": "import os; os.kill(os.getpid(), 9)"}, "GPU", "problem", "import tensorflow"),
 }  # fmt: skip
 
@@ -89,7 +83,7 @@ def test_each_finding_has_an_advice(findings, monkeypatch, case):
     assert advice in finding.advice
 
 
-@pytest.mark.parametrize(("hard", "advice"), [(4096, "ulimit -n 4096"), (512, "ulimit -n 512"), (256, "hard limit")])
+@pytest.mark.parametrize(("hard", "advice"), [(4096, "ulimit -n 4096"), (256, "hard limit")])
 def test_a_low_limit_of_open_files_is_never_advised_again(findings, monkeypatch, hard, advice):
     import resource
 
@@ -106,7 +100,6 @@ def test_a_low_limit_of_open_files_is_never_advised_again(findings, monkeypatch,
         ('[["H200"], "12.5"]', True, "ok", "H200 (CUDA 12.5)"),
         ("[[], null]", False, "ok", "none"),
         ("[[], null]", True, "problem", "tensorflow[and-cuda]"),
-        ('[[], "12.5"]', True, "problem", "CUDA 12.5 were not found"),
     ],
 )
 def test_gpus(findings, monkeypatch, devices, driver, status, words):

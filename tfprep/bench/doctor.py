@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -19,17 +19,15 @@ from tfprep.errors import DatasetError
 from tfprep.limits import available_memory, memory_limit, usable_cpus
 from tfprep.units import size
 
-Status = Literal["ok", "note", "problem"]
 DESCRIPTORS = 1024
 """A loader keeps its shards open: macOS allows 256 descriptors by default, Linux 1,024."""
 MEMORY_BYTES = 2 << 30
 """TensorFlow, two workers of a build and their images."""
 NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "lustre", "gpfs", "fuse.", "9p")
 """How their names begin."""
-OPENCV = {f"opencv-{kind}" for kind in ("python", "python-headless", "contrib-python", "contrib-python-headless")}
+OPENCV = ("opencv-contrib-python", "opencv-contrib-python-headless", "opencv-python", "opencv-python-headless")
 """Distributions that install the same package `cv2`."""
-LOWEST_TENSORFLOW = (2, 18)
-PACKAGES = ("numpy", "pillow", "simplejpeg", "pyarrow", "keras", "torch", "jax", "obstore")
+PACKAGES = ("tensorflow", "numpy", "pillow", "simplejpeg", "pyarrow", "keras", "torch", "jax", "obstore")
 LIST_GPUS = """
 import json, tensorflow as tf
 gpus = tf.config.list_physical_devices("GPU")
@@ -44,7 +42,7 @@ class Finding:
 
     name: str
     value: str
-    status: Status = "ok"
+    status: Literal["ok", "note", "problem"] = "ok"
     advice: str = ""
 
 
@@ -57,49 +55,47 @@ def examine(folder: str | os.PathLike[str] = ".") -> Iterator[Finding]:
     import resource  # Not at the top: the module does not exist on Windows.
 
     path = Path(folder).expanduser()
-    yield Finding("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
-    yield _opencv()
-    release = _version("tensorflow")
-    if release is None:
-        advice = "All but loader(), tf_dataset() and some of train works without it: pip install 'tfprep[tensorflow]'"
-        yield Finding("TensorFlow", "not installed", "note", advice)
-    elif tuple(int(part) for part in release.split(".")[:2]) < LOWEST_TENSORFLOW:
-        yield Finding("TensorFlow", release, "problem", "tfprep needs 2.18 or newer: pip install -U tensorflow")
-    else:
-        yield Finding("TensorFlow", release)
-    yield Finding("Packages", ", ".join(f"{name} {found}" for name in PACKAGES if (found := _version(name))))
-    machine, cores, all_cores = this_machine(path), usable_cpus(), os.cpu_count() or 1
-    advice = "An affinity mask or a control group sets the limit; builds and loaders start as many workers"
-    yield _unless(
-        cores >= all_cores, "Processor", f"{cores} of {all_cores} cores usable, {machine.processor}", "note", advice
-    )
-    free, limit = available_memory(), memory_limit()
-    advice = "TensorFlow and two workers need 2 GiB: end other programs"
-    yield _unless(free >= MEMORY_BYTES, "Memory", f"{size(free)} free of {size(limit)}", "problem", advice)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    possible = min(hard, 4096) if hard > 0 else 4096
-    raised = f"ulimit -n {possible}" if possible > soft else "an administrator raises this hard limit (limits.conf)"
-    advice = f"A dataset of many shards needs more: {raised}"
-    yield _unless(soft >= DESCRIPTORS, "Open files", f"at most {soft:,}", "problem", advice)
     if not path.is_dir():
         raise DatasetError(f"{path} is not a folder; name the one where datasets are to be")
-    is_local, disk = (
-        not machine.file_system.startswith(NETWORK_FILE_SYSTEMS),
-        f"{size(shutil.disk_usage(path).free)} free",
+    packages, machine = installed(), this_machine(path)
+    yield Finding("Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    yield Finding("Packages", ", ".join(f"{name} {number}" for name, number in packages.items() if name != "python"))
+    flavors = [name for name in OPENCV if name in packages]
+    if not flavors:
+        yield Finding("OpenCV", "not installed", "note", "Builds need it: pip install 'tfprep[opencv]'")
+    elif len(flavors) > 1:
+        advice = f"All of them write the package cv2: pip uninstall {' '.join(flavors)}; pip install {flavors[-1]}"
+        yield Finding("OpenCV", ", ".join(flavors), "problem", advice)
+    cores, all_cores = usable_cpus(), os.cpu_count() or 1
+    advice = "An affinity mask or a control group sets the limit; builds and loaders start one worker per usable core"
+    usable = f"{cores} of {all_cores} cores usable, {machine.processor}"
+    yield Finding("Processor", usable) if cores >= all_cores else Finding("Processor", usable, "note", advice)
+    free = available_memory()
+    memory, advice = (
+        f"{size(free)} free of {size(memory_limit())}",
+        "TensorFlow and two workers need 2 GiB: end other programs",
     )
-    advice = "Over a network order='block' reads whole blocks instead of records"
-    yield _unless(is_local, "Disk", f"{disk}, {machine.file_system}", "note", advice)
-    yield _gpu(has_tensorflow=release is not None)
-
-
-def _unless(fine: bool, name: str, value: str, status: Status, advice: str) -> Finding:
-    return Finding(name, value) if fine else Finding(name, value, status, advice)
+    yield Finding("Memory", memory) if free >= MEMORY_BYTES else Finding("Memory", memory, "problem", advice)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    possible = min(hard, 4096) if hard > 0 else 4096
+    if soft < DESCRIPTORS:
+        raised = f"ulimit -n {possible}" if possible > soft else "an administrator raises this hard limit (limits.conf)"
+        yield Finding("Open files", f"at most {soft:,}", "problem", f"A dataset of many shards needs more: {raised}")
+    disk = f"{size(shutil.disk_usage(path).free)} free, {machine.file_system}"
+    is_remote, advice = (
+        machine.file_system.startswith(NETWORK_FILE_SYSTEMS),
+        "order='block' reads whole blocks over a network",
+    )
+    yield Finding("Disk", disk, "note", advice) if is_remote else Finding("Disk", disk)
+    yield _gpu(has_tensorflow="tensorflow" in packages)
 
 
 def installed() -> dict[str, str]:
     """Return the versions of the packages that decide what tfprep does here, by name. Imports none of them."""
-    names = ("tensorflow", *PACKAGES, *_opencv_flavors())
-    return {"python": platform.python_version(), **{name: found for name in names if (found := _version(name))}}
+    return {
+        "python": platform.python_version(),
+        **{name: found for name in (*PACKAGES, *OPENCV) if (found := _version(name))},
+    }
 
 
 def _version(name: str) -> str | None:
@@ -109,42 +105,22 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _opencv_flavors() -> list[str]:
-    return sorted(OPENCV & {(distribution.metadata["Name"] or "").lower() for distribution in distributions()})
-
-
-def _opencv() -> Finding:
-    flavors = _opencv_flavors()
-    value = ", ".join(f"{name} {version(name)}" for name in flavors)
-    if not flavors:
-        return Finding("OpenCV", "not installed", "note", "Builds need it: pip install 'tfprep[opencv]'")
-    if len(flavors) > 1:
-        advice = f"All of them write the package cv2: pip uninstall {' '.join(flavors)}; pip install {flavors[-1]}"
-        return Finding("OpenCV", value, "problem", advice)
-    if int(version(flavors[0]).split(".")[0]) < 5:
-        advice = f"Warps are rounded to 1/32 pixel before version 5: pip install -U {flavors[0]}"
-        return Finding("OpenCV", value, "note", advice)
-    return Finding("OpenCV", value)
-
-
 def _gpu(*, has_tensorflow: bool) -> Finding:
     """Return the GPUs that TensorFlow sees in a process of its own, so that this one takes no GPU memory."""
-    driver = Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
     if not has_tensorflow:
-        return Finding("GPU", "driver found" if driver else "none")
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        advice = "loader(), tf_dataset() and some of tfprep.train need it: pip install 'tfprep[tensorflow]'"
+        return Finding("TensorFlow", "not installed", "note", advice)
+    environment, command = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, [sys.executable, "-c", LIST_GPUS]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", LIST_GPUS], capture_output=True, text=True, timeout=180, env=environment, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
         names, cuda = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError):
-        advice = "python -c 'import tensorflow' shows the error; reinstall TensorFlow"
-        return Finding("GPU", "TensorFlow cannot be imported", "problem", advice)
+        return Finding(
+            "GPU", "TensorFlow cannot be imported", "problem", "python -c 'import tensorflow' shows the error"
+        )
     if names:
         return Finding("GPU", f"{', '.join(names)} (CUDA {cuda or 'unknown'})")
-    if not driver:
+    if shutil.which("nvidia-smi") is None:
         return Finding("GPU", "none")
-    built = f"Its libraries for CUDA {cuda} were not found" if cuda else "This TensorFlow is built for CPUs"
-    advice = f"{built}: pip install 'tensorflow[and-cuda]'"
+    advice = "Install TensorFlow with the libraries of CUDA: pip install 'tensorflow[and-cuda]'"
     return Finding("GPU", "the driver is there, but TensorFlow sees no GPU", "problem", advice)

@@ -1,4 +1,4 @@
-"""`bench()`, the function of `tfprep bench`: the rate of a loader, what limits it and what to do about it, as text and as a page.
+"""`bench()`, the function of `tfprep bench`: the rate of a loader, what limits it and what to do about it.
 
 The loader and its baselines take turns (`rounds`), which gives rates that can be compared. Then an `InputMonitor` watches
 a training whose step takes no time, and names what limits the loader, in the first epoch and with its cache.
@@ -6,7 +6,6 @@ a training whose step takes no time, and names what limits the loader, in the fi
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfprep.bench.loaders import loader_candidate, opened
-from tfprep.bench.machine import Machine, drop_cache, this_machine
+from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
-from tfprep.inspect.pages import render
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
 from tfprep.units import aligned, size
@@ -38,7 +36,6 @@ class BenchOptions:
         loader: Other options of the loader, as a trainer passes them.
         rounds: Number of rounds. Every candidate runs once per round.
         seconds: Measured seconds per candidate and round.
-        cold: Drop the dataset's files from the page cache before every measurement.
         tolerated: The share of waiting (0 to 1) up to which a training step, and not the loader, is what limits.
 
     Raises:
@@ -50,7 +47,6 @@ class BenchOptions:
     loader: Mapping[str, Any] = field(default_factory=dict)
     rounds: int = 3
     seconds: float = 1.5
-    cold: bool = False
     tolerated: float = TOLERATED
 
     def __post_init__(self) -> None:
@@ -110,7 +106,6 @@ class Bench:
             "batch_size": self.options.batch_size,
             "budget": asdict(self.options.budget),
             "machine": asdict(self.machine),
-            "file_cache": "cold" if self.options.cold else "warm",
             "other_programs": self.rounds.others,
             "warning": self.rounds.busy,
             "settings": dict(self.settings),
@@ -144,20 +139,17 @@ def bench(
 
     Raises:
         DatasetError: If the dataset is missing, incomplete or has no sample in the split.
-        LoaderError: If an option cannot be met, such as `cold` at a URL.
+        LoaderError: If an option of the loader is wrong.
     """
     options = options or BenchOptions()
     data = opened(data)
     split = options.split or next(iter(data.splits))
-    files = files_of(data, split)
-    if options.cold and not files:
-        raise LoaderError(f"cold drops files of a local disk from the page cache, and {data.path} is at a URL")
+    require_files(data, split)
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
         given: dict[str, Any] = {**options.loader, **changed}
-        made = loader_candidate(data, split, options.batch_size, name=name, **given)
-        return _colder(made, files) if options.cold else made
+        return loader_candidate(data, split, options.batch_size, name=name, **given)
 
     loader = candidate(LOADER)
     settings = _settings_of(loader)
@@ -177,18 +169,16 @@ def bench(
     )  # fmt: skip
 
 
-def files_of(data: Data, split: str) -> list[Path]:
-    """The files of a split on a local disk; none at a URL. Raises DatasetError if one is missing or the split is empty."""
+def require_files(data: Data, split: str) -> None:
+    """Raise a DatasetError if the split is empty, or a file of it is missing on a local disk."""
     if not data.split(split).samples:
         filled = ", ".join(name for name, info in data.splits.items() if info.samples) or "no split with samples"
         raise DatasetError(f"{data.path}: split {split!r} has no sample; available: {filled} (option --split)")
     if is_remote(data.shards_folder):
-        return []
-    files = [data.shard_path(file) for files in data.split(split).files for file in files]
-    for path in files:
+        return
+    for path in (data.shard_path(file) for files in data.split(split).files for file in files):
         if not path.is_file():
             raise DatasetError(f"{path} is missing; run the command of the build again, it rebuilds what is missing")
-    return files
 
 
 def _settings_of(candidate: Candidate) -> dict[str, Any]:
@@ -203,15 +193,7 @@ def _settings_of(candidate: Candidate) -> dict[str, Any]:
     return report
 
 
-def _colder(candidate: Candidate, files: Sequence[Path]) -> Candidate:
-    def begin() -> Any:
-        drop_cache(files)
-        return candidate.open()
-
-    return Candidate(candidate.name, begin)
-
-
-# --- the result as text, and as one offline page
+# --- the result as text
 
 
 def lines(bench: Bench) -> list[str]:
@@ -252,11 +234,6 @@ def _head(bench: Bench) -> Iterator[str]:
             f"  an epoch fetches {size(int(fetching['bytes_per_epoch']))} with {fetching['requests_per_epoch']:,.0f} requests: "
             f"{size(int(fetching['bytes_per_sample']))} and {fetching['requests_per_sample']:.3g} requests per sample"
         )
-    if (local := bench.settings.get("local")) is not None:
-        yield (
-            f"  {size(local['bytes_to_fetch'])} to fetch into {local['folder']}; then {local['predicted_hits']:.0%} of the "
-            "records are read from it"
-        )
 
 
 def _body(bench: Bench) -> Iterator[str]:
@@ -272,57 +249,10 @@ def _body(bench: Bench) -> Iterator[str]:
         yield from aligned([("baseline", "images/s", "tfprep is faster by", ""), *compared])
     if bench.against is not None:
         yield from bench.against.lines()
-    cold = "; files dropped from the page cache before each measurement" if bench.options.cold else ""
-    yield f"on {bench.machine.words}{cold}"
+    yield f"on {bench.machine.words}"
     if bench.rounds.busy:
         yield f"note: {bench.rounds.busy}"
 
 
 def _whole(spread: Spread) -> str:
     return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
-
-
-# --- the page
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A bar of the page: from 0 to the median, with a whisker from the least to the greatest value, in percent of the axis."""
-
-    name: str
-    value: str
-    length: float
-    whisker: tuple[float, float]
-
-
-def write_report(bench: Bench, path: Path) -> list[Path]:
-    """Write the page to `path`, and the figures as JSON to a file of the same name. Returns both paths."""
-    figures = path.with_suffix(".json")
-    axis, bars = _rate_bars(bench)
-    page = render(
-        "bench/report.html.j2",
-        title=f"{bench.folder.name}, {bench.split}: bench",
-        axis=axis,
-        bars=bars,
-        text="\n".join(lines(bench)),
-    )
-    path.write_text(page, encoding="utf-8")
-    figures.write_text(json.dumps(bench.as_json(), indent=1, default=str), encoding="utf-8")
-    return [path, figures]
-
-
-def _rate_bars(bench: Bench) -> tuple[list[str], list[Bar]]:
-    """Return the marks of the axis, and the bars."""
-    cached = " from its cache" if bench.uncached == FIRST_EPOCH else ""
-    rates = {f"tfprep{cached}": bench.rounds.images_per_s(LOADER)}
-    if cached:
-        rates["tfprep in the first epoch"] = bench.rounds.images_per_s(FIRST_EPOCH)
-    rates |= {name: bench.rounds.images_per_s(name) for name in bench.baselines}
-    largest = max(rate.greatest for rate in rates.values())
-    bars = [
-        Bar(
-            name, _whole(rate), 100 * rate.median / largest, (100 * rate.least / largest, 100 * rate.greatest / largest)
-        )
-        for name, rate in rates.items()
-    ]
-    return [f"{share * largest:,.0f}" for share in (0, 0.25, 0.5, 0.75, 1)], bars

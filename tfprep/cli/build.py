@@ -15,7 +15,7 @@ from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, option, quiet_
 from tfprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, Part, PartSummary, WorkerProgress
+    from tfprep.builder import BuildEvent, BuildProgress, BuildSummary, Part, PartSummary
     from tfprep.model_fields import FieldsSummary
 
 
@@ -74,14 +74,13 @@ _QUIET_S = 2.0
 )
 @option("--scratch", type=PATH,
         help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]")  # fmt: skip
-@option("--show-workers", is_flag=True, help="Show the current sample of each worker below the progress bar.")
 @option("--quiet", is_flag=True, help="Print only warnings and errors.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
     replace: bool, hash: bool, reshard: bool, accept_code: bool, keep: int, verify: bool, engine: str,
     address: str | None, part: str | None, finish: bool, explain: bool,
-    dry_run: bool, as_json: bool, scratch: Path | None, show_workers: bool, quiet: bool,
+    dry_run: bool, as_json: bool, scratch: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -135,7 +134,7 @@ def build_command(
 
     summary: BuildSummary | PartSummary
     # The standard output is the summary's. Recipes may print, and so does Ray when a node dies, whatever it is told.
-    with BuildBar(quiet or as_json, show_workers) as bar, redirect_stdout(sys.stderr):
+    with BuildBar(quiet or as_json) as bar, redirect_stdout(sys.stderr):
         try:
             if chosen is not None:
                 summary = build_part(
@@ -255,9 +254,8 @@ def _expected(recipe: Path, data: str | None, samples: int) -> str:
 class BuildBar:
     """A progress bar that appears two seconds after the start of a build."""
 
-    def __init__(self, quiet: bool, show_workers: bool = False) -> None:
-        self._quiet, self._show_workers = quiet, show_workers
-        self._lines: list[Any] = []
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
         self._terminal = sys.stderr.isatty()
         self._bar: Any = None
         self._printed_s = 0.0
@@ -269,9 +267,9 @@ class BuildBar:
         self.close()
 
     def close(self) -> None:
-        for bar in (*self._lines, *([self._bar] if self._bar is not None else [])):
-            bar.close()
-        self._bar, self._lines = None, []
+        if self._bar is not None:
+            self._bar.close()
+        self._bar = None
 
     def update(self, progress: BuildProgress) -> None:
         if self._quiet:
@@ -287,8 +285,6 @@ class BuildBar:
                 f"shard {progress.shards_done} of {progress.shards}, {progress.rejected} rejected",
                 err=True,
             )
-            for detail in self._details(progress):
-                text.echo(detail, err=True)
 
     def _draw(self, progress: BuildProgress) -> None:
         from tqdm import tqdm
@@ -301,23 +297,6 @@ class BuildBar:
             f"shard {progress.shards_done}/{progress.shards}, {progress.rejected} rejected", refresh=False
         )
         self._bar.update(progress.samples_done - self._bar.n)
-        details = self._details(progress)
-        while len(self._lines) < len(details):
-            self._lines.append(tqdm(position=len(self._lines) + 1, bar_format="{desc}", leave=False))
-        for line, detail in zip(self._lines, details, strict=False):
-            line.set_description_str(detail)
-
-    def _details(self, progress: BuildProgress) -> list[str]:
-        """Return the lines below the bar: one for each worker if that is asked for."""
-        return list(map(_worker, progress.workers)) if self._show_workers else []
-
-
-def _worker(worker: WorkerProgress) -> str:
-    process = f"process {worker.process}"
-    if worker.shard is None:
-        return f"  {process}: idle"
-    item = f"{worker.key}, for {text.duration(worker.seconds)}" if worker.key is not None else "finishing"
-    return f"  {process}: {worker.split} {worker.shard}: {item}"
 
 
 @click.group("fields")

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from tfprep.cli import text
-from tfprep.cli.options import FILE, PATH, POSITIVE, byte_count, named, option, share
+from tfprep.cli.options import PATH, POSITIVE, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.optional import require_package
 
 if TYPE_CHECKING:
-    from tfprep.bench.forms import Advice, Prediction
+    from tfprep.bench.forms import FormTable
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.run import BenchOptions
     from tfprep.builder import BuildSummary
     from tfprep.demo.train import Learned
 
@@ -34,15 +33,10 @@ EXIT_WAITING = 4
 @option("--batch-size", type=click.IntRange(1), default=32)
 @option("--rounds", type=click.IntRange(1), default=3, help="Number of rounds.")
 @option("--seconds", type=click.FloatRange(0.05), default=1.5, help="Measured seconds per round.")
-@option("--cold", is_flag=True, help="Drop the dataset's files from the page cache before each measurement.")
 @option("--threads", type=click.IntRange(0), help="Loader option threads.")
-@option("--prefetch", type=click.IntRange(1), help="As the loader's option.")
 @option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
 @option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
-@option("--local", type=click.Path(), help="Loader option local, for a dataset at a URL.")
-@option("--local-limit", help="Loader option local_limit, for example 500GB.")
 @option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
-@option("--images-per-second", type=POSITIVE, help="Compare with a training step that takes images at this rate.")
 @option("--model", "model_name", metavar="MODULE:NAME",
         help="Train your model: a function that returns a compiled Keras model.")  # fmt: skip
 @option("--inputs", help="Loader option inputs, for --model; comma-separated fields are stacked (image,clicks).")
@@ -50,54 +44,38 @@ EXIT_WAITING = 4
 @option("--fail-if-waiting", type=share, metavar="SHARE",
         help="Exit with status 4 if the input wait exceeds SHARE (for example 1%).")  # fmt: skip
 @option("--memory-budget", help="Loader option memory_budget, for example 2GB.")
-@option("--report", type=FILE, help="Write an HTML page to this file, and the figures as JSON to one of the same name.")
 @option(
     "--against",
     multiple=True,
     metavar="MODULE:NAME",
     help="Compare with your own input pipeline: a function that returns an iterable of batches, of --batch-size samples each. "
-    "'on-the-fly' is --recipe computed in every epoch. Repeatable.",
+    "Repeatable.",
 )
-@option("--recipe", type=PATH, help="Recipe of the dataset, for --against on-the-fly.")
-@option("--data", help="Folder of the recipe's raw files, or its URL. [default: as for build]")
 @option(
     "--forms",
     is_flag=True,
     help="Compare storage forms: FOLDER is a recipe's file; a sample is built in each form.",
 )
-@option(
-    "--form",
-    multiple=True,
-    metavar="NAME",
-    help="With --forms, a form to measure, by its name in the table; repeatable.",
-)
+@option("--data", help="With --forms, the folder of the recipe's raw files, or its URL. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
-@option(
-    "--disk", type=byte_count, metavar="BYTES", help="With --forms, the largest size of the dataset, for example 200GB."
-)
-@option("--hours", type=POSITIVE, help="With --forms, the longest time of the build, in hours.")
-@option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+@json_option
 def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
     At a URL also what an epoch fetches. With --forms: size, rate and build time of the whole dataset in each storage form,
-    predicted from a sample, and which one to take.
+    predicted from a sample.
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
-    from tfprep.storage.urls import folder_at, is_remote
+    from tfprep.storage.urls import folder_at
 
     if flags["forms"]:
         return _forms(Path(folder), as_json, flags)
-    place, step_s = folder_at(folder), _step_s(flags)
-    step = flags["step_ms"] or flags["images_per_second"] or flags["model_name"]
-    if fail_if_waiting is not None and not step:
-        raise click.UsageError("--fail-if-waiting needs a step: --step-ms, --images-per-second or --model")
-    if flags["report"]:
-        flags["report"].parent.mkdir(parents=True, exist_ok=True)
-    if flags["local"] and not is_remote(place):
-        raise click.UsageError("--local keeps shards of a dataset at a URL on a disk of this machine")
-    from tfprep.bench.run import BenchOptions, bench, lines, write_report
+    place = folder_at(folder)
+    step_s = None if flags["step_ms"] is None else flags["step_ms"] / 1000
+    if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
+        raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
+    from tfprep.bench.run import BenchOptions, bench, lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 
@@ -108,7 +86,6 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         loader=_loader_options(flags),
         rounds=flags["rounds"],
         seconds=flags["seconds"],
-        cold=flags["cold"],
         tolerated=TOLERATED if fail_if_waiting is None else fail_if_waiting,
     )
     model = None
@@ -120,51 +97,30 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         data = open_data(place)
         split, make = flags["split"] or next(iter(data.splits)), named(flags["model_name"])
         model = ready_model(make, data, split, flags["batch_size"], **model_options)
-    baselines = [_baseline(name, place, options, flags) for name in flags["against"]]
+    baselines = [_baseline(name) for name in flags["against"]]
     result = bench(place, options, baselines=baselines, step_s=step_s)
     trained = None
     if model is not None:
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
-    if flags["report"]:
-        text.echo(f"wrote {', '.join(map(str, write_report(result, flags['report'])))}", err=True)
     document = {**result.as_json(), **({"model": asdict(trained)} if trained else {})}
     text.print_result(as_json, document, [*lines(result), *(trained.lines() if trained else [])])
     waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
 
 
-def _step_s(flags: dict[str, Any]) -> float | None:
-    """The length of the step to compare with, in seconds; None without such an option."""
-    if flags["step_ms"] is not None and flags["images_per_second"] is not None:
-        raise click.UsageError("--step-ms and --images-per-second exclude each other")
-    if flags["images_per_second"] is not None:
-        return float(flags["batch_size"] / flags["images_per_second"])
-    return None if flags["step_ms"] is None else float(flags["step_ms"] / 1000)
-
-
 def _loader_options(flags: dict[str, Any]) -> dict[str, Any]:
-    names = ("threads", "prefetch", "order", "cache", "memory_budget", "local", "local_limit")
+    names = ("threads", "order", "cache", "memory_budget")
     options = {name: flags[name] for name in names if flags[name] is not None}
     return {name: False if value == "none" else value for name, value in options.items()}
 
 
-def _baseline(name: str, folder: Path, options: BenchOptions, flags: dict[str, Any]) -> Candidate:
-    """Return the pipeline that the loader is compared with."""
+def _baseline(name: str) -> Candidate:
+    """Return the user's pipeline, with which the loader is compared."""
     from tfprep.bench.rounds import Candidate
-    from tfprep.bench.samples import on_the_fly
-    from tfprep.load import open as open_data
-    from tfprep.recipe.file import data_root, load_recipe
-    from tfprep.sources.raw import raw_root
 
-    if name != "on-the-fly":
-        make = named(name)
-        return Candidate(name, lambda: _repeated(name, make))
-    if flags["recipe"] is None:
-        raise click.UsageError("--against on-the-fly computes the recipe in every epoch: name its file with --recipe")
-    recipe, root = load_recipe(flags["recipe"]), raw_root(flags["data"] or data_root(flags["recipe"]))
-    split = options.split or next(iter(open_data(folder).splits))
-    return Candidate(name, lambda: iter(on_the_fly(recipe, root, split, options.batch_size)))
+    make = named(name)
+    return Candidate(name, lambda: _repeated(name, make))
 
 
 def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
@@ -179,38 +135,32 @@ def _repeated(name: str, make: Callable[[], Iterable[Any]]) -> Iterator[Any]:
 
 def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     """Compare storage forms of a recipe on a sample."""
-    from tfprep.bench.forms import Goals, compare_forms
+    from tfprep.bench.forms import compare_forms
     from tfprep.recipe.file import data_root, load_recipe
     from tfprep.sources.raw import raw_root
 
     start_tensorflow("tfprep bench")
-    goals = Goals(flags["images_per_second"], flags["disk"], flags["hours"])
     root = raw_root(flags["data"] or data_root(recipe))
     with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
-        tell = None if as_json else lambda line: text.echo(line, err=True)
-        advice = compare_forms(
-            load_recipe(recipe), root, Path(scratch), goals,
-            samples=flags["samples"], split=flags["split"] or "train", only=flags["form"], on_progress=tell,
+        forms = compare_forms(
+            load_recipe(recipe), root, Path(scratch), samples=flags["samples"], split=flags["split"] or "train",
+            on_progress=lambda line: text.echo(line, err=True),
         )  # fmt: skip
-    text.print_result(as_json, advice.as_json(), _advice(advice))
+    text.print_result(as_json, forms.as_json(), _form_lines(forms))
     return 0
 
 
-def _advice(advice: Advice) -> Iterator[str]:
-    yield f"{text.number(advice.samples, 'sample')}, predicted from a sample of {advice.measured_on:,}:"
-    yield text.table([("form", "images/s", "disk", "build"), *map(_row, advice.predictions)])
-    yield f"Recommended: {advice.chosen} ({advice.reason})."
-    yield from (f"  {line}" for line in (*advice.lines, *(loss.words for loss in advice.lost)))
-    yield from (f"left out: {name}: {why}" for name, why in advice.left_out.items())
-    if any(one.estimated for one in advice.predictions):
-        yield "* estimated from the CPU time of the inputs that would be computed during training"
-    if advice.busy:
-        yield f"note: {advice.busy}"
-
-
-def _row(one: Prediction) -> tuple[object, ...]:
-    rate = f"{one.images_per_s:,.0f}{'*' if one.estimated else ''}"
-    return one.form, rate, text.size(one.disk_bytes), text.duration(one.build_s)
+def _form_lines(forms: FormTable) -> Iterator[str]:
+    yield f"{text.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
+    rows = [
+        (one.form, f"{one.images_per_s:,.0f}", text.size(one.disk_bytes), text.duration(one.build_s))
+        for one in forms.predictions
+    ]
+    yield text.table([("form", "images/s", "disk", "build"), *rows])
+    yield "The smallest form that is faster than your training step is the one to store."
+    yield from (f"left out: {name}: {why}" for name, why in forms.left_out.items())
+    if forms.busy:
+        yield f"note: {forms.busy}"
 
 
 MARKS = {"ok": "     ", "note": "note ", "problem": "FAIL "}

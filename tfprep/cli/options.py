@@ -18,7 +18,6 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 OLD_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 PATH = click.Path(path_type=Path)
 POSITIVE = click.FloatRange(0, min_open=True)
-UNITS = {"": 1.0, "b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
 
 
 def option(*names: str, **given: Any) -> Callable[[Any], Any]:
@@ -38,19 +37,6 @@ def share(value: str) -> float:
         number = math.nan
     if not 0 <= number <= 1:
         raise click.BadParameter(f"expected a share such as 1% or 0.01, not {value!r}")
-    return number
-
-
-def byte_count(value: str) -> float:
-    """Return a number of bytes, such as `200GB` or `1.5TB`, in decimal units."""
-    text = value.strip().lower().removesuffix("ytes")
-    digits = text.rstrip("bkmgt ")
-    try:
-        number = float(digits) * UNITS[text[len(digits) :].strip()]
-    except (ValueError, KeyError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise click.BadParameter(f"expected bytes such as 200GB, not {value!r}")
     return number
 
 
