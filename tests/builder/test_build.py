@@ -252,7 +252,7 @@ from tfprep.builder import BuildOptions
 store = {"image": codecs.Jpeg(), "label": codecs.Scalar()}
 summary = build(Recipe("photos", sources.Folder(), store), "out", "raw", options=BuildOptions(workers=int(sys.argv[1])))
 assert summary.samples == 6 and Path("out/current/report.html").exists()
-print([name for name in ("pandas", "tensorflow", "keras", "torch", "tqdm") if name in sys.modules])
+print([name for name in ("tensorflow", "keras", "torch", "tqdm") if name in sys.modules])
 """
 
 

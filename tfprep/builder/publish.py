@@ -20,7 +20,6 @@ from tfprep.builder.planning.plan import Plan, recorded_versions
 from tfprep.builder.receipts import Receipt, contents_path, read_contents
 from tfprep.builder.shards.sums import Moments, merge
 from tfprep.dataset import FieldInfo, Manifest, SplitInfo, Statistics
-from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import OPTIONAL, joined_tables, label_type, schema, write_index
 from tfprep.dataset.locations import without_crcs, write_locations
 from tfprep.dataset.manifest import digest_of, kept_fields, matches
@@ -224,7 +223,7 @@ def _rows(layout: Layout, receipt: Receipt, variant: int, columns: pa.Schema) ->
         by_name[name] = [None if digest is None else bytes.fromhex(digest) for digest in by_name[name]]
     of_shard = {"split": receipt.split, "variant": variant, "shard": receipt.shard}
     by_name |= {name: [value] * len(rows) for name, value in of_shard.items()}
-    return pa.table({column.name: array_of(by_name[column.name], column.type) for column in columns}, schema=columns)
+    return pa.table({column.name: pa.array(by_name[column.name], column.type) for column in columns}, schema=columns)
 
 
 def _rejected_lines(receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Manifest
 from tfprep.dataset.names import INDEX
 from tfprep.errors import DatasetError
@@ -236,6 +235,22 @@ def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[
         offset, size, ends, {name: (first - offset, length) for name, (first, length) in spans.items()}
     ):
         raise DatasetError(fault)
+
+
+def numpy_column(column: pa.Array | pa.ChunkedArray) -> Array:
+    """Return a column of whole numbers: [N]. Arrow's own `to_numpy` imports pandas where it is installed.
+
+    Raises:
+        ValueError: A number is missing.
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if column.null_count:
+        raise ValueError(f"{column.null_count} values are missing")
+    dtype = np.dtype(str(column.type))
+    if not len(column):
+        return np.empty(0, dtype)
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
 
 
 def outside(offset: Array, size: Array, ends: Array | int, spans: Mapping[str, tuple[Array, Array]]) -> str:

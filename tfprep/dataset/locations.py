@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tfprep.dataset.arrow import numpy_column
-from tfprep.dataset.index import label_type, outside
+from tfprep.dataset.index import label_type, numpy_column, outside
 from tfprep.dataset.manifest import FieldInfo, Manifest
 from tfprep.errors import DatasetError
 from tfprep.fields import Array

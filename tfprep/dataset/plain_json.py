@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -41,8 +41,8 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 _SHOWN_CHARACTERS = 60
-Leaf: TypeAlias = Callable[[type], Callable[[Any], Any]]
-"""A function that returns, for str, int, float or bool, the function that checks such a value, or raises `WrongJsonError`."""
+Check: TypeAlias = Callable[[Any], Any]
+"""A function that returns a value in its type, or raises `WrongJsonError`."""
 
 
 class WrongJsonError(ValueError):
@@ -52,9 +52,10 @@ class WrongJsonError(ValueError):
         super().__init__(f"{way or 'the document'} {rule}")
         self.rule, self.way = rule, way
 
-    def below(self, step: str) -> WrongJsonError:
-        """Return the error of the value that holds this one, to which `step` leads from there."""
-        return WrongJsonError(self.rule, f"{step}{'.' if self.way and self.way[0] != '[' else ''}{self.way}")
+    def below(self, step: str | int) -> WrongJsonError:
+        """Return the error of the value that holds this one, to which a name or a number of a list leads from there."""
+        start = f"[{step}]" if isinstance(step, int) else printable(step)[:_SHOWN_CHARACTERS]
+        return WrongJsonError(self.rule, f"{start}{'.' if self.way and self.way[0] != '[' else ''}{self.way}")
 
 
 def wrong(rule: str, value: Any) -> WrongJsonError:
@@ -63,10 +64,7 @@ def wrong(rule: str, value: Any) -> WrongJsonError:
     return WrongJsonError(f"{rule}, not {text if len(text) <= _SHOWN_CHARACTERS else f'{text[:_SHOWN_CHARACTERS]}...'}")
 
 
-def plain_leaf(kind: type) -> Callable[[Any], Any]:
-    """Return the check of a value by its type only, for `from_json`."""
-    types, rule = _LEAVES[kind]
-
+def _typed(rule: str, *types: type) -> Check:
     def check(value: Any) -> Any:
         if type(value) not in types:
             raise wrong(rule, value)
@@ -75,22 +73,28 @@ def plain_leaf(kind: type) -> Callable[[Any], Any]:
     return check
 
 
-_LEAVES: Mapping[type, tuple[tuple[type, ...], str]] = {
-    str: ((str,), "is text"),
-    int: ((int,), "is a whole number"),
-    float: ((int, float), "is a number"),
-    bool: ((bool,), "is true or false"),
+_LEAVES: Mapping[type, Check] = {
+    str: _typed("is text", str),
+    int: _typed("is a whole number", int),
+    float: _typed("is a number", int, float),
+    bool: _typed("is true or false", bool),
 }
+_a_list, _an_object = _typed("is a list", list), _typed("is an object", dict)
 
 
-def from_json(kind: type[T], value: Any, leaf: Leaf = plain_leaf) -> T:
+def plain_leaf(kind: type) -> Check:
+    """Return the check of a value by its type only, for `from_json`."""
+    return _LEAVES[kind]
+
+
+def from_json(kind: type[T], value: Any, leaf: Callable[[type], Check] = plain_leaf) -> T:
     """Return what `dataclasses.asdict` and JSON made of a dataclass, as the dataclass again.
 
     Args:
         kind: The dataclass. Its fields are str, int, float, bool, Any, dataclasses, `X | None`, `tuple[X, ...]`, `Sequence[X]` or
             `Mapping[str, X]`, which becomes a dict, or a `Literal`. One whose default is None or "" may be missing.
         value: Plain JSON.
-        leaf: Checks texts, numbers and truth values.
+        leaf: Returns the check of texts, numbers and truth values.
 
     Raises:
         WrongJsonError: The value has other fields, or one of another type; the message names it.
@@ -100,7 +104,7 @@ def from_json(kind: type[T], value: Any, leaf: Leaf = plain_leaf) -> T:
 
 
 @cache
-def _reader(kind: Any, leaf: Leaf) -> Callable[[Any], Any]:
+def _reader(kind: Any, leaf: Callable[[type], Check]) -> Check:
     """Return the function that reads values of a type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any or origin is Literal:
@@ -111,72 +115,37 @@ def _reader(kind: Any, leaf: Leaf) -> Callable[[Any], Any]:
         of_other = _reader(next(one for one in arguments if one is not NoneType), leaf)
         return lambda value: None if value is None else of_other(value)
     if origin in (tuple, Sequence):
-        return _list_reader(_reader(arguments[0], leaf))
+        of_item = _reader(arguments[0], leaf)
+        return lambda value: tuple(_read(of_item, number, item) for number, item in enumerate(_a_list(value)))
     if origin is Mapping:
-        return _object_reader(_reader(arguments[1], leaf))
+        of_entry = _reader(arguments[1], leaf)
+        return lambda value: {sys.intern(n): _read(of_entry, n, item) for n, item in _an_object(value).items()}
     return leaf(kind)
 
 
-def _list_reader(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read(value: Any) -> tuple[Any, ...]:
-        items = _expected(value, list, "is a list")
-        try:
-            return tuple(map(of_item, items))
-        except WrongJsonError:  # the item is looked up only now
-            raise next(_errors(enumerate(items), of_item, "[{}]")) from None
-
-    return read
-
-
-def _object_reader(of_item: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read(value: Any) -> dict[str, Any]:
-        items = _expected(value, dict, "is an object").items()
-        try:
-            return {sys.intern(name): of_item(item) for name, item in items}
-        except WrongJsonError:
-            raise next(_errors(items, of_item)) from None
-
-    return read
-
-
-def _dataclass_reader(kind: Any, leaf: Leaf) -> Callable[[Any], Any]:
+def _dataclass_reader(kind: Any, leaf: Callable[[type], Check]) -> Check:
     hints, own = get_type_hints(kind), [field for field in fields(kind) if field.init]
     readers = {field.name: _reader(hints[field.name], leaf) for field in own}
     required = {field.name for field in own if field.default not in (None, "")}
 
     def read(value: Any) -> Any:
-        names = _expected(value, dict, "is an object").keys()
+        names = _an_object(value).keys()
         if names != readers.keys() and not required <= names <= readers.keys():
             missing, unknown = sorted(required - names), sorted(names - readers.keys())
-            raise WrongJsonError("is missing" if missing else "is unknown", _step((missing or unknown)[0]))
-        try:
-            return kind(**{name: readers[name](item) for name, item in value.items()})
-        except WrongJsonError:
-            raise next(error for name in names for error in _errors([(name, value[name])], readers[name])) from None
+            raise WrongJsonError("is missing" if missing else "is unknown").below((missing or unknown)[0])
+        return kind(**{name: _read(readers[name], name, item) for name, item in value.items()})
 
     return read
 
 
-def _errors(items: Iterable[tuple[Any, Any]], read: Callable[[Any], Any], step: str = "{}") -> Iterator[WrongJsonError]:
-    """Yield the errors of the items of a list or an object."""
-    for name, item in items:
-        try:
-            read(item)
-        except WrongJsonError as error:
-            yield error.below(step.format(_step(str(name))))
-
-
-def _step(name: str) -> str:
-    return printable(name)[:_SHOWN_CHARACTERS]
+def _read(read: Check, step: str | int, value: Any) -> Any:
+    try:
+        return read(value)
+    except WrongJsonError as error:
+        raise error.below(step) from None
 
 
 def _one_of(value: Any, values: Sequence[Any]) -> Any:
     if value not in values:
         raise wrong(f"is one of {', '.join(map(str, values))}", value)
-    return value
-
-
-def _expected(value: Any, kind: type, rule: str) -> Any:
-    if type(value) is not kind:
-        raise wrong(rule, value)
     return value

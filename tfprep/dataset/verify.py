@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Boxes, Scalar, Texts
-from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.dataset import Dataset
-from tfprep.dataset.index import read_index
+from tfprep.dataset.index import numpy_column, read_index
 from tfprep.dataset.manifest import (
     NOT_SEALED,
     FileInfo,

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.arrow import numpy_column, present
 from tfprep.fields import Array
 from tfprep.images import HASH_BITS, perceptual_hash
 
@@ -69,8 +68,8 @@ def read_fingerprints(data: Dataset, on_record: OnRecord | None = None, *, from_
     tables = [data.index(name, 0, ["key", "image_digest", "image_hash", "label"]) for name in names]
     counts = [len(table) for table in tables]
     hashes = [_column(table, "image_hash", pa.uint64()) for table in tables]
-    hashed = [present(column) for column in hashes]
-    values = [np.array(numpy_column(column, 0)) for column in hashes]
+    hashed = [np.array(column.is_valid().to_numpy()) for column in hashes]
+    values = [np.array(column.fill_null(0).to_numpy()) for column in hashes]
     field = next((name for name, spec in data.fields.items() if spec.kind == "image"), "")
     missing = [np.flatnonzero(~column).tolist() if from_records and field else [] for column in hashed]
     total, done = sum(map(len, missing)), 0
@@ -111,7 +110,7 @@ def _numbered(columns: Sequence[pa.ChunkedArray]) -> tuple[Array, Sequence[objec
         numbers = {value: number for number, value in enumerate(values)}
         return np.array([-1 if value is None else numbers[value] for value in texts], np.int64), values
     encoded = pa.chunked_array(chunks, columns[0].type).combine_chunks().dictionary_encode()
-    return numpy_column(encoded.indices, -1).astype(np.int64), encoded.dictionary.to_pylist()
+    return encoded.indices.fill_null(-1).to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
 
 
 # --- near pairs --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import numpy as np
 from PIL import Image
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.arrow import numpy_column, present
 from tfprep.dataset.index import MOST_INSPECTED, inspected
 from tfprep.dataset.names import REJECTS
 from tfprep.errors import DatasetError
@@ -107,8 +106,7 @@ def statistics_of(
     for split, rows in positions.items():
         index = data.index(split, 0, ["key", "height", "width"], first=MOST_INSPECTED)
         for name in ("width", "height"):
-            column = index[name]
-            measured.values[name][split] = numpy_column(column, 0)[present(column)]
+            measured.values[name][split] = index[name].drop_null().to_numpy()
         for position, sample in zip(
             rows, data.samples(split, positions=rows, fields=measured.fields_of(split)), strict=True
         ):

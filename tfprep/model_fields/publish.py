@@ -16,7 +16,6 @@ import pyarrow as pa
 from tfprep.builder.planning.plan import recorded_versions
 from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
-from tfprep.dataset.arrow import array_of
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest, sha256_of
@@ -241,5 +240,5 @@ def _tables(
         for number, name in enumerate(receipt.specs or manifest.fields):  # a shard without records has no specs
             by_name[f"{name}_offset"] = [row[0] + HEADER_BYTES + row[3 + 2 * number] for row in rows]
             by_name[f"{name}_size"] = [row[4 + 2 * number] for row in rows]
-        arrays = {column.name: array_of(by_name[column.name], column.type) for column in columns}
+        arrays = {column.name: pa.array(by_name[column.name], column.type) for column in columns}
         yield pa.table(arrays, schema=columns)

@@ -18,7 +18,6 @@ import pyarrow as pa
 from PIL import Image
 
 from tfprep.dataset import Dataset
-from tfprep.dataset.arrow import numpy_column
 from tfprep.dataset.index import MOST_INSPECTED
 from tfprep.errors import TfprepError
 from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
@@ -166,9 +165,9 @@ def _labels(data: Dataset, split: str) -> tuple[Array, Array]:
     """Return rows of the index and the numbers of their classes; a list of labels gives a row several times."""
     column = data.index(split, 0, ["label"], first=MOST_INSPECTED)["label"].combine_chunks()
     if not hasattr(column, "flatten") or not hasattr(column, "value_lengths"):
-        return np.arange(len(column)), numpy_column(column)
-    lengths = numpy_column(column.value_lengths(), 0)
-    return np.repeat(np.arange(len(column)), lengths), numpy_column(column.flatten())
+        return np.arange(len(column)), column.to_numpy()
+    lengths = column.value_lengths().fill_null(0).to_numpy()
+    return np.repeat(np.arange(len(column)), lengths), column.flatten().to_numpy()
 
 
 def _sheets(data: Dataset) -> Iterator[tuple[str, str]]:
