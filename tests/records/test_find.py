@@ -58,6 +58,8 @@ def check_against_tensorflow(payload):
         span = found[name.encode()]
         assert (span.kind, span.values) == (LISTS[kind], len(values))
         assert values_at(payload, *span[:3]) == values
+        if span.kind == BYTES and values:
+            assert payload[span.offset + span.size - span.last : span.offset + span.size] == values[-1]
 
 
 def test_random_examples():

@@ -33,7 +33,7 @@ from tfprep.dataset.versions import hold_current
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import RASTER_KINDS, class_numbers
 from tfprep.records import Frame, decode, format_index, read_record
-from tfprep.records.example import find_features, head_bytes
+from tfprep.records.example import find_features
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.urls import PathOrUrl, file_size, open_file
 
@@ -270,8 +270,8 @@ class _IndexCheck:
             codec = self._data.codecs[name]
             span = spans_of_features.get(self._data.feature(name).encode("utf-8", "surrogateescape"))
             size = 0 if span is None else span.size
-            if size and not isinstance(codec, Scalar | Texts | Boxes):  # one string, without its tag and its length
-                size -= head_bytes(size)
+            if span and not isinstance(codec, Scalar | Texts | Boxes):  # one string, without its tag and its length
+                size = span.last
             spans[name] = (span.offset + span.size - size if span else 0), size
         return spans
 

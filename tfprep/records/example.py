@@ -32,6 +32,8 @@ NO_LIST, BYTES, FLOAT, INT64 = 0, 1, 2, 3
 _VARINT, _FIXED64, _MESSAGE, _FIXED32 = 0, 1, 2, 5
 """Wire types; bytes have that of messages."""
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
+_KINDS = {kind << 3 | _MESSAGE: kind for kind in (BYTES, FLOAT, INT64)}
+"""The kinds of lists, by their tag."""
 _MOST_FEATURES = 10_000
 
 
@@ -54,12 +56,14 @@ class Span(NamedTuple):
         offset, size: Where its packed numbers, or the items of its list of bytes with their tags and lengths, begin, and how many
             bytes they are.
         values: The number of its numbers or items.
+        last: The size of its last item without tag and length; of numbers, their size.
     """
 
     kind: int
     offset: int
     size: int
     values: int
+    last: int
 
 
 def encode(features: Mapping[str, FeatureValue]) -> tuple[bytes, dict[str, FeatureSpan]]:
@@ -105,7 +109,8 @@ def decode(payload: bytes) -> dict[str, Decoded]:
     """
     view = memoryview(payload)
     try:
-        return {name.decode(): _values(view, kind, start, stop) for name, kind, start, stop in _features(view)}
+        features = (_entry_of(view, start, stop) for start, stop in _entries(view))
+        return {name.decode(): _values(view, kind, start, stop) for name, kind, start, stop in features}
     except ValueError as error:
         raise ValueError(f"the bytes are not a tf.train.Example: {error}") from error
 
@@ -124,8 +129,13 @@ def find_features(payload: bytes) -> dict[bytes, Span]:
     """
     spans: dict[bytes, Span] = {}
     try:
-        for name, kind, start, stop in _features(payload):
-            spans[name] = _span(payload, kind, start, stop)
+        for start, stop in _entries(payload):
+            usual = _usual_entry(payload, start, stop)
+            if usual is not None:
+                spans[usual[0]] = usual[1]
+            else:
+                name, kind, first, last = _entry_of(payload, start, stop)
+                spans[name] = _span(payload, kind, first, last)
             if len(spans) > _MOST_FEATURES:
                 raise ExampleError(f"it has more than {_MOST_FEATURES:,} features")
     except ExampleError:
@@ -170,25 +180,44 @@ def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def _features(payload: Payload) -> Iterator[tuple[bytes, int, int, int]]:
-    """Yield the name of each feature, the kind of its list, and where the list's message begins and ends."""
+def _entries(payload: Payload) -> Iterator[tuple[int, int]]:
+    """Yield where the entry of each feature begins and ends."""
     for number, start, stop in messages(payload, 0, len(payload), 2):
         if number == 2:
             raise ExampleError(
                 "it is a tf.train.SequenceExample (it has feature_lists), which has no one value per feature; "
                 "write each step as a tf.train.Example (tf.io.parse_single_sequence_example reads the steps)"
             )
-        for inner, first, last in messages(payload, start, stop, 1) if number == 1 else ():
+        for inner, wire, first, last in fields(payload, start, stop) if number == 1 else ():
             if inner == 1:
-                yield _entry_of(payload, first, last)
+                if wire != _MESSAGE:
+                    raise ValueError("a number where a message belongs")
+                yield first, last
+
+
+def _usual_entry(payload: bytes, start: int, stop: int) -> tuple[bytes, Span] | None:
+    """Return the name and the place of a feature in the form that known writers give it: a short name, then one byte string or packed
+    numbers. None for any other form, which `_entry_of` and `_span` read with several times the calls."""
+    if stop - start < 2 or payload[start] != 0x0A or payload[start + 1] > 0x7F:  # the tag and the length of the name
+        return None
+    at = start + 2 + payload[start + 1]
+    name, tags, first = payload[start + 2 : at], [0, 0, 0], at
+    for level in range(3):  # the feature, its list, and the only item of this
+        if at + 2 > stop:
+            return None
+        tags[level], size, first, at = payload[at], payload[at + 1], at, at + 2
+        if size > 0x7F:
+            size, at = read_varint(payload, at - 1, stop)
+        if at + size != stop:
+            return None
+    kind = _KINDS.get(tags[1], NO_LIST) if (tags[0], tags[2]) == (0x12, 0x0A) and at < stop else NO_LIST
+    if kind == BYTES:
+        return name, Span(BYTES, first, stop - first, 1, stop - at)
+    return (name, _span_of_packed(payload, kind, at, stop)) if kind else None
 
 
 def _entry_of(payload: Payload, start: int, stop: int) -> tuple[bytes, int, int, int]:
-    if 4 <= stop - start <= 0x7F:  # the usual form, a name and then its value: half of the time
-        value = start + 2 + payload[start + 1]
-        is_usual = payload[start] == 0x0A and value + 2 <= stop and payload[value] == 0x12
-        if is_usual and payload[value + 1] == stop - value - 2:
-            return bytes(payload[start + 2 : value]), *_list_of(payload, value + 2, stop)
+    """Return the name of a feature, the kind of its list, and where the list's message begins and ends."""
     name, feature = b"", (NO_LIST, start, start)
     for number, first, last in messages(payload, start, stop, 2):
         if number == 1:
@@ -222,45 +251,28 @@ def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
 
 
 def _span(payload: bytes, kind: int, start: int, stop: int) -> Span:
-    if kind == NO_LIST:
-        return Span(NO_LIST, start, 0, 0)
-    return _span_of_strings(payload, start, stop) if kind == BYTES else _span_of_numbers(payload, kind, start, stop)
+    """Return the place of a list of strings, or of numbers that are in one piece: packed, or a single unpacked one."""
+    items = [(number, first, last) for number, _, first, last in fields(payload, start, stop)] if kind else []
+    if kind == BYTES:
+        if any(number != 1 for number, *_ in items):
+            raise ExampleError("a list of strings holds something else")
+        return Span(BYTES, start, stop - start, len(items), items[-1][2] - items[-1][1] if items else 0)
+    pieces = [(first, last) for number, first, last in items if number == 1 and last > first]
+    if len(pieces) > 1:
+        raise ExampleError("a list of numbers is not packed into one piece; write it with TensorFlow or protobuf again")
+    return _span_of_packed(payload, kind, *pieces[0]) if pieces else Span(kind, start, 0, 0, 0)
 
 
-def _span_of_strings(payload: bytes, start: int, stop: int) -> Span:
-    count, content = 0, start
-    for number, _, at, end in fields(payload, start, stop):
-        if number != 1 or at - content != 2 + (end - at > 0x7F and (end - at).bit_length() - 1) // 7:
-            raise ExampleError("a list of strings holds something else, or a number is longer than it needs to be")
-        count, content = count + 1, end
-    return Span(BYTES, start, stop - start, count)
-
-
-def _span_of_numbers(payload: bytes, kind: int, start: int, stop: int) -> Span:
-    """Return the place of numbers that are in one piece: packed, or a single unpacked one."""
-    at = end = start
-    for number, _, first, last in fields(payload, start, stop):
-        if number == 1 and last > first:
-            if end > at:
-                raise ExampleError(
-                    "a list of numbers is not packed into one piece; write it with TensorFlow or protobuf again"
-                )
-            at, end = first, last
-    if end == at:
-        return Span(kind, start, 0, 0)
+def _span_of_packed(payload: bytes, kind: int, at: int, end: int) -> Span:
+    size = end - at
     if kind == FLOAT:
-        if (end - at) % 4:
-            raise ExampleError(f"{end - at} bytes are not a list of float32")
-        return Span(kind, at, end - at, (end - at) // 4)
-    values = 1 if end - at == 1 else sum(byte < 0x80 for byte in payload[at:end])
-    if payload[end - 1] >= 0x80 or end - at > 10 * values:
+        if size % 4:
+            raise ExampleError(f"{size} bytes are not a list of float32")
+        return Span(kind, at, size, size // 4, size)
+    values = 1 if size == 1 else sum(byte < 0x80 for byte in payload[at:end])
+    if payload[end - 1] >= 0x80 or size > 10 * values:
         raise ExampleError("a number of a list has no end")
-    return Span(kind, at, end - at, values)
-
-
-def head_bytes(size: int) -> int:
-    """Return how many of these bytes are the tag and the length of the single item that fills the rest."""
-    return next(head for head in range(2, 8) if size - head < 1 << 7 * (head - 1))
+    return Span(kind, at, size, values, size)
 
 
 def unpack(content: Array, dtype: str) -> Array:

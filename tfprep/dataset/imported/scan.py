@@ -42,7 +42,6 @@ from tfprep.records.example import (
     Span,
     fields,
     find_features,
-    head_bytes,
     read_varint,
 )  # fmt: skip
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
@@ -137,12 +136,11 @@ class _Part:
         self._ends.append(len(self._texts))
 
     def _add(self, feature: _Feature, base: int, payload: bytes, span: Span) -> None:
-        kind, start, size, count = span
+        kind, start, size, count, value_size = span
         height = width = form = number = 0
-        text, value_size = None, size
+        text = None
         if kind == BYTES and count == 1:
-            value = payload[start + (2 if size < 0x82 else head_bytes(size)) : start + size]
-            value_size = len(value)
+            value = payload[start + size - value_size : start + size]
             if header := read_header(value):
                 is_readable = header.height > 0 and header.width > 0 and header.height * header.width <= MAX_PIXELS
                 name = f"{header.format} {header.channels} {header.bits}" if is_readable else "unreadable"
