@@ -34,18 +34,14 @@ if TYPE_CHECKING:
 )
 @option("--on-bad", type=click.Choice(["raise", "skip"]), default="raise",
         help="Stop at the first bad record, or leave bad records out and list them in rejects.jsonl.")  # fmt: skip
-@option("--key", help="Feature that gives each record its key. [default: the shard's name and the record's number]")
-@option("--require", multiple=True, metavar="FEATURE", help="Leave out records without this feature; repeatable.")
-@option("--ignore", multiple=True, metavar="FEATURE", help="Make no field of this feature; repeatable.")
 @option(
     "--workers", type=click.IntRange(0), help="Number of processes; 0 reads in this process. [default: one per core]"
 )
 @option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @quiet_option
 def index_command(
-    source: str, split: str | None, out: str | None, features: Path | None,
-    on_bad: str, key: str | None,
-    require: tuple[str, ...], ignore: tuple[str, ...], workers: int | None, as_json: bool, quiet: bool,
+    source: str, split: str | None, out: str | None, features: Path | None, on_bad: str, workers: int | None,
+    as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
 
@@ -54,7 +50,7 @@ def index_command(
     """
     from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
 
-    options = IndexOptions(on_bad, key, require, ignore, workers)
+    options = IndexOptions(on_bad, workers)
     began = time.perf_counter()
     with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
         report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)

@@ -196,8 +196,8 @@ def _entries(payload: Payload) -> Iterator[tuple[int, int]]:
 
 
 def _usual_entry(payload: bytes, start: int, stop: int) -> tuple[bytes, Span] | None:
-    """Return the name and the place of a feature in the form that known writers give it: a short name, then one byte string or packed
-    numbers. None for any other form, which `_entry_of` and `_span` read with several times the calls."""
+    """Return the name and the place of a feature in the form that known writers give it: a short name, then one byte string or
+    packed numbers. None for any other form, which `_entry_of` and `_span` read with several times the calls."""
     if stop - start < 2 or payload[start] != 0x0A or payload[start + 1] > 0x7F:  # the tag and the length of the name
         return None
     at = start + 2 + payload[start + 1]

@@ -13,7 +13,7 @@ import tfprep
 from tests.examples import detection, image_bytes, serialized, write
 from tfprep import Recipe, augment, codecs
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import IndexOptions, Records, index_tfrecords
+from tfprep.dataset import Records, index_tfrecords
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError, LoaderError, RecipeError
 
@@ -260,16 +260,9 @@ def test_geometry_and_model_inputs(data, expected):
         data.loader("train", 6, normalize=True, dtype="float32")
 
 
-def test_keys(data, detections, tmp_path):
+def test_keys(data):
     batch = next(iter(data.numpy_loader("train", 4, training=False, fields=["key"])))
     assert batch["key"].tolist() == [f"train-00000-of-00003.tfrecord#{number}" for number in range(4)]
-    index_tfrecords(str(detections / "train-*.tfrecord"), "train", tmp_path, options=IndexOptions(key="image/filename"))
-    batch = next(iter(tfprep.open(tmp_path).numpy_loader("train", 4, training=False, fields=["key"])))
-    assert batch["key"].tolist() == [f"photo{number:04d}.jpg" for number in range(4)]
-    with pytest.raises(DatasetError, match="--key 'image/encoded'"):
-        index_tfrecords(
-            str(detections / "train-*.tfrecord"), "train", tmp_path, options=IndexOptions(key="image/encoded")
-        )
 
 
 def test_an_index_of_shards_in_an_object_store(s3, tmp_path):

@@ -55,33 +55,33 @@ def read_declared(path: Path) -> dict[str, Declared]:
         DatasetError: The file cannot be read, or an entry is not one that is known.
     """
     raw = _json_object(path)
-    if "pythonClassName" in raw:
-        try:
-            return dict(_tfds_features(raw, path.parent, "", ()))
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
-    declared = {}
-    for name, entry in raw.items():
-        if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
-            raise DatasetError(f"{path}: {name!r} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
-        try:
-            known = from_json(Declared, {"classes": [], **entry})
-            known = replace(known, dtype=None if known.dtype is None else np.dtype(known.dtype).name)
-        except WrongJsonError as error:
-            raise DatasetError(f"{path}: {name!r}: {error}") from None
-        except TypeError:
-            raise DatasetError(f"{path}: the dtype of {name!r} is one of NumPy's, not {known.dtype!r}") from None
-        if any(size is not None and size < 0 for size in known.shape or ()):
-            raise DatasetError(f"{path}: the shape of {name!r} has whole numbers from 0 on and null, not {known.shape}")
-        if ("format" in entry) != (known.kind == "boxes") or (
-            known.kind == "boxes" and known.format not in BOX_FORMATS
-        ):
-            raise DatasetError(
-                f"{path}: {name!r}: kind 'boxes' has a format, and no other kind: one of {', '.join(BOX_FORMATS)}, not "
-                f"{known.format!r}"
-            )
-        declared[name] = known
-    return declared
+    if "pythonClassName" not in raw:
+        return {name: _declared(f"{path}: {name!r}", entry) for name, entry in raw.items()}
+    try:
+        return dict(_tfds_features(raw, path.parent, "", ()))
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: an entry is damaged ({error!r})") from error
+
+
+def _declared(where: str, entry: Any) -> Declared:
+    """Return an entry of a user's own file."""
+    if not isinstance(entry, dict) or not entry.keys() <= _ENTRIES:
+        raise DatasetError(f"{where} has {', '.join(sorted(_ENTRIES))}, not {str(entry)[:80]!r}")
+    try:
+        known = from_json(Declared, {"classes": [], **entry})
+        known = replace(known, dtype=None if known.dtype is None else np.dtype(known.dtype).name)
+    except WrongJsonError as error:
+        raise DatasetError(f"{where}: {error}") from None
+    except TypeError:
+        raise DatasetError(f"{where}: the dtype is one of NumPy's, not {known.dtype!r}") from None
+    if any(size is not None and size < 0 for size in known.shape or ()):
+        raise DatasetError(f"{where}: the shape has whole numbers from 0 on and null, not {known.shape}")
+    if (known.kind == "boxes") != ("format" in entry) or known.format not in ("", *BOX_FORMATS):
+        formats = ", ".join(BOX_FORMATS)
+        raise DatasetError(
+            f"{where}: kind 'boxes', and no other one, has a format: one of {formats}, not {known.format!r}"
+        )
+    return known
 
 
 def _json_object(path: Path) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _json_object(path: Path) -> dict[str, Any]:
     return raw
 
 
-# --- features.json of TensorFlow Datasets -----------------------------------------------------------------------------
+# --- the files of TensorFlow Datasets ----------------------------------------------------------------------------------
 
 
 def _tfds_features(raw: Any, folder: Path, name: str, outer: Shape) -> Iterator[tuple[str, Declared]]:
@@ -115,39 +115,29 @@ def _tfds_features(raw: Any, folder: Path, name: str, outer: Shape) -> Iterator[
 
 
 def _leaf(kind: str, raw: Mapping[str, Any], folder: Path, name: str, outer: Shape) -> Declared:
+    options: Mapping[str, Any] = next((value for value in raw.values() if isinstance(value, dict)), {})
+    encoding, dtype = str(options.get("encoding") or "none").lower(), str(options.get("dtype", "uint8"))
+    shape = tuple(None if int(size) < 0 else int(size) for size in (options.get("shape") or {}).get("dimensions", []))
     is_image, reason = kind in ("Image", "LabeledImage"), ""
-    image = raw.get("image") or raw.get("labeledImage") or {}
-    tensor = next((value for key, value in raw.items() if key != "pythonClassName" and isinstance(value, dict)), {})
-    encoding = str(tensor.get("encoding", "none")).lower()
     if outer.count(None) > 1:
         reason = "a sequence of sequences, which TensorFlow Datasets stores as several features"
-    elif is_image and outer:
-        reason = "a sequence of images"
-    elif is_image and (dtype := str(image.get("dtype", "uint8"))) not in ("uint8", "uint16"):
-        reason = f"an image of {dtype}, which TensorFlow Datasets packs into four channels"
+    elif is_image and (outer or dtype not in ("uint8", "uint16")):
+        reason = "images in a sequence, or of numbers that TensorFlow Datasets packs into four channels"
     elif not is_image and kind not in ("ClassLabel", "Text", "Scalar", "Tensor", "BBoxFeature"):
         reason = f"a {kind} of TensorFlow Datasets"
-    elif kind in ("Text", "Scalar", "Tensor", "BBoxFeature") and encoding not in ("none", ""):
-        if encoding == "bytes" and not outer:
-            return Declared("scalar", _dimensions(tensor), str(tensor.get("dtype")))
+    elif not is_image and encoding != "none" and (encoding != "bytes" or outer):
         reason = f"a tensor in TensorFlow Datasets' encoding {encoding!r}"
     if reason:
         return Declared(reason=reason)
+    classes = _class_names(folder, name) if kind in ("ClassLabel", "LabeledImage") else ()
     if is_image:
-        is_mask = kind == "LabeledImage" or image.get("useColormap") is True
-        classes = _class_names(folder, name) if kind == "LabeledImage" else ()
-        return Declared("mask" if is_mask else "image", _dimensions(image), classes=classes)
+        is_mask = kind == "LabeledImage" or options.get("useColormap") is True
+        return Declared("mask" if is_mask else "image", shape, classes=classes)
     if kind == "ClassLabel":
-        return Declared(None if outer else "label", outer, classes=_class_names(folder, name))
+        return Declared(None if outer else "label", outer, classes=classes)
     if kind == "BBoxFeature":
         return Declared("boxes", (*outer, 4), format="rel_yxyx")
-    return Declared(None, (*outer, *_dimensions(tensor)))
-
-
-def _dimensions(raw: Mapping[str, Any]) -> Shape:
-    shape = raw.get("shape") or {}
-    sizes = [int(size) for size in shape.get("dimensions", [])]
-    return tuple(None if size < 0 else size for size in sizes)
+    return Declared("scalar", shape, dtype) if encoding == "bytes" else Declared(None, (*outer, *shape))
 
 
 def _class_names(folder: Path, name: str) -> tuple[str, ...]:
@@ -168,35 +158,32 @@ def _class_names(folder: Path, name: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-# --- dataset_info.json of TensorFlow Datasets ---------------------------------------------------------------------------
-
-
 def tfds_splits(folder: Path) -> tuple[str, dict[str, dict[str, int]]]:
     """Return the name of the dataset in a directory of TensorFlow Datasets, and by split its shards with their records.
 
     Raises:
-        DatasetError: The directory cannot be read, or its files are not TFRecords.
+        DatasetError: The directory cannot be read, or its files are not TFRecords of the usual names.
     """
     path = folder / INFO_JSON
     raw = _json_object(path)
-    form = str(raw.get("fileFormat", "tfrecord"))
-    if form != "tfrecord":
+    if (form := str(raw.get("fileFormat", "tfrecord"))) != "tfrecord":
         raise DatasetError(f"{path}: the files are of the format {form!r}; an index is of TFRecord files")
     name, splits = str(raw.get("name", folder.name)), {}
     try:
         for entry in raw.get("splits", []):
-            lengths = [int(length) for length in entry.get("shardLengths", [])]
-            template = entry.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-            for key, value in (("DATASET", name), ("SPLIT", entry["name"]), ("FILEFORMAT", "tfrecord")):
-                template = template.replace("{" + key + "}", value)
-            files = {}
-            for number, length in enumerate(lengths):
-                file, index, count = template, f"{number:05d}", f"{len(lengths):05d}"
-                numbers = (("SHARD_INDEX", index), ("NUM_SHARDS", count), ("SHARD_X_OF_Y", f"{index}-of-{count}"))
-                for key, value in numbers:
-                    file = file.replace("{" + key + "}", value)
-                files[file] = length
-            splits[str(entry["name"])] = files
+            template = entry.get("filepathTemplate") or _TEMPLATE
+            if template != _TEMPLATE:
+                raise DatasetError(
+                    f"{path}: the files have names of their own, {template}; index each split by a pattern"
+                )
+            split, lengths = str(entry["name"]), [int(length) for length in entry.get("shardLengths", [])]
+            splits[split] = {
+                f"{name}-{split}.tfrecord-{number:05d}-of-{len(lengths):05d}": length
+                for number, length in enumerate(lengths)
+            }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{path}: an entry of its splits is damaged ({error!r})") from error
     return name, splits
+
+
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

@@ -1,6 +1,6 @@
 """`tfprep index`: from a pattern, or a directory of TensorFlow Datasets, to a dataset that refers to its records.
 
-    list the shards -> scan those without a part file, in processes -> decide the fields from all summaries
+    list the shards -> scan those without a receipt, in processes -> decide the fields from all summaries
       -> write the files of a dataset
 
 Part files stay in `.tfprep`: the same command again reads only shards that are new or have changed, and one that was stopped
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +39,6 @@ from tfprep.errors import DatasetError
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in
 
-_MOST_LOST = 0.5
-"""With on_bad="skip", records without an image are left out up to this share; beyond it, the user decides what is left out."""
-
 
 @dataclass(frozen=True)
 class IndexOptions:
@@ -50,16 +46,10 @@ class IndexOptions:
 
     Attributes:
         on_bad: "raise" at the first record that cannot be part of a dataset, or "skip": leave them out and list them.
-        key: The feature that gives each record its key; None for the shard's name and the record's number.
-        require: Features without which a record is left out.
-        ignore: Features that become no fields.
         workers: The number of processes; None for one per usable CPU, 0 for this process only.
     """
 
     on_bad: str = "raise"
-    key: str | None = None
-    require: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
     workers: int | None = None
 
     def __post_init__(self) -> None:
@@ -137,12 +127,11 @@ def index_tfrecords(
                 _check_whole(groups[key], lengths.get(key))
         content = _decide(groups, old.name if old else name, declared, options)
         manifest = write_imported(new, content, old)
-        parts = {part_of(shard, folder / PRIVATE) for group in groups.values() for shard, _ in group}
-        remove_parts(folder / PRIVATE, parts)
-    names = [name_below(content.root, shard.path) for shard in scanned]
+        remove_parts(folder / PRIVATE, {part_of(s, folder / PRIVATE) for group in groups.values() for s, _ in group})
+    names = tuple(name_below(content.root, shard.path) for shard in scanned)
     missing = missing_shards(shard.path for shards in splits.values() for shard in shards)
-    changes, nbytes = _changes(old, manifest), sum(shard.bytes for shard in scanned)
-    return IndexReport(folder, manifest, tuple(content.fields), tuple(names), nbytes, changes, tuple(missing))
+    nbytes = sum(shard.bytes for shard in scanned)
+    return IndexReport(folder, manifest, tuple(content.fields), names, nbytes, _changes(old, manifest), tuple(missing))
 
 
 def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
@@ -164,6 +153,7 @@ def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
 
 def _find_shards(source: str, split: str | None) -> tuple[str, Place, dict[str, list[Shard]], dict[str, Sequence[int]]]:
     """Return the dataset's name, the folder of all shards, the shards by split, and the numbers of their records if known."""
+    lengths: dict[str, Sequence[int]] = {}
     if (folder := _tfds_folder(source)) is not None:
         name, tfds = tfds_splits(folder)
         if split is not None and split not in tfds:
@@ -174,14 +164,14 @@ def _find_shards(source: str, split: str | None) -> tuple[str, Place, dict[str, 
             of_split = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
             raise DatasetError(f"{folder / INFO_JSON} names no shards{of_split}")
         splits = {key: shards_at(folder, files) for key, files in chosen.items()}
-        lengths: dict[str, Sequence[int]] = {key: [*files.values()] for key, files in chosen.items()}
+        lengths = {key: [*files.values()] for key, files in chosen.items()}
     else:
-        shards, lengths = list_shards(source), {}
         if split is None:
             raise DatasetError(
                 f"which split are the shards {source} of? Name it with --split, for example --split train"
             )
-        folder, splits = common_root([shard.path for shard in shards]), {split: shards}
+        splits = {split: list_shards(source)}
+        folder = common_root([shard.path for shard in splits[split]])
         name = folder.name
     for key in splits:
         check_name("the name of a split", key)
@@ -230,8 +220,7 @@ def _scan(
     on_bytes: Callable[[int, int], None],
 ) -> tuple[Groups, list[Shard]]:
     """Return the shards of all splits with what was found in them, and those that were scanned for it."""
-    work = folder / PRIVATE
-    shards: dict[str, Sequence[Shard]] = {}
+    work, shards = folder / PRIVATE, dict[str, Sequence[Shard]]()
     if old is not None and old.imported is not None:
         root = root_of(version_folder(folder, 1), old)
         for split, info in old.splits.items():  # as they were indexed; or as they are if nothing is known of them
@@ -241,11 +230,9 @@ def _scan(
                 shard if split in splits or find_receipt(shard, work) else current(shard.path) for shard in before
             ]
     shards |= splits
-
-    every = [shard for some in shards.values() for shard in some]
-    found = {shard: find_receipt(shard, work) for shard in every}
-    new = [shard for shard in every if found[shard] is None]
-    total = sum(shard.bytes for shard in every)
+    found = {shard: find_receipt(shard, work) for some in shards.values() for shard in some}
+    new = [shard for shard, receipt in found.items() if receipt is None]
+    total = sum(shard.bytes for shard in found)
     done = total - sum(shard.bytes for shard in new)
     on_bytes(done, total)
 
@@ -254,11 +241,11 @@ def _scan(
         done += more
         on_bytes(done, total)
 
-    scan_shards(new, work, workers=options.workers, on_bytes=count)
+    scan_shards(new, work, options.workers, count)
+    found |= {shard: find_receipt(shard, work) for shard in new}
     groups: dict[str, list[tuple[Shard, Scanned]]] = {}
     for split, some in shards.items():
-        receipts = [(shard, found[shard] or find_receipt(shard, work)) for shard in some]
-        groups[split] = [(shard, receipt) for shard, receipt in receipts if receipt is not None]
+        groups[split] = [(shard, receipt) for shard in some if (receipt := found[shard]) is not None]
         assert len(groups[split]) == len(some)
     return groups, new
 
@@ -271,11 +258,11 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             bad = found.bad[0]
             raise DatasetError(f"{shard.path}, record {bad.number} at byte {bad.offset:,}: {bad.reason}. {advice}")
         if found.fault:
-            rest = shard.bytes - found.end
-            other = "" if found.end else "If it is not a TFRecord file, give a pattern that leaves it out. "
+            other = "If it is not a TFRecord file, give a pattern that leaves it out. If it is compressed as a whole (GZIP, "
+            other += "ZLIB), index copies without compression, which `gzip -dc < FILE` writes (`pigz -dc` for ZLIB). "
             raise DatasetError(
-                f"{shard.path}, byte {found.end:,}, after {found.records:,} whole records: {found.fault} ({rest:,} bytes "
-                f"follow). {other}{advice}"
+                f"{shard.path}, byte {found.end:,}, after {found.records:,} whole records: {found.fault} "
+                f"({shard.bytes - found.end:,} bytes follow). {'' if found.end else other}{advice}"
             )
         if lengths is not None and found.records != lengths[number]:
             raise DatasetError(
@@ -293,23 +280,8 @@ def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], options
     if not records:
         shards = [shard.path for group in groups.values() for shard, _ in group]
         raise DatasetError(f"{common_root(shards)}: the shards hold no record")
-    fields, left_out = decide_fields(summaries, records, declared, options.require, options.ignore)
-    for item in fields:  # a required one is in every record, or the user says that the others are left out
-        summary = summaries[item.feature]
-        absent = records - (summary.records - summary.kinds.get("none", 0))
-        is_lost = options.on_bad == "skip" and absent <= records * _MOST_LOST
-        if item.required and absent and item.feature not in options.require and not is_lost:
-            raise DatasetError(
-                f"{absent:,} of {records:,} records have no {item.feature!r}. Leave the feature out with --ignore "
-                f"{shlex.quote(item.feature)}, or those records with --require {shlex.quote(item.feature)}, which lists them"
-            )
+    fields, left_out = decide_fields(summaries, records, declared, skip=options.on_bad == "skip")
     if not fields:
         reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())
         raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")
-    keys = {item.feature: item.name for item in fields if item.column and item.spec.shape == ()}
-    if options.key is not None and options.key not in keys:
-        raise DatasetError(
-            f"--key {options.key!r}: the key is a number or a short string that every record has; there are {', '.join(keys)}"
-        )
-    key = None if options.key is None else keys[options.key]
-    return Content(name, groups, fields, left_out, sized_raster(fields, summaries), key)
+    return Content(name, groups, fields, left_out, sized_raster(fields, summaries))

@@ -1,19 +1,17 @@
 """Shards, each read once: where the records and their features are, values for the index, a summary.
 
-What is found in a shard is one file in `.tfprep`: an Arrow stream of batches (`PART`), one for each block of the shard, so that a
-shard of any size takes the memory of a block; then the receipt as JSON, and its length in 8 bytes.
+What is found in a shard is a part file in `.tfprep`, an Arrow stream of batches (`PART`), one for each block of the shard, so
+that a shard of any size takes the memory of a block. Its receipt is beside it and holds its digest: a damaged one is scanned
+again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
-import mmap
 import os
 import re
-import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -24,35 +22,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, START_BYTES, FeatureSummary, merge
+from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, FeatureSummary, merge
 from tfprep.dataset.imported.shards import Shard, current, open_shard
-from tfprep.dataset.plain_json import from_json, indented
+from tfprep.dataset.manifest import is_sealed, seal, sha256_of
+from tfprep.dataset.plain_json import from_json
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.fields import Array
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.pool import Died, Done, Mark, Pool, Progress
-from tfprep.records.example import (
-    BYTES,
-    FLOAT,
-    INT64,
-    NO_LIST,
-    ExampleError,
-    Span,
-    fields,
-    find_features,
-    read_varint,
-)  # fmt: skip
+from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, fields, find_features, read_varint
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
 from tfprep.storage.local import whole_file
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import durable_write, is_remote
 
 BLOCK_BYTES = 16 << 20
 _BLOCK_SPANS = 1 << 19
 """The most bytes of records, and features of them, of a block."""
 _MOST_FEATURES = 10_000
-_GZIP, _ZLIB = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 """Control characters other than tabs and ends of lines: what holds one is not text."""
@@ -88,6 +76,7 @@ class Scanned:
         fault: Why the file does not end with a record; "" if it does.
         end: Where its last whole record ends.
         summaries: The summary of each feature over the good records, in the order of the features' numbers.
+        part: The SHA-256 of the part file.
     """
 
     records: int
@@ -95,6 +84,7 @@ class Scanned:
     fault: str
     end: int
     summaries: Mapping[str, FeatureSummary]
+    part: str = ""
 
 
 class _Feature:
@@ -103,7 +93,7 @@ class _Feature:
     def __init__(self, number: int, name: bytes) -> None:
         self.number = number
         self.is_box = bool(set(re.split(rb"[^a-z]+", name.lower())) & {word.encode() for word in BOX_WORDS})
-        self.is_text, self.start, self.greatest = True, b"", -math.inf
+        self.is_text, self.greatest = True, -math.inf
 
 
 class _Part:
@@ -159,8 +149,6 @@ class _Part:
             if feature.is_box:
                 numbers = np.frombuffer(payload, "<f4", count, start)
                 feature.greatest = max(feature.greatest, float(np.nanmax(numbers, initial=-math.inf)))
-        if not feature.start:
-            feature.start = payload[start + size - value_size : start + size][:START_BYTES]
         place = base + start if size else 0
         self._spans.extend((feature.number, kind, place, size, count, value_size, height, width, number, form))
         self._texts.append(text)
@@ -199,7 +187,6 @@ class _Part:
                     heights=(int(height[height > 0].min()), int(height.max())) if height.any() else None,
                     widths=(int(width[width > 0].min()), int(width.max())) if width.any() else None,
                     text=feature.is_text,
-                    start=feature.start.hex(),
                     greatest=feature.greatest if math.isfinite(feature.greatest) else None,
                 ),
             )
@@ -230,23 +217,17 @@ _ENTRY = f"{__name__}:open_scan"
 OnBytes = Callable[[int], None]
 
 
-def scan_shards(
-    shards: Sequence[Shard],
-    folder: Path,
-    *,
-    workers: int | None = None,
-    on_bytes: OnBytes = lambda _: None,
-) -> None:
-    """Scan shards, so that each has a part file.
+def scan_shards(shards: Sequence[Shard], folder: Path, workers: int | None, on_bytes: OnBytes) -> None:
+    """Scan shards, so that each has a part file and a receipt.
 
     Args:
         shards: The shards.
-        folder: Where the part files are.
+        folder: Where these files are.
         workers: The number of processes; None for one per usable CPU, 0 for this process only.
         on_bytes: Called with the number of bytes that were read.
 
     Raises:
-        DatasetError: A shard cannot be read, is compressed as a whole, or was written to meanwhile.
+        DatasetError: A shard cannot be read, or was written to meanwhile.
     """
     count = min(usable_cpus() if workers is None else workers, len(shards))
     if count <= 1 or (workers is None and sum(shard.bytes for shard in shards) < FEW_BYTES):
@@ -284,29 +265,17 @@ def open_scan(folder: Path) -> Callable[[Shard, Mark], int]:
 
 
 def _scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
-    """Scan one shard, and write its part file."""
+    """Scan one shard, and write its part file and then its receipt."""
     path = part_of(shard, folder)
-    path.unlink(missing_ok=True)
     try:
         with open_shard(shard.path) as file, whole_file(path) as out:
-            if kind := compression_of(file.read(64)):
-                raise DatasetError(
-                    f"{shard.path} is compressed as a whole ({kind}): to read one of its records, all before it have to be "
-                    "unpacked. Index copies without compression, which `gzip -dc < FILE` (`pigz -dc` for ZLIB) writes"
-                )
-            file.seek(0)
             with pa.ipc.new_stream(out, PART, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
                 found = _scan(find_records(file, shard.bytes), _Part(stream), on_bytes)
-            receipt = indented(found).encode()
-            out.write(receipt + struct.pack("<Q", len(receipt)))
-            out.flush()
-            with open(out.name, "rb") as written:
-                digest = hashlib.file_digest(written, "sha256").digest()
-            out.write(digest)
             if current(shard.path) != shard:
                 raise DatasetError(
                     f"{shard.path} was written to while it was indexed; run the command again when it is complete"
                 )
+        durable_write(_receipt_of(path), seal({**vars(found), "part": sha256_of(path)}))
     except TfprepError:
         raise
     except Exception as error:
@@ -338,19 +307,10 @@ def _scan(records: Iterator[Any], part: _Part, on_bytes: OnBytes) -> Scanned:
     return Scanned(part.records, tuple(bad), fault, end, part.summaries)
 
 
-def compression_of(start: bytes) -> str:
-    """GZIP or ZLIB if a file that begins with these bytes is compressed as a whole, as `TFRecordOptions` asks for; else ""."""
-    if start.startswith(_GZIP):
-        return "GZIP"
-    first = next(find_records(io.BytesIO(start), len(start)), None)
-    return "ZLIB" if start.startswith(_ZLIB) and first is not None and first.fault.startswith("wrong") else ""
-
-
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 5
-_DIGEST_BYTES = 32
+_VERSION = 6
 
 
 def part_of(shard: Shard, folder: Path) -> Path:
@@ -360,20 +320,19 @@ def part_of(shard: Shard, folder: Path) -> Path:
     return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.part"
 
 
+def _receipt_of(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
 def find_receipt(shard: Shard, folder: Path) -> Scanned | None:
-    """Return what was found in a shard as it is now; None if it was not scanned, or its part file is damaged."""
+    """Return what was found in a shard as it is now; None if it was not scanned, or its files are damaged."""
+    path = part_of(shard, folder)
     try:
-        with (
-            part_of(shard, folder).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages,
-            memoryview(pages) as content,
-            content[:-_DIGEST_BYTES] as body,
-        ):
-            if hashlib.sha256(body).digest() != bytes(content[-_DIGEST_BYTES:]):
-                return None
-            (length,) = struct.unpack("<Q", bytes(body[-8:]))
-            return from_json(Scanned, json.loads(bytes(body[-8 - length : -8])))
-    except (OSError, ValueError, struct.error):
+        content = _receipt_of(path).read_bytes()
+        document = {name: value for name, value in json.loads(content).items() if name != "sha256"}
+        receipt = from_json(Scanned, document) if is_sealed(content) else None
+        return receipt if receipt is not None and sha256_of(path) == receipt.part else None
+    except (OSError, ValueError, AttributeError, DatasetError):
         return None
 
 
@@ -388,3 +347,4 @@ def remove_parts(folder: Path, kept: Collection[Path]) -> None:
     for path in folder.glob("*.part"):
         if path not in kept:
             path.unlink(missing_ok=True)
+            _receipt_of(path).unlink(missing_ok=True)

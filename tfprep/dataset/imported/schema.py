@@ -3,8 +3,7 @@
 - Numbers or strings that every record has in the same number are an array of that shape: one is a scalar, k are [k].
 - Where records differ, or some do not have the feature, the field is a list of any length; a record without it has none.
 - A string that is a JPEG or a PNG is an image, of one size if all are. Each record must have it.
-- Strings that are UTF-8 without control characters are text. All other strings are left out, with what they look like, unless
-  their dtype is declared.
+- Strings that are UTF-8 without control characters are text. All other strings are left out, unless their dtype is declared.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import RASTER_KINDS, FieldSpec, Kind, field_name_fault
 
 RESERVED = {
-    *("key", "split", "variant", "shard", "offset", "size", "payload_crc", "height", "width"),
+    *("key", "split", "variant", "shard", "offset", "size", "payload_crc", "height", "width", "label_"),
     *("source_digest", "image_digest", "image_hash"),
 }
-"""Columns of an index that are not fields; `label` is the first label."""
+"""Columns of an index that are not fields, and a name for what is called `label` beside labels."""
 _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "seg"}
 BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
-_ROWS: Mapping[str, tuple[int]] = {"boxes": (4,), "points": (2,)}
+_ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
+"""The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
 _MOST_SHARE = 2.0
 """Sides of boxes that are all smaller are shares of the image, some of them a little beyond its edge."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -37,8 +37,8 @@ BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 _DTYPES = {"int64": "int64", "float": "float32"}
 LONGEST_VALUE = 256
 """Bytes of a string that the index keeps for `where` and `balance`: names of classes and files, no captions."""
-START_BYTES = 16
-"""Bytes of the first value that are kept, to say what an unknown feature looks like."""
+_MOST_LOST = 0.5
+"""Records without an image are left out up to this share; beyond it, the image is."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,17 @@ class FeatureSummary:
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         heights: The least and the greatest height of the images, in pixels; `widths` the same of their width.
         text: Whether all values that were looked at are text.
-        start: The first bytes of one value, in hexadecimal.
         greatest: The greatest number of a feature whose name is one of boxes.
     """
 
-    records: int = 0
-    kinds: Mapping[str, int] = field(default_factory=dict)
-    counts: tuple[int, int] | None = None
-    sizes: tuple[int, int] | None = None
+    records: int
+    kinds: Mapping[str, int]
+    counts: tuple[int, int]
+    sizes: tuple[int, int]
     images: Mapping[str, int] = field(default_factory=dict)
     heights: tuple[int, int] | None = None
     widths: tuple[int, int] | None = None
     text: bool = True
-    start: str = ""
     greatest: float | None = None
 
     def merged(self, other: FeatureSummary) -> FeatureSummary:
@@ -73,16 +71,12 @@ class FeatureSummary:
         return FeatureSummary(
             self.records + other.records,
             dict(sorted((Counter(self.kinds) + Counter(other.kinds)).items())),
-            _range(self.counts, other.counts),
-            _range(self.sizes, other.sizes),
-            {
-                name: self.images.get(name, 0) + other.images.get(name, 0)
-                for name in sorted({*self.images, *other.images})
-            },
+            _range(self.counts, other.counts) or self.counts,
+            _range(self.sizes, other.sizes) or self.sizes,
+            dict(sorted((Counter(self.images) + Counter(other.images)).items())),
             _range(self.heights, other.heights),
             _range(self.widths, other.widths),
             self.text and other.text,
-            self.start or other.start,
             max((one for one in (self.greatest, other.greatest) if one is not None), default=None),
         )
 
@@ -144,11 +138,7 @@ class _Unreadable(Exception):
 
 
 def decide_fields(
-    summaries: Mapping[str, FeatureSummary],
-    records: int,
-    declared: Mapping[str, Declared],
-    require: Iterable[str] = (),
-    ignore: Iterable[str] = (),
+    summaries: Mapping[str, FeatureSummary], records: int, declared: Mapping[str, Declared], *, skip: bool
 ) -> tuple[list[IndexedField], dict[str, str]]:
     """Decide which features become which fields.
 
@@ -156,37 +146,109 @@ def decide_fields(
         summaries: What was found, by feature.
         records: The number of records.
         declared: What is known beforehand, by feature.
-        require: Features without which a record is left out.
-        ignore: Features that become no fields.
+        skip: Whether records may be left out that do not have what each record must have.
 
     Returns:
         The fields, and the features that become none, with the reason.
 
     Raises:
-        DatasetError: A name stands for no feature, or what is declared does not fit what was found.
+        DatasetError: What is declared does not fit what was found.
     """
-    require, ignore = set(require), set(ignore)
-    for option, chosen in (("--require", require), ("--ignore", ignore)):
-        if unknown := sorted(chosen - set(summaries)):
-            raise DatasetError(f"{option} {unknown[0]!r}: no record has it; there are {', '.join(sorted(summaries))}")
-    names = _field_names(name for name in sorted(summaries) if name not in ignore)
-    fields, left_out = [], dict.fromkeys(sorted(ignore), "--ignore names it")
-    for feature, name in names.items():
-        known = declared.get(feature, Declared())
+    fields, left_out = [], {}
+    for feature, name in _field_names(summaries).items():
         try:
-            field = _field(name, feature, summaries[feature], records, known, feature in require)
-            is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES
-            if known.kind not in (None, field.spec.kind) and not is_side:
-                there = f"{summaries[feature].kind} values of shape {list(field.spec.shape)}"
-                raise DatasetError(
-                    f"{feature!r} is declared as {known.kind}, which its {there} cannot be; correct --features"
-                )
-            fields.append(field)
+            item = _field(name, feature, summaries[feature], records, declared.get(feature, Declared()))
+            absent = records - summaries[feature].kinds.get(summaries[feature].kind, 0)
+            if item.required and absent > (records * _MOST_LOST if skip else 0):
+                advice = "" if skip else "; --on-bad skip leaves those records out and lists them"
+                raise _Unreadable(f"{absent:,} of {records:,} records have none{advice}")
+            fields.append(item)
         except _Unreadable as error:
             left_out[feature] = str(error)
     for feature in sorted(set(declared) - set(summaries)):
         left_out[feature] = declared[feature].reason or "no record has it, although it is declared"
-    return _label_first(_with_boxes(fields, summaries, declared)), left_out
+    fields = _with_boxes(fields, summaries, declared)
+    if any(item.spec.kind == "label" for item in fields):  # the index's column `label` is that of the first label
+        is_other = [item.name == "label" and item.spec.kind != "label" for item in fields]
+        fields = [replace(one, name="label_") if other else one for one, other in zip(fields, is_other, strict=True)]
+        fields.sort(key=lambda item: item.name != "label")
+    return fields, left_out
+
+
+def _field_names(features: Iterable[str]) -> dict[str, str]:
+    """A name for each feature. A field's name has letters, digits and '_'; the index has columns NAME_offset, NAME_size."""
+    names: dict[str, str] = {}
+    used = set(RESERVED)
+    for feature in sorted(features):
+        name = re.sub(r"[^A-Za-z0-9_]", "_", feature)[:90] or "_"
+        name = f"_{name}" if name[0].isdigit() else name
+        while field_name_fault(name) or {name, f"{name}_offset", f"{name}_size"} & used:
+            name += "_"
+        names[feature] = name
+        used |= {name, f"{name}_offset", f"{name}_size"}
+    return names
+
+
+def _field(name: str, feature: str, summary: FeatureSummary, records: int, known: Declared) -> IndexedField:
+    if known.reason:
+        raise _Unreadable(known.reason)
+    if not summary.kind:
+        kinds = [f"{kind} in {count:,} records" for kind, count in summary.kinds.items() if kind != "none"]
+        raise _Unreadable(" and ".join(kinds) if kinds else "it is empty in every record")
+    least, most = summary.counts
+    counts = (0 if summary.records < records else least), most
+    item = (_strings if summary.kind == "bytes" else _numbers)(name, feature, summary, known, counts)
+    is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
+    if known.kind not in (None, item.spec.kind) and not is_side:
+        there = f"{summary.kind} values of shape {list(item.spec.shape)}"
+        raise DatasetError(f"{feature!r} is declared as {known.kind}, which its {there} cannot be; correct --features")
+    return item
+
+
+def _found_shape(counts: tuple[int, int]) -> Shape:
+    """Return the shape of values of which each record has this least and greatest number."""
+    least, most = counts
+    return (None,) if least != most else () if least == 1 else (least,)
+
+
+def _declared_shape(feature: str, declared: Shape, counts: tuple[int, int]) -> Shape:
+    """Return the declared shape. One of a scalar that some records lack is a list; DatasetError where numbers do not fit."""
+    unknown, known = declared.count(None), prod(size for size in declared if size is not None)
+    if unknown > 1 or (not declared and counts == (0, 1)):
+        return _found_shape(counts)
+    if not (all(count % max(known, 1) == 0 for count in counts) if unknown else counts == (known, known)):
+        values = f"{counts[0]:,}" if counts[0] == counts[1] else f"{counts[0]:,} to {counts[1]:,}"
+        raise DatasetError(
+            f"{feature!r} is declared with the shape {list(declared)}, but the records have {values} values of it; correct "
+            "--features"
+        )
+    return declared
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------------
+
+
+def _numbers(
+    name: str, feature: str, summary: FeatureSummary, known: Declared, counts: tuple[int, int]
+) -> IndexedField:
+    last = feature.rpartition("/")[2]
+    shape = known.shape
+    kind: Kind = "scalar"
+    if known.kind is not None and known.kind in _ROWS and summary.kind == "float" and last not in BOX_SIDES:
+        kind, size = known.kind, _ROWS[known.kind]
+        shape = (None, size) if shape is None else (1, *shape) if shape == (size,) else shape
+        if shape[1:] != (size,):
+            raise DatasetError(f"{feature!r} is declared as {kind}, whose shape is [null, {size}], not {list(shape)}")
+    shape = _found_shape(counts) if shape is None else _declared_shape(feature, shape, counts)
+    is_named = known.kind == "label" or bool(known.classes) or last == "label"
+    if is_named and summary.kind == "int64" and shape == ():
+        kind = "label"
+    is_place = kind == "scalar" and bool(BOX_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
+    return IndexedField(
+        name, feature, FieldSpec(kind, shape, _DTYPES[summary.kind]), Scalar().describe(),
+        column=counts[1] <= 1, classes=known.classes if summary.kind == "int64" else (), fixed=is_place,
+        note="places in the image? geometry refuses it; declare 'boxes' or 'points' with --features" if is_place else "",
+    )  # fmt: skip
 
 
 def _with_boxes(
@@ -198,16 +260,15 @@ def _with_boxes(
     """
     by_feature = {item.feature: item for item in fields}
     kept, image = list(fields), sized_raster(fields, summaries)
-    for feature, item in by_feature.items():
-        prefix, slash, side = feature.rpartition("/")
-        form = declared.get(feature, Declared()).format
+    for item in fields:
+        prefix, slash, side = item.feature.rpartition("/")
+        form = declared.get(item.feature, Declared()).format
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
-            axis = (*item.spec.shape, 1)[0]
-            greatest = max((summaries[part.feature].greatest or 0.0 for part in parts), default=0.0)
+            greatest = max(summaries[part.feature].greatest or 0.0 for part in parts)
             form, name = form or ("xyxy" if greatest > _MOST_SHARE else "rel_xyxy"), "boxes"
-            above = prefix.rpartition("/")[0]
+            axis, above = (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
         elif form and item.spec.kind == "boxes":
             parts, axis, name, above = [item], item.spec.shape[0], item.name, prefix
         else:
@@ -220,177 +281,87 @@ def _with_boxes(
             name += "_"
         rows = [one.name for one in kept if above and one.feature.startswith(f"{above}/") and one.spec.shape == (axis,)]
         codec = Boxes([part.feature for part in parts], form, image or "" if form.startswith("rel_") else "")
-        boxes = IndexedField(
-            name, feature, FieldSpec("boxes", (axis, 4), "float32"), codec.describe(),
-            required=any(part.required for part in parts), rows=tuple(rows),
-            note=f"x0, y0, x1, y1 in pixels, of {form} in {prefix or feature}",
-        )  # fmt: skip
-        kept.append(boxes)
+        note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
+        spec = FieldSpec("boxes", (axis, 4), "float32")
+        kept.append(IndexedField(name, item.feature, spec, codec.describe(), rows=tuple(rows), note=note))
     return kept
 
 
-def _label_first(fields: list[IndexedField]) -> list[IndexedField]:
-    """Put a label of the name `label` first, since the index's column `label` is that of the first label.
-
-    Another field of this name gets another one, if there is a label.
-    """
-    if not any(one.spec.kind == "label" for one in fields):
-        return fields
-    other = "label_"
-    while any({other, f"{other}_offset"} & {one.name, f"{one.name}_offset"} for one in fields):
-        other += "_"
-    renamed = [
-        replace(field, name=other) if field.name == "label" and field.spec.kind != "label" else field
-        for field in fields
-    ]
-    return sorted(renamed, key=lambda field: field.name != "label")
+# --- strings ------------------------------------------------------------------------------------------------------------
 
 
-def _field_names(features: Iterable[str]) -> dict[str, str]:
-    """A name for each feature. A field's name has letters, digits and '_'; the index has columns NAME_offset, NAME_size."""
-    names: dict[str, str] = {}
-    used = set(RESERVED)
-    for feature in features:
-        name = re.sub(r"[^A-Za-z0-9_]", "_", feature)[:90] or "_"
-        name = f"_{name}" if name[0].isdigit() else name
-        while field_name_fault(name) or {name, f"{name}_offset", f"{name}_size"} & used:
-            name += "_"
-        names[feature] = name
-        used |= {name, f"{name}_offset", f"{name}_size"}
-    return names
-
-
-def _field(
-    name: str, feature: str, summary: FeatureSummary, records: int, known: Declared, require: bool
+def _strings(
+    name: str, feature: str, summary: FeatureSummary, known: Declared, counts: tuple[int, int]
 ) -> IndexedField:
-    if known.reason:
-        raise _Unreadable(known.reason)
-    if not summary.kind:
-        kinds = [f"{kind} in {count:,} records" for kind, count in summary.kinds.items() if kind != "none"]
-        raise _Unreadable(" and ".join(kinds) if kinds else "it is empty in every record")
-    least, most = counts = _counts(summary, records, require)
-    shape: Shape = (None,) if least != most else () if least == 1 else (least,)
-    if summary.kind == "bytes":
-        images, single = sum(summary.images.values()), summary.kinds["bytes"]
-        if known.kind in ("image", "mask") or (2 * images >= single and images):
-            return _image(name, feature, summary, known)
-        if known.dtype not in (None, "str", "object"):
-            return _raw(name, feature, summary, records, known)
-        if not summary.text:
-            raise _Unreadable(looks(summary))
-        codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
-        is_column = most <= 1 and (summary.sizes or (0, 0))[1] <= LONGEST_VALUE
-        return IndexedField(name, feature, spec, codec.describe(), column=is_column, required=require)
-    shape = shape if known.shape is None else _declared_shape(feature, known.shape, shape, counts)
-    is_named = known.kind == "label" or bool(known.classes) or feature.rpartition("/")[2] == "label"
-    kind: Kind = "label" if is_named and summary.kind == "int64" and shape == () else "scalar"
-    is_side = feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
-    if known.kind is not None and known.kind in _ROWS and summary.kind == "float" and not is_side:
-        kind = known.kind
-        shape = _shape_of_places(feature, kind, shape if known.shape is not None else (None, *_ROWS[kind]), counts)
-    words = set(re.split(r"[^a-z]+", feature.lower()))
-    is_place = kind == "scalar" and bool(words & BOX_WORDS)
+    is_single, images = summary.counts[1] <= 1, sum(summary.images.values())
+    is_declared = known.kind in ("image", "mask") and known.dtype is None
+    if is_declared or (images and 2 * images >= summary.kinds["bytes"]):
+        if not is_single:
+            raise _Unreadable(f"lists of up to {summary.counts[1]:,} images a record")
+        return _image(name, feature, summary, known)
+    if known.dtype not in (None, "str", "object"):
+        if not is_single:
+            raise _Unreadable("lists of several byte strings")
+        return _raw(name, feature, known)
+    if not summary.text:
+        least, greatest = summary.sizes
+        what = f"strings of {least:,} to {greatest:,} bytes" if is_single else "lists of byte strings"
+        raise _Unreadable(
+            f"{what} that are neither text, JPEG nor PNG; for raw numbers declare dtype and shape with --features"
+        )
+    shape = _found_shape(counts)
+    codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
     return IndexedField(
-        name, feature, FieldSpec(kind, shape, _DTYPES[summary.kind]), Scalar().describe(),
-        column=most <= 1, required=require, classes=known.classes if summary.kind == "int64" else (), fixed=is_place,
-        note="places in the image? geometry refuses it; declare 'boxes' or 'points' with --features" if is_place else "",
-    )  # fmt: skip
+        name, feature, spec, codec.describe(), column=counts[1] <= 1 and summary.sizes[1] <= LONGEST_VALUE
+    )
 
 
-def _shape_of_places(feature: str, kind: str, shape: Shape, counts: tuple[int, int]) -> Shape:
-    """Return the shape of boxes [N, 4] or points [N, 2] whose numbers the records hold."""
-    shape = (1, *shape) if shape == _ROWS[kind] else shape
-    if shape[1:] != _ROWS[kind]:
-        raise DatasetError(
-            f"{feature!r} is declared as {kind}, whose shape is [null, {_ROWS[kind][0]}], not {list(shape)}"
-        )
-    return _declared_shape(feature, shape, shape, counts)
-
-
-def _counts(summary: FeatureSummary, records: int, require: bool) -> tuple[int, int]:
-    """Return the least and the greatest number of values of a record; a record without the feature has none."""
-    least, greatest = summary.counts or (0, 0)
-    absent = summary.records < records or least == 0
-    return (max(least, 1) if require else 0) if absent else least, greatest
-
-
-def _declared_shape(feature: str, declared: Shape, found: Shape, counts: tuple[int, int]) -> Shape:
-    """The declared shape; DatasetError where a record has another number of values."""
-    unknown, known = declared.count(None), prod(size for size in declared if size is not None)
-    fits = all(count % max(known, 1) == 0 for count in counts) if unknown == 1 else counts == (known, known)
-    if unknown > 1 or (unknown == 0 and not declared and found == (None,) and counts == (0, 1)):
-        return found
-    if not fits:
-        values = f"{counts[0]:,}" if counts[0] == counts[1] else f"{counts[0]:,} to {counts[1]:,}"
-        raise DatasetError(
-            f"{feature!r} is declared with the shape {list(declared)}, but the records have {values} values of it. Correct "
-            "the file of --features, or leave the feature out with --ignore"
-        )
-    return declared
-
-
-def _raw(name: str, feature: str, summary: FeatureSummary, records: int, known: Declared) -> IndexedField:
+def _raw(name: str, feature: str, known: Declared) -> IndexedField:
     if known.dtype not in DTYPES or known.shape is None or known.shape.count(None) > 1:
         raise DatasetError(
             f"{feature!r}: an array's bytes have a dtype ({', '.join(DTYPES)}) and a shape with at most one null, not "
             f"{known.dtype!r} and {known.shape!r}"
         )
-    if _counts(summary, records, True) != (1, 1):
-        raise _Unreadable("lists of several byte strings")
-    kind = known.kind or "scalar"
-    spec = FieldSpec(kind, known.shape, known.dtype)
-    item = Raw(known.dtype)
+    spec, codec = FieldSpec(known.kind or "scalar", known.shape, known.dtype), Raw(known.dtype)
     try:
-        item.check(name, spec.kind)
+        codec.check(name, spec.kind)
     except RecipeError as error:
         raise DatasetError(f"{feature!r}: {error}") from error
-    return IndexedField(name, feature, spec, item.describe(), required=True)
-
-
-# --- images -----------------------------------------------------------------------------------------------------------
+    return IndexedField(name, feature, spec, codec.describe(), required=True)
 
 
 def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) -> IndexedField:
-    if summary.counts and summary.counts[1] > 1:
-        raise _Unreadable(f"lists of up to {summary.counts[1]:,} images a record")
-    forms: list[tuple[int, int, str, int]] = []
+    forms: list[tuple[str, int, int, int]] = []
     for text, count in summary.images.items():
         if text != "unreadable":
-            form, stored_channels, bits = text.split()
-            forms.append((int(stored_channels), int(bits), form, count))
+            form, channels_text, bits = text.split()
+            forms.append((form, int(channels_text), int(bits), count))
     if not forms:
-        raise _Unreadable(f"declared as an image, but {looks(summary)}")
+        raise _Unreadable("declared as an image, and no value is a JPEG or a PNG")
     images = sum(count for *_, count in forms)
-    stored = {3 if form == "jpeg" and channels == 4 else channels for channels, _, form, _ in forms}
+    stored = {3 if (form, channels) == ("jpeg", 4) else channels for form, channels, *_ in forms}
     channels = stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
-    dtype = "uint16" if 2 * sum(count for _, bits, _, count in forms if bits == 16) > images else "uint8"
-    height, width = (
-        None if sides is None or sides[0] != sides[1] else sides[0] for sides in (summary.heights, summary.widths)
-    )
+    dtype = "uint16" if 2 * sum(count for _, _, bits, count in forms if bits == 16) > images else "uint8"
     odd = summary.records - images
-    if odd:
-        height = width = None
-    if known.kind in ("image", "mask") and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
+    sides = [one[0] if one and one[0] == one[1] and not odd else None for one in (summary.heights, summary.widths)]
+    if known.kind and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
         channels = known.shape[2]
-    is_png = all(form == "png" for _, _, form, _ in forms)
     is_named = bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
+    is_png = all(form == "png" for form, *_ in forms)
     is_mask = known.kind == "mask" or (known.kind is None and channels == 1 and is_png and is_named)
     if is_mask and channels != 1:
         raise DatasetError(f"{feature!r}: a mask has one channel of class numbers, its images have {channels}")
-    shape: Shape = (height, width) if is_mask else (height, width, channels)
-    spec = FieldSpec("mask" if is_mask else "image", shape, dtype)
-    notes = [f"{odd:,} values are not JPEG or PNG: bad records"] if odd else []
-    alpha = sum(count for with_alpha, _, form, count in forms if form == "png" and with_alpha in (2, 4))
-    if alpha and channels in (1, 3):
-        notes.append(f"the alpha channel of {alpha:,} is dropped")
-    if is_mask:
-        notes.append("a mask: geometry= takes the nearest pixel")
-    elif channels == 1 and is_png:
-        notes.append("gray; if these are class numbers, declare its kind as 'mask' with --features")
-    classes = known.classes if is_mask else ()
+    alpha = sum(count for form, with_alpha, _, count in forms if form == "png" and with_alpha in (2, 4))
+    notes = {
+        f"{odd:,} values are not JPEG or PNG: bad records": odd,
+        f"the alpha channel of {alpha:,} is dropped": alpha if channels in (1, 3) else 0,
+        "a mask: geometry= takes the nearest pixel": is_mask,
+    }
     return IndexedField(
-        name, feature, spec, Encoded().describe(), required=True, classes=classes, note="; ".join(notes)
-    )
+        name, feature, FieldSpec("mask" if is_mask else "image", tuple(sides) if is_mask else (*sides, channels), dtype),
+        Encoded().describe(), required=True, classes=known.classes if is_mask else (),
+        note="; ".join(note for note, holds in notes.items() if holds),
+    )  # fmt: skip
 
 
 def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, FeatureSummary]) -> str | None:
@@ -402,17 +373,3 @@ def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, Feature
 
     rasters = [item for item in fields if item.spec.kind in RASTER_KINDS and item.codec["codec"] == "encoded"]
     return max(rasters, key=pixels).feature if rasters else None
-
-
-def looks(summary: FeatureSummary) -> str:
-    """Say what the values of an unknown feature look like, and what would make a field of them."""
-    start = bytes.fromhex(summary.start)
-    least, greatest = summary.sizes or (0, 0)
-    if summary.counts and summary.counts[1] > 1:
-        return f"lists of up to {summary.counts[1]:,} byte strings that are not text"
-    if least == greatest and least:
-        return (
-            f"{least:,} bytes in every record, not text, beginning with {start[:8]!r}: raw numbers? Declare their dtype and "
-            "shape with --features. Of image files, only JPEG and PNG are decoded"
-        )
-    return f"{least:,} to {greatest:,} bytes, not text, beginning with {start[:8]!r}; only JPEG and PNG are decoded"

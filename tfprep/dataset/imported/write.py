@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ class Content:
         fields: The fields.
         left_out: The features that are not fields, and why.
         raster: The feature whose height and width are the index's; None if there is none.
-        key: The field that is the key; None for the shard's name and the record's number in it.
         records, rejected, counts: Numbers of records by split and shard, bad records, and numbers of records by label, split and
             class (numbers of no class do not count), which `tables` counts.
     """
@@ -57,7 +56,6 @@ class Content:
     fields: Sequence[IndexedField]
     left_out: Mapping[str, str]
     raster: str | None
-    key: str | None
 
     def __post_init__(self) -> None:
         self.root: Place = common_root([shard.path for group in self.groups.values() for shard, _ in group])
@@ -87,8 +85,7 @@ class Content:
 
     def _tables(self, folder: Path, split: str, group: Sequence[tuple[Shard, Scanned]]) -> Iterator[pa.Table]:
         for number, (shard, scanned) in enumerate(group):
-            name, records = name_below(self.root, shard.path), 0
-            bad = list(scanned.bad)
+            name, records, bad = name_below(self.root, shard.path), 0, list(scanned.bad)
             if scanned.fault:
                 reason = f"{scanned.fault}; what follows is left out"
                 bad.append(LostRecord(scanned.records + len(bad), scanned.end, reason))
@@ -101,28 +98,26 @@ class Content:
             self.records[split].append(records)
 
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
-        for item in records:
-            row = asdict(item)
-            self.rejected.append({"split": split, "shard": shard, "record": row.pop("number"), **row})
+        for one in records:
+            line = {"split": split, "shard": shard, "record": one.number, "offset": one.offset, "reason": one.reason}
+            self.rejected.append(line)
 
     def _table(self, block: _Block, split: str, shard: int, shard_name: str) -> pa.Table:
         """Return the rows of a block; records that miss a required feature are left out."""
         for field in self.fields:
             if field.required:
-                lost = block.leave_out_without(field.feature)
-                self._reject(split, shard_name, (LostRecord(*one, f"it has no {field.feature!r}") for one in lost))
+                self._reject(split, shard_name, block.leave_out_without(field.feature))
         columns: dict[str, Any] = {name: block.record(name) for name in ("offset", "size", "payload_crc")}
-        count = len(columns["offset"])
-        columns |= {name: [value] * count for name, value in (("split", split), ("variant", 0), ("shard", shard))}
+        columns["key"] = [f"{shard_name}#{record}" for record in block.record("number").tolist()]
+        columns |= {
+            name: [value] * len(columns["key"]) for name, value in (("split", split), ("variant", 0), ("shard", shard))
+        }
         for field in self.fields:
             columns |= block.columns(field)
         for side in ("height", "width"):
-            columns[side] = block.feature(self.raster or "", side, missing=0)
-        if self.key is None:
-            columns["key"] = [f"{shard_name}#{record}" for record in block.record("number").tolist()]
-        else:
-            columns["key"] = columns[self.key]
-        if "label" in self.schema.names and self.label is not None:
+            pixels = block.numbers(self.raster or "", side)
+            columns[side] = pa.array(pixels, mask=pixels == 0)
+        if self.label is not None:
             columns["label"] = columns[self.label]
         for name, of_splits in self.counts.items():
             values, counts = columns[name].to_numpy(), of_splits[split]
@@ -137,16 +132,10 @@ class _Block:
     """The records of one batch of a part file. `numbers`: the numbers of its features, by name."""
 
     def __init__(self, batch: pa.RecordBatch, numbers: Mapping[str, int]) -> None:
-        self._batch, self._numbers = batch, numbers
         lists = batch.column("spans")
-        self._spans = lists.flatten()
-        row_of_span = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
-        feature = self._spans.field("feature").to_numpy()
-        self._span_of_row = {}  # by feature, int64 [N]; -1 for a record without it
-        for number in np.unique(feature).tolist():
-            found = np.flatnonzero(feature == number)
-            self._span_of_row[number] = np.full(len(batch), -1)
-            self._span_of_row[number][row_of_span[found]] = found
+        self._batch, self._numbers, self._spans = batch, numbers, lists.flatten()
+        self._row_of_span = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
+        self._feature_of_span = self._spans.field("feature").to_numpy()
         self._rows = np.arange(len(batch))
 
     def record(self, name: str) -> Array:
@@ -154,29 +143,29 @@ class _Block:
         values: Array = self._batch.column(name).to_numpy()[self._rows]
         return values
 
-    def feature(self, feature: str, column: str, missing: int | None = None) -> pa.Array:
-        """Return a column of the spans of a feature; null where a record does not have it, and for `missing`."""
-        spans = self._span_of_row.get(self._numbers.get(feature, -1))
-        if spans is None:
-            return pa.nulls(len(self._rows), self._spans.field(column).type)
-        spans = spans[self._rows]
-        values = self._spans.field(column).take(pa.array(spans, mask=spans < 0))
-        return values if missing is None else pc.if_else(pc.equal(values, missing), None, values)
+    def feature(self, feature: str, column: str) -> pa.Array:
+        """Return a column of the spans of a feature; null where a record does not have it."""
+        found = np.flatnonzero(self._feature_of_span == self._numbers.get(feature, -1))
+        span_of_row = np.full(len(self._batch), -1)
+        span_of_row[self._row_of_span[found]] = found
+        spans = span_of_row[self._rows]
+        return self._spans.field(column).take(pa.array(spans, mask=spans < 0))
 
-    def leave_out_without(self, feature: str) -> list[tuple[int, int]]:
-        """Leave out the records that do not have a feature; return the number and offset of each."""
-        has = self._numbers_of(feature, "size") > 0  # an empty string has a tag and a length
-        lost = list(zip(*(self.record(name)[~has].tolist() for name in ("number", "offset")), strict=True))
-        self._rows = self._rows[has]
-        return lost
-
-    def _numbers_of(self, feature: str, column: str) -> Array:
+    def numbers(self, feature: str, column: str) -> Array:
+        """Return a column of numbers of the spans of a feature, int64 [N]; 0 where a record does not have it."""
         values: Array = pc.fill_null(self.feature(feature, column), 0).to_numpy()
         return values
 
+    def leave_out_without(self, feature: str) -> Iterator[LostRecord]:
+        """Leave out the records that do not have a feature, and yield them."""
+        has = self.numbers(feature, "size") > 0  # an empty string has a tag and a length
+        lost = zip(*(self.record(name)[~has].tolist() for name in ("number", "offset")), strict=True)
+        self._rows = self._rows[has]
+        return (LostRecord(number, offset, f"it has no {feature!r}") for number, offset in lost)
+
     def columns(self, field: IndexedField) -> dict[str, Any]:
         """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
-        offset, size = (self._numbers_of(field.feature, name) for name in ("offset", "size"))
+        offset, size = (self.numbers(field.feature, name) for name in ("offset", "size"))
         columns: dict[str, Any] = {}
         if field.column:
             values = self.feature(field.feature, "text" if field.spec.dtype == "string" else "value")
@@ -185,7 +174,7 @@ class _Block:
                 values = pa.array(bits.view(np.float32))
             columns[field.name] = pc.if_else(pa.array(size > 0), values, None)
         if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-            value_size = np.where(size > 0, self._numbers_of(field.feature, "value_size"), 0)
+            value_size = np.where(size > 0, self.numbers(field.feature, "value_size"), 0)
             offset, size = offset + size - value_size, value_size
         first = np.where(size > 0, offset, self.record("offset") + HEADER_BYTES)
         return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
