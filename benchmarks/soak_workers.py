@@ -30,7 +30,7 @@ import psutil
 
 import tfprep
 from tfprep import Recipe, augment, codecs, sources
-from tfprep.load.reader.worker_pool import ENTRY
+from tfprep.load.reader.workers import ENTRY
 
 BATCH, IMAGES = 32, 1000
 STEPS = 40

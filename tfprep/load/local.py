@@ -21,8 +21,7 @@ from tfprep.dataset import FileInfo
 from tfprep.errors import LoaderError, StorageError
 from tfprep.load.budget import parse_bytes
 from tfprep.load.order.permutation import Numbers
-from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.threads import Threads
+from tfprep.load.threads import Threads, ThreadState
 from tfprep.storage.cache import CachedObject, LocalCache
 from tfprep.storage.urls import is_remote
 

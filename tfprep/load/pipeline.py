@@ -26,13 +26,11 @@ from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, DecodedCache
-from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_pool import WorkerPool, answer
-from tfprep.load.reader.worker_process import Setup
+from tfprep.load.reader.workers import Setup, WorkerPool, answer
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory
 from tfprep.load.state import first_step
-from tfprep.load.threads import Threads
+from tfprep.load.threads import Threads, ThreadState
 from tfprep.storage.urls import is_remote
 
 REQUESTS = 16

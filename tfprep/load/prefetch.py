@@ -28,8 +28,7 @@ from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.reader.batch import Batch
 from tfprep.load.reader.rows import Rows
-from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.threads import WeakList
+from tfprep.load.threads import ThreadState, WeakList
 
 PLAN_ROWS, PLAN_STEPS = 4096, 16
 """Rows, or at least this number of steps, whose indices are computed at once: some thousand cost hardly more than one."""

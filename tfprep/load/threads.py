@@ -1,4 +1,4 @@
-"""The threads of a loader, which run tasks in the order in which they come."""
+"""The threads of a loader, which run tasks in the order in which they come, and the state of each."""
 
 from __future__ import annotations
 
@@ -6,14 +6,77 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
+import numpy as np
+
 from tfprep.errors import LoaderError
-from tfprep.load.reader.thread_state import ThreadState
+from tfprep.fields import Array
 
 JOIN_S = 1.0
 """Time that `join` waits for the threads: one that hangs in a read ends by itself when the read does."""
+
+
+@dataclass(eq=False)
+class ThreadState:
+    """The counters and the stage of one thread. Only that thread writes them; others may read them a moment late."""
+
+    name: str = ""
+    stage: str = "waiting for work"
+    path: Path | None = None
+    offset: int = 0
+    since: float = field(default_factory=time.monotonic)
+    is_linked: bool = False
+    """A worker process does the work, and counts the time."""
+    records: int = 0
+    bytes: int = 0
+    cached: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    idle_s: float = 0.0
+    _rooms: dict[str, Array] = field(default_factory=dict)
+
+    def enter(self, stage: str) -> None:
+        """Note what comes next; the time since the last note goes to the stage that ends."""
+        now = time.monotonic()
+        spent = now - self.since
+        if self.is_linked:
+            pass
+        elif self.stage == "read":
+            self.read_s += spent
+        elif self.stage == "decode":
+            self.decode_s += spent
+        else:
+            self.idle_s += spent
+        self.stage, self.since = stage, now
+
+    def array(self, shape: tuple[int, ...], dtype: str, purpose: str) -> Array:
+        """An array over memory of its own, the same for every call with this purpose; it grows as it is needed."""
+        typed: Array = self.room(prod(shape) * np.dtype(dtype).itemsize, purpose).view(dtype)
+        return typed.reshape(shape)
+
+    def room(self, nbytes: int, purpose: str) -> Array:
+        """Memory of its own as uint8 [nbytes], as in `array`."""
+        room = self._rooms.get(purpose)
+        if room is None or len(room) < nbytes:
+            room = self._rooms[purpose] = np.empty(nbytes + nbytes // 4, np.uint8)
+        return room[:nbytes]
+
+    def add(self, nbytes: int, read_s: float, decode_s: float, idle_s: float) -> None:
+        """Add what a worker process has read, in bytes, and how many seconds it has read, decoded and had no work."""
+        self.bytes += nbytes
+        self.read_s += read_s
+        self.decode_s += decode_s
+        self.idle_s += idle_s
+
+    def describe(self) -> str:
+        where = f" {self.path} at byte {self.offset}" if self.path is not None else ""
+        return f"{self.name}: {self.stage}{where} for {time.monotonic() - self.since:.1f} s"
+
 
 Task: TypeAlias = Callable[[ThreadState], None]
 

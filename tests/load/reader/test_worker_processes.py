@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 from tfprep import augment, codecs, derive
 from tfprep.errors import LoaderError, RecordError, StalledPipelineError
 from tfprep.load.budget import PROCESS_BYTES
-from tfprep.load.reader.worker_pool import ENTRY
+from tfprep.load.reader.workers import ENTRY
 from tfprep.load.slots import MappedMemory, SharedMemory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -444,7 +444,7 @@ def test_a_limit_of_addresses(made):
 
 
 def test_workers_import_neither_tensorflow_nor_pyarrow():
-    code = "import sys, tfprep.load.reader.worker_process; print({'tensorflow', 'pyarrow'} & set(sys.modules))"
+    code = "import sys, tfprep.load.reader.workers; print({'tensorflow', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

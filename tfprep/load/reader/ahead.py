@@ -26,8 +26,7 @@ from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.reader.assembler import BatchAssembler
 from tfprep.load.reader.files import ByteRange
 from tfprep.load.reader.rows import Rows
-from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.threads import Threads
+from tfprep.load.threads import Threads, ThreadState
 
 GAP_BYTES = 64 << 10
 """A gap of at most this between two ranges is fetched along with them, which takes a connection of 100 MB/s less than 1 ms."""

@@ -20,8 +20,8 @@ from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.parts import FieldPart
 from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, field_names
-from tfprep.load.reader.thread_state import ThreadState
-from tfprep.load.reader.worker_pool import WorkerPool
+from tfprep.load.reader.workers import WorkerPool
+from tfprep.load.threads import ThreadState
 
 LISTED = 1_000
 """All bad records are counted, and up to this number are named."""

@@ -19,7 +19,7 @@ from tfprep.errors import BuildError, LoaderError, SampleError
 from tfprep.fields import RASTER_KINDS, Array, Sample, Size
 from tfprep.load.augmentation import Augmentation
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import ThreadState
 
 
 class Augmenter:

@@ -31,7 +31,7 @@ from tfprep.codecs import (
 from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of
-from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import ThreadState
 from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import decode as decode_example
 from tfprep.records import unpack

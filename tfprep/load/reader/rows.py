@@ -20,7 +20,7 @@ from tfprep.load.order.permutation import Numbers
 from tfprep.load.reader.augmenter import Augmenter
 from tfprep.load.reader.files import Files
 from tfprep.load.reader.parts import FieldPart
-from tfprep.load.reader.thread_state import ThreadState
+from tfprep.load.threads import ThreadState
 from tfprep.records import Frame, check_frame
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 
@@ -235,7 +235,7 @@ class RowReader:
         verify = verify or self._imported[number]
         if verify or place.whole:
             state.bytes += size
-            frame = self.files.read(number, offset, offset, state.array((size,), "uint8", "record"))
+            frame = self.files.read(number, offset, offset, state.room(size, "record"))
             if verify:
                 check_frame(frame, self.files.paths[number], Frame(offset, size), payload_crc=crc)
             contents = {name: frame[cells[at] - offset :][: cells[at + 1]] for name, at in place.spans}
@@ -254,10 +254,10 @@ class RowReader:
         if not spans:
             return {}
         if last - first <= wanted + GAP_BYTES:  # they are together
-            content = self.files.read(number, offset, first, state.array((last - first,), "uint8", "record"))
+            content = self.files.read(number, offset, first, state.room(last - first, "record"))
             return {name: content[start - first : start - first + length] for name, start, length in spans}
         return {
-            name: self.files.read(number, offset, start, state.array((length,), "uint8", f"bytes of {name}"))
+            name: self.files.read(number, offset, start, state.room(length, f"bytes of {name}"))
             for name, start, length in spans
         }
 
