@@ -17,7 +17,6 @@ from tfprep.pool import (
     LATER,
     Died,
     Done,
-    Output,
     Pool,
     Progress,
     sendable_error,
@@ -61,10 +60,10 @@ def test_folders_of_recipes_come_first_once_a_worker_has_imported_its_own(tmp_pa
     import_file(beside / "recipe.py", "tfprep_test_recipe")
     assert sys.path[:2] == [str(beside), str(own)]
     code = "import random, helper, other\nmade = [*(module.__file__ for module in (random, helper, other)), *sys.path[:2]]\n"
-    code += "os.write(1, '\\n'.join(made).encode())"
-    (output,) = [event for event in ran(Pool(entry, LATER, 1), [{"code": code}]) if isinstance(event, Output)]
+    code += f"open({str(tmp_path / 'made')!r}, 'w').write('\\n'.join(made))"
+    ran(Pool(entry, LATER, 1), [{"code": code}])
     found = [random.__file__, str(beside / "helper.py"), str(own / "other.py"), str(beside)]
-    assert output.text.splitlines()[:4] == found
+    assert (tmp_path / "made").read_text().splitlines()[:4] == found
 
 
 def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monkeypatch):
@@ -206,22 +205,10 @@ def test_closing_leaves_no_process_however_busy(entry):
     assert psutil.wait_procs(processes, timeout=120)[1] == []
 
 
-def test_output_is_reported_by_item_and_kept_off_the_terminal(entry, capfd):
-    code = """
-if item == 1:
-    os.write(2, b"libpng warning: odd\\n"); os.system("echo a child"); print("by Python")
-if item == 3:
-    os.write(2, b"x" * 1_000_000)
-if item == 2:
-    import logging, warnings; logging.getLogger("PIL").error("by a logger"); warnings.warn("by a warning")
-"""
-    events = ran(Pool(entry, LATER, 1), [{"items": 5, "code": code}])
-    first, second, endless = [event for event in events if isinstance(event, Output)]
-    assert (first.item, first.text) == (1, "libpng warning: odd\na child\nby Python\n")
-    assert (endless.item, len(endless.text)) == (3, 4000), "the beginning"
-    assert second.text.startswith("by a logger\n")
-    assert "UserWarning: by a warning" in second.text
-    assert capfd.readouterr() == ("", "")
+def test_output_goes_to_standard_error(entry, capfd):
+    """Standard output is for results of the program."""
+    ran(Pool(entry, LATER, 1), [{"code": "os.write(2, b'odd\\n'); os.system('echo a child'); print('by Python')"}])
+    assert capfd.readouterr() == ("", "odd\na child\nby Python\n")
 
 
 # --- processes that die -------------------------------------------------------------------------------------------------
@@ -234,16 +221,14 @@ def deaths(events):
 
 def test_an_item_that_ends_every_process_is_lost_and_nothing_else(entry):
     """The first death blames nothing; the others are at an announced item."""
-    code = "if item in (2, 5): os.write(2, b'last words\\n'); os.abort()"
+    code = "if item in (2, 5): os.abort()"
     events = ran(Pool(entry, LATER, 2), [{"items": 8, "code": code}, {"items": 8}])
     by_task = [[event for event in events if getattr(event, "task", None) and event.task.number == n] for n in (0, 1)]
-    died = [(None, False), (2, False), (2, True), (5, False), (5, True)]
+    died = [(None, False), *((item, lost) for item in (2, 5) for lost in (False, True))]
     assert deaths(by_task[0]) == died
     assert deaths(by_task[1]) == []
     results = [next(event.result for event in events if isinstance(event, Done)) for events in by_task]
     assert [result["made"] for result in results] == [[0, 1, 3, 4, 6, 7], [*range(8)]]
-    words = [event.item for event in events if isinstance(event, Output)]
-    assert words == [None, 2, 2, 5, 5]
     lost = next(event for event in events if isinstance(event, Died) and event.lost)
     assert lost.reason == "its process was killed by SIGABRT"
 
@@ -379,10 +364,10 @@ def test_work_may_give_its_standard_output_to_a_file_of_its_own(entry, tmp_path)
     assert own.read_bytes() == b"mine"
 
 
-def test_work_may_print_what_no_encoding_holds(entry, monkeypatch):
+def test_work_may_print_what_no_encoding_holds(entry, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii:strict")
-    events = ran(Pool(entry, LATER, 1), [{"code": "print('caf\\u00e9 \\udcff')"}])
-    assert [event.text for event in events if isinstance(event, Output)] == ["café \\udcff\n"]
+    ran(Pool(entry, LATER, 1), [{"code": "print('caf\\u00e9 \\udcff')"}])
+    assert capfd.readouterr() == ("", "café \\udcff\n")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -6,21 +6,20 @@ item, and `mark(NO_ITEM)` when it goes on without one.
 
 When a process ends or an item takes too long, its tasks are run again in another process, item by item: each item is announced
 before it begins, and no other task runs beside. An item that ends its process at two announced tries, or takes too long at one,
-is lost: the task is run without it (`Mark.lost`). A signal from outside, which hits another item each time, costs none.
+is lost: the task is run without it (`Mark.lost`). A signal from outside, which hits another item each time, costs none. Two such
+signals at one announced item lose it, so that builds try a lost sample again in the next run.
 
 A worker is a fresh `python -m tfprep.pool`: it inherits no threads and no locks, as a forked process would, and a script that
 starts it needs no `if __name__ == "__main__"`. It never imports TensorFlow by itself. Messages go through one pipe in both
-directions; each is a pickle of (kind, number of the task, content). Its standard input is empty. Its output, which is what users'
-functions print and warn, what native code writes (warnings of libpng and OpenCV, the last lines before an abort), and what
-children of its own print, goes to a file, and is reported with the current item. A worker ends with its parent: when the pipe
-closes, and on Linux by a signal as soon as the thread that started it ends.
+directions; each is a pickle of (kind, number of the task, content). Its standard input is empty. What users' functions print, and
+what native code writes (warnings of libpng, the last lines before an abort), goes to standard error. A worker ends with its
+parent: when the pipe closes, and on Linux by a signal as soon as the thread that started it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import gc
 import importlib
 import io
@@ -30,7 +29,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -46,10 +44,8 @@ NO_ITEM = -1
 ENDED = "the worker processes were ended"
 _added: set[str] = set()
 """Folders that `import_from` has added to `sys.path`, in this process or in its parent."""
-_TASK, _ITEM, _OUTPUT, _DONE, _FAILED, _READY = range(6)
+_TASK, _ITEM, _DONE, _FAILED, _READY = range(5)
 """Kinds of messages."""
-_MOST_OUTPUT_BYTES = 4000
-"""Number of bytes that are reported of what is written at one item."""
 _POLL_S = 0.25
 """How often the time limit of items is checked, and whether a pool is still wanted."""
 _GRACE_S = 5.0
@@ -215,16 +211,7 @@ class Died:
     lost: bool = False
 
 
-@dataclass(frozen=True)
-class Output:
-    """What was written to standard output and error while a task made this item (None: it is not known which)."""
-
-    task: Task | None
-    item: int | None
-    text: str
-
-
-Event: TypeAlias = Progress | Done | Died | Output | None
+Event: TypeAlias = Progress | Done | Died | None
 """What happened to a task; None if nothing did for a moment, so that the caller can look after other things."""
 
 
@@ -465,8 +452,6 @@ class Pool:
                 process.is_ready = True
                 self._hand_out()
             self.ready = self.ready or all(one.is_ready for one in self._processes)
-        elif kind == _OUTPUT:
-            yield Output(task, *content)
         elif kind == _FAILED and (task is None or self._callback is None):
             raise content
         elif task is not None and kind == _ITEM:
@@ -486,18 +471,15 @@ class Pool:
         tasks = list(process.tasks.values())
         with self._lock:
             self._processes.remove(process)
-        tail, ending = process.output_tail(), ending_of(process.end())
+        ending = ending_of(process.end())
         if self.stopped:
             return
         self.deaths.append(f"{process.name} {ending if ending.startswith('ended') else f'was {ending}'}")
-        if tail:
-            at = tasks[0] if tasks and tasks[0].careful else None
-            yield Output(tasks[0] if tasks else None, at.item if at else None, tail)
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MOST_DEATHS * self._count:
             raise errors.BuildError(
-                f"{self._deaths_in_a_row} worker processes died one after another (the last was {ending}) and finished nothing"
-                f"{tail and f'; it wrote: {tail}'}"
+                f"{self._deaths_in_a_row} worker processes died one after another (the last was {ending}) and finished nothing; "
+                "what they wrote is on standard error"
             )
         for task in tasks:
             reason = too_long or f"its process was {ending}"
@@ -514,7 +496,7 @@ class Pool:
         yield Died(task, item, reason, worker, lost and item is not None)
         if lost and item is None:
             raise errors.BuildError(
-                f"{reason}, {task.tries[item]} times, while it was at no item; its output is in the build's log"
+                f"{reason}, {task.tries[item]} times, while it was at no item; what it wrote is on standard error"
             )
         if lost and item is not None:
             task.lost[item] = reason
@@ -533,9 +515,6 @@ class Pool:
                 for event in self._step():
                     if isinstance(event, Done):
                         self._callback(event.task, event.result)
-                    elif isinstance(event, Output) and sys.stderr is not None:
-                        with contextlib.suppress(OSError, ValueError):  # it is closed, or its disk is full
-                            sys.stderr.write(event.text)
         except BaseException as caught:
             *_, reason = str(caught).strip().splitlines() or [type(caught).__name__]  # of a traceback the last line
             self.failure = f"the worker processes cannot go on ({reason})"
@@ -550,15 +529,11 @@ class Pool:
 
 
 class _Process:
-    """One process, seen from its parent: its pipe, its output, and its tasks by number."""
+    """One process, seen from its parent: its pipe, and its tasks by number."""
 
     def __init__(self, entry: str, environment: Mapping[str, str], pass_fds: Sequence[int], number: int) -> None:
         self.number, self.tasks, self.is_ready = number, dict[int, Task](), False
         open_standard_descriptors()
-        # A file without a name: nothing is left in the temporary folder when this process is killed. It is emptied each time that
-        # it is reported: without O_APPEND the next write would leave a hole before it.
-        self._written = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        fcntl.fcntl(self._written, fcntl.F_SETFL, fcntl.fcntl(self._written, fcntl.F_GETFL) | os.O_APPEND)
         self.pipe, of_child = Pipe()
         command = [sys.executable, "-u", "-m", "tfprep.pool", entry, str(of_child.fileno()), str(os.getpid())]
         # Ctrl-C reaches the whole process group, also while Python starts: blocked signals stay blocked in a child.
@@ -567,8 +542,7 @@ class _Process:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=self._written,
-                stderr=self._written,
+                stdout=2,  # standard output is for results of the program
                 pass_fds=(of_child.fileno(), *pass_fds),
                 env={**environment, "TFPREP_WORKER": str(number)},
             )
@@ -597,10 +571,6 @@ class _Process:
         seconds = 0.0 if task is None or item is None else time.monotonic() - task.since
         return WorkerState(self._process.pid, task, item, seconds)
 
-    def output_tail(self) -> str:
-        """Return what the process wrote since it last reported that."""
-        return os.pread(self._written.fileno(), _MOST_OUTPUT_BYTES, 0).decode(errors="backslashreplace")
-
     def kill(self) -> None:
         self._process.kill()
 
@@ -612,7 +582,6 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             status = self._process.wait()
-        self._written.close()
         return status
 
 
@@ -661,7 +630,6 @@ class _Worker:
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
         self._sending, self._receiving = threading.Lock(), threading.Lock()
-        self._written = os.dup(1)  # users' code may give descriptor 1 to a file of its own
 
     def run_tasks(self, work: Work) -> None:
         """Run tasks until the parent is gone. The thread that waits for one reads it itself: no other need be woken."""
@@ -686,7 +654,6 @@ class _Worker:
             kind, result = _DONE, work(content, mark)
         except BaseException as error:
             kind, result = _FAILED, _failure(error)
-        mark.report_output()
         try:
             self.send(kind, number, result)
         except Exception as error:  # the result cannot be pickled
@@ -700,33 +667,19 @@ class _Worker:
         except OSError:
             os._exit(1)  # The parent is gone.
 
-    def send_output(self, number: int, item: int) -> None:
-        """Report what was written to standard output and error, one file, since it was last emptied, and empty it."""
-        if not os.fstat(self._written).st_size:
-            return
-        with self._sending:
-            text = os.pread(self._written, _MOST_OUTPUT_BYTES, 0).decode(errors="backslashreplace")
-            os.ftruncate(self._written, 0)
-        if text:
-            self.send(_OUTPUT, number, (None if item == NO_ITEM else item, text))
-
 
 class _SentMark(Mark):
     """The marks of one task in a worker: they go to the parent now and then, or each at once if the task is run again."""
 
     def __init__(self, worker: _Worker, number: int, careful: bool, lost: Mapping[int, str]) -> None:
         self._worker, self._number, self.careful, self.lost = worker, number, careful, lost
-        self._announced, self._item = float("-inf"), NO_ITEM
+        self._announced = float("-inf")
 
     def __call__(self, item: int) -> None:
-        self.report_output()
-        self._item, now = item, time.monotonic()
+        now = time.monotonic()
         if self.careful or item == NO_ITEM or now - self._announced > _ANNOUNCE_S:
             self._announced = now
             self._worker.send(_ITEM, self._number, None if item == NO_ITEM else item)
-
-    def report_output(self) -> None:
-        self._worker.send_output(self._number, self._item)
 
 
 def _failure(error: BaseException) -> BaseException:

@@ -364,7 +364,7 @@ REFUSED = {
         "def f(p, s, g): return p.x", "functools.partial(f, collections.namedtuple('P', 'x y')(1, 2))",
         "the class P is not a variable of its module",
     ),
-    "a captured object of an extension": (_FUNCTIONS, "make(cv2.createCLAHE(2.0))", "CLAHE .* cannot be described in JSON"),
+    "a captured object of an extension": (_FUNCTIONS, "make(cv2.createCLAHE(2.0))", "CLAHE cannot be described in JSON"),
     "a captured generator": (_FUNCTIONS, "make(np.random.default_rng(3))", "cannot be described in JSON"),
 }  # fmt: skip
 """Values whose changes no description shows."""

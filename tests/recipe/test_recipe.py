@@ -301,20 +301,9 @@ def test_a_fingerprint_is_the_same_for_the_same_recipe_and_per_split():
     assert two.fingerprint("val") == three.fingerprint("val") != two.fingerprint("train")
 
 
-class Unshowable:
-    def __repr__(self):
-        raise ValueError("no")
-
-    def __reduce__(self):
-        return np.ones(3)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [(threading.Lock(), ""), (Unshowable(), "a Unshowable whose __repr__ fails ")]
-)
-def test_what_cannot_be_described_is_refused(value, message):
-    with pytest.raises(RecipeError, match=f"{message}cannot be described in JSON"):
-        recipe(derive={"d": functools.partial(plus, value)}).fingerprint()
+def test_what_cannot_be_described_is_refused():
+    with pytest.raises(RecipeError, match="an object of lock cannot be described in JSON"):
+        recipe(derive={"d": functools.partial(plus, threading.Lock())}).fingerprint()
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         OnProgress,
         Part,
         PartSummary,
-        WorkerProgress,
     )
     from tfprep.builder.planning.state import ShardState, explain
     from tfprep.builder.run import plan_build
@@ -37,7 +36,6 @@ __all__ = [
     "PartSummary",
     "Ray",
     "ShardState",
-    "WorkerProgress",
     "build",
     "build_part",
     "explain",
@@ -52,7 +50,7 @@ __getattr__, __dir__ = lazy_names(
         "start": ["build", "build_part", "finish_build"],
         "options": [
             *("BuildOptions", "BuildSummary", "Part", "PartSummary", "BuildEvent", "BuildProgress"),
-            *("OnEvent", "OnProgress", "WorkerProgress"),
+            *("OnEvent", "OnProgress"),
         ],
         "run": ["plan_build"],
         "planning.state": ["ShardState", "explain"],

@@ -31,7 +31,7 @@ _MOST_RETRIES = 3
 _LOOK_S = 2.0
 """Time between two looks at the nodes of the cluster."""
 _CONNECT_S = 10.0
-_OF_SAMPLES = {"shard", "crash", "lost", "output"}
+_OF_SAMPLES = {"shard", "crash", "lost"}
 """The events of a part that become events of the build; the others are the same on all machines."""
 
 

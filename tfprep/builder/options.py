@@ -27,23 +27,6 @@ _LOG_BYTES = 10 << 20
 
 
 @dataclass(frozen=True)
-class WorkerProgress:
-    """The present work of one worker process.
-
-    Attributes:
-      process: Its process id.
-      split, shard, key: The shard and the sample that it makes; None if it waits.
-      seconds: How long it has been making that sample.
-    """
-
-    process: int
-    split: str | None
-    shard: int | None
-    key: str | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class BuildProgress:
     """The progress of a build.
 
@@ -53,7 +36,6 @@ class BuildProgress:
       shards_done, shards: The same in shards.
       rejected: Number of rejected samples in the shards that are done.
       seconds: Time since the build began.
-      workers: What each worker process of this machine does.
     """
 
     samples_done: int
@@ -62,7 +44,6 @@ class BuildProgress:
     shards: int
     rejected: int
     seconds: float
-    workers: tuple[WorkerProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,10 +51,9 @@ class BuildEvent:
     """One step of a build, or one problem.
 
     Attributes:
-      name: `planned`, `shard`, `crash`, `lost` (a sample that crashes is left out), `output` (what
-        native code wrote, by sample), `differing` (shards hold records of different forms), `warning`, `code` (the user's code
-        changed, and nothing else), `empty` (a split, class or field without values), `part` (a part is complete), `published`,
-        `report` (it could not be written) or `failed`.
+      name: `planned`, `shard`, `crash`, `lost` (a sample that crashes is left out), `differing` (shards hold records of
+        different forms), `warning`, `code` (the user's code changed, and nothing else), `empty` (a split, class or field
+        without values), `part` (a part is complete), `published`, `report` (it could not be written) or `failed`.
       text: One line for people.
       seconds: Time since the build began.
       facts: The same as plain JSON; on a cluster also the `node` of a shard.

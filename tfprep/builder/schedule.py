@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfprep.builder.options import BuildProgress, LogEvent, OnProgress, WorkerProgress
+from tfprep.builder.options import BuildProgress, LogEvent, OnProgress
 from tfprep.builder.planning.plan import Plan
 from tfprep.builder.planning.state import ShardState
-from tfprep.pool import Died, Done, Output, Pool, Progress, Task
+from tfprep.pool import Died, Done, Pool, Progress, Task
 
 TASKS_PER_WORKER = 4
 """Tasks that the engine gets for each worker before it asks for more. Their lists of samples are in memory."""
 _PROGRESS_S = 0.1
-_MOST_OUTPUTS = 1000
-"""Number of samples whose native warnings are logged: a warning for each of a million files must not fill the disk."""
 
 
 class ShardScheduler:
@@ -34,7 +32,6 @@ class ShardScheduler:
         self._on_progress = on_progress
         self._todo: deque[ShardState] = deque()
         self._items: dict[Task, int] = {}
-        self._outputs = 0
         self._reported = 0.0
         # Each shard counts once, however often it is built: the samples of all, and the rejected ones of those that are done.
         self._expected: dict[tuple[str, int], int] = {}
@@ -59,8 +56,6 @@ class ShardScheduler:
                 self._done(event)
             elif isinstance(event, Died):
                 self._died(event)
-            elif isinstance(event, Output):
-                self._output(event)
             self._fill()
             if time.monotonic() - self._reported > _PROGRESS_S:
                 self._report()
@@ -101,30 +96,12 @@ class ShardScheduler:
         if event.lost:
             self._log_event("lost", f"{what}; it is left out", **facts)
 
-    def _output(self, event: Output) -> None:
-        """Log warnings of native decoders, with the sample that caused them."""
-        self._outputs += 1
-        if self._outputs > _MOST_OUTPUTS:
-            return
-        key = "" if event.task is None or event.item is None else event.task.content.samples[event.item][0]
-        text = "; ".join(line for line in event.text.splitlines() if line.strip())
-        more = " (further output is not logged)" if self._outputs == _MOST_OUTPUTS else ""
-        self._log_event("output", f"{key}: {text}{more}" if key else text + more, key=key, output=event.text)
-
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         self._reported = time.monotonic()
         if self._on_progress is None:
             return
-        workers: list[WorkerProgress] = []
-        for state in self._engine.workers():
-            if state.task is None:
-                workers.append(WorkerProgress(state.process, None, None, None, 0.0))
-            else:
-                task = state.task.content
-                key = task.samples[state.item][0] if state.item is not None else None
-                workers.append(WorkerProgress(state.process, task.split, task.shard, key, state.seconds))
         self._on_progress(
             BuildProgress(
                 samples_done=self._samples_done + sum(self._items.values()),
@@ -133,6 +110,5 @@ class ShardScheduler:
                 shards=len(self._expected),
                 rejected=sum(self._rejected.values()),
                 seconds=self._reported - self._started,
-                workers=tuple(workers),
             )
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import pickle
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +23,7 @@ from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, Timing
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, remove_waiting, unpublish_fields
-from tfprep.pool import Died, Done, Output, Pool, Progress, worker_environment
+from tfprep.pool import Died, Done, Pool, Progress, worker_environment
 from tfprep.recipe.model_fields import ModelFields, load_fields
 from tfprep.storage.urls import PathOrUrl, is_remote, names_in
 
@@ -263,8 +262,6 @@ def _computed(
             elif isinstance(event, Died):
                 at = f"{names[event.worker]} died at {event.task.content[0]} or after it"
                 raise BuildError(f"the process of device {at}: {event.reason}")
-            elif isinstance(event, Output):
-                print(event.text, end="", file=sys.stderr)
             elif isinstance(event, Done):
                 note(event.task.number, sum(task.records for task in event.task.content))
                 timing = timing.plus(event.result)

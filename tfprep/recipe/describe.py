@@ -15,7 +15,6 @@ import json
 import math
 import sys
 import types
-import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -41,7 +40,6 @@ FUNCTION = "source of the function"
 """The key of the digest of a function's syntax tree."""
 NO_SOURCE = "without source"
 """The key in a description's code of the names of functions and classes whose source cannot be found."""
-_CACHES = weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet
 
 
 class Description:
@@ -118,8 +116,6 @@ class Description:
     def _instance(self, value: Any) -> Any:
         """An object, by its class and by what pickling it would save."""
         kind = type(value)
-        if isinstance(value, _CACHES):  # their content depends on what has run so far
-            return {"opaque": self._public(kind)}
         reduced: Any = None
         try:
             reducer = copyreg.dispatch_table.get(kind)  # `re.Pattern` and other types of extensions have theirs here
@@ -130,8 +126,8 @@ class Description:
         # The state of a generator of random numbers differs from process to process.
         if not is_plain or any(one.__module__ in _RANDOM for one in kind.__mro__):
             raise RecipeError(
-                f"a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; {_repr(value)}"
-                " cannot be described in JSON. Make it in the function that needs it, or in a variable of its module"
+                "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; an object of "
+                f"{kind.__qualname__} cannot be described in JSON. Make it in the function that needs it"
             )
         name: Any = self._class(kind) if is_users(kind) else self._public(kind)
         if isinstance(reduced, str):  # the name of a global variable; functools.cache and the like wrap what counts
@@ -149,7 +145,7 @@ class Description:
         return described
 
     def _state(self, kind: type, state: Any) -> dict[str, Any]:
-        if not isinstance(state, dict) or kind is types.SimpleNamespace:  # its attributes have an order
+        if not isinstance(state, dict):
             return {} if state is None else {"state": self.describe(state)}
         computed = {name for name in state if isinstance(getattr(kind, name, None), functools.cached_property)}
         computed.update(functools.WRAPPER_ASSIGNMENTS)  # functools.update_wrapper copies names and texts
@@ -248,13 +244,6 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # a variable that is assigned later
         return None
-
-
-def _repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:
-        return f"a {type(value).__name__} whose __repr__ fails"
 
 
 def _text(described: Any) -> str:
