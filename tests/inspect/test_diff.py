@@ -59,31 +59,10 @@ def test_every_kind_of_change_of_the_raw_files(before, tmp_path, build_folder):
     assert not difference.equal
     assert set(difference.added.keys) == {"val/a/new.png", "train/a/other.png"}
     assert set(difference.removed.keys) == {"train/a/00.png", "train/a/02.png"}
-    assert difference.renamed == (("train/a/02.png", "train/a/other.png"),)
     assert difference.raw_changed.keys == ("train/b/01.png",)
     assert difference.recipe_changed.count == 0
     assert difference.samples == {"train": (12, 11), "val": (4, 5)}
     assert difference.class_counts == {"label": {"train": {"a": (6, 5)}, "val": {"a": (2, 3)}}}
-    assert set(difference.statistics) == {"image"}
-
-
-def test_relabeled_samples_are_named_under_one_key_and_under_two(before, tmp_path, build_folder, capsys):
-    def change(raw):
-        (raw / "train/a/04.png").rename(raw / "train/b/04.png")
-
-    difference = rebuilt(before, tmp_path, build_folder, change)
-    assert difference.relabeled == (("train/a/04.png", "train/b/04.png", "a", "b"),)
-    for number in range(3):
-        save(tmp_path / "table" / f"{number}.png", natural(number, 32, 40))
-    for name, labels in (("old", "cat dog cat"), ("new", "cat cat cat")):
-        rows = [f"{number}.png,{label}" for number, label in enumerate(labels.split())]
-        (tmp_path / "table" / f"{name}.csv").write_text("\n".join(["image,label", *rows]) + "\n")
-        table = sources.Table(f"{name}.csv", image="image", label="label")
-        build_folder(tmp_path / "table", tmp_path / name, source=table)
-    difference = compare(open_dataset(tmp_path / "old"), open_dataset(tmp_path / "new"))
-    assert [row[2:] for row in difference.relabeled] == [("dog", "cat")]
-    assert status_of("diff", tmp_path / "old", tmp_path / "new") == 4
-    assert "relabeled, the same image file: 1: " in capsys.readouterr().out
 
 
 def test_a_change_of_the_recipe_is_told_from_one_of_the_files(before, tmp_path, build_folder):

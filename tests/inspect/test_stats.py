@@ -89,7 +89,7 @@ def test_the_command(built, tmp_path, capsys):
     assert "<script" not in html
     assert html.count("<svg") == 3
     assert "48 in all samples" in html
-    assert html.count("data:image/jpeg") == 8 + 8 + (5 + 4) + 2 * 4 + 2  # hardest, labels, mask classes, splits
+    assert html.count("data:image/jpeg") == 8 + 8 + (5 + 4) + 2  # hardest, labels, splits
     assert status_of("stats", built) == 0
     assert "Darkest: train/b/03.jpg.png" in capsys.readouterr().out
 

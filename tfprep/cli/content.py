@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfprep.cli import text
-from tfprep.cli.options import FILE, OLD_FOLDER, json_option, option
+from tfprep.cli.options import FILE, json_option, option
 from tfprep.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -223,25 +223,14 @@ _PAIRS_SHOWN = 10
 @click.command("check")
 @click.argument("folder")
 @option(
-    "--distance",
-    type=click.IntRange(0, 12),
-    help="Largest number of bits, of 64, in which the perceptual hashes of near duplicates differ; 10 by default, and 8 for more "
-    "than 200,000 samples.",
-)
-@option(
     "--exclude", type=FILE, metavar="FILE",
     help="Write the samples whose removal leaves no pair across splits to FILE, for sources.Without in a recipe.",
 )  # fmt: skip
 @option("--groups", type=FILE, metavar="FILE",
         help="Write the groups of samples that are alike to FILE, for group_by=sources.GroupFile in a recipe.")  # fmt: skip
 @option("--html", type=FILE, metavar="FILE", help="Write a page with pictures to FILE.")
-@option("--data", type=OLD_FOLDER, help="Folder of the raw files, to read camera and time from their EXIF data.")
-@option("--pairs", type=click.IntRange(0), default=1000, help="Number of pairs to list.")
 @json_option
-def check_command(
-    folder: str, distance: int | None, exclude: Path | None, groups: Path | None, html: Path | None, data: Path | None,
-    pairs: int, as_json: bool,
-) -> int:  # fmt: skip
+def check_command(folder: str, exclude: Path | None, groups: Path | None, html: Path | None, as_json: bool) -> int:
     """Find pictures of the dataset in FOLDER (a path or a URL) that occur twice, above all in two splits or under two labels.
 
     Equal, nearly equal, mirrored and rotated pictures are found; those that are alike are compared by their details.
@@ -256,8 +245,8 @@ def check_command(
 
     dataset = open_dataset(folder)
     with text.progress(" images", desc="comparing pictures") as on_record:
-        leaks = find_leaks(dataset, distance=distance, most_pairs=pairs, on_record=on_record)
-    suspicions = suspected_groups(dataset, leaks.fingerprints, data)
+        leaks = find_leaks(dataset, on_record=on_record)
+    suspicions = suspected_groups(dataset, leaks.fingerprints)
     written = []
     if exclude:
         count = leaks.write_excluded(exclude)
@@ -330,8 +319,6 @@ def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
             f"Suspicion: {one.straddling:,} of {text.number(one.groups, 'group')} of one {one.kind} "
             f"({text.number(one.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
         )
-        if one.distance is not None and one.distance_of_others is not None:
-            yield f"  median distance of members {one.distance:g} bits, of any two samples {one.distance_of_others:g}"
         if one.group_by:
             yield f'  to keep them together: sources.Fractions(..., group_by=r"{one.group_by}")'
 
@@ -343,9 +330,8 @@ _KEYS_SHOWN, _diff_CLASSES_SHOWN = 5, 10
 @click.command("diff")
 @click.argument("first")
 @click.argument("second")
-@option("--keys", type=click.IntRange(0), default=1000, help="Number of keys to list of each kind.")
 @json_option
-def diff_command(first: str, second: str, keys: int, as_json: bool) -> int:
+def diff_command(first: str, second: str, as_json: bool) -> int:
     """Compare the datasets in FIRST and SECOND (paths or URLs) by keys and digests, without reading shards.
 
     Exit status 4: samples, splits, fields or records differ.
@@ -353,7 +339,7 @@ def diff_command(first: str, second: str, keys: int, as_json: bool) -> int:
     from tfprep.dataset import open_dataset
     from tfprep.inspect.diff import compare
 
-    difference = compare(open_dataset(first), open_dataset(second), keys)
+    difference = compare(open_dataset(first), open_dataset(second))
     text.print_result(as_json, {"equal": difference.equal, **asdict(difference)}, _diff_lines(difference))
     return 0 if difference.equal else EXIT_DIFFERENT
 
@@ -370,12 +356,6 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
     for kind, listed in kinds.items():
         if listed.count:
             yield f"  {kind}: {text.number(listed.count, 'sample')}: {_shown(listed)}"
-    if difference.renamed:
-        pairs = [f"{old} -> {new}" for old, new in difference.renamed[:_KEYS_SHOWN]]
-        yield f"  renamed, of those added and removed: {len(difference.renamed):,}: {', '.join(pairs)}"
-    if difference.relabeled:
-        shown = [f"{new} ({was} -> {label})" for _, new, was, label in difference.relabeled[:_KEYS_SHOWN]]
-        yield f"  relabeled, the same image file: {len(difference.relabeled):,}: {', '.join(shown)}"
     if any(old != new for old, new in difference.samples.values()):
         yield text.table([("split", "before", "after"), *((name, *both) for name, both in difference.samples.items())])
     for split, (old, new) in difference.variants.items():
@@ -387,7 +367,6 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
             shown = [f"{name} {old:,} -> {new:,}" for name, (old, new) in list(classes.items())[:_diff_CLASSES_SHOWN]]
             more = f" and {len(classes) - _diff_CLASSES_SHOWN} more" if len(classes) > _diff_CLASSES_SHOWN else ""
             yield f"  {field} in {split}: {', '.join(shown)}{more}"
-    yield from (f"  the statistics of {name} differ" for name in difference.statistics)
     if difference.recipe:
         yield f"  recipe: {', '.join(difference.recipe)}"
     yield from (f"  {library}: {before} -> {after}" for library, (before, after) in difference.versions.items())

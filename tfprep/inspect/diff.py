@@ -7,7 +7,7 @@ tool wrote nothing but the records is known: a record that differs is a sample w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +35,13 @@ class Difference:
 
     Attributes:
         added, removed: Samples that only the second or only the first has.
-        renamed: Of these, those of one image file (the same `image_digest`), as pairs of the old and the new key.
         moved: Samples in another split, by `old -> new`.
         raw_changed: Samples whose files or values differ.
-        relabeled: Of those and of `renamed`, those of one image file under another label: old key, new key, old and new label.
         recipe_changed: Samples of equal files and values whose records differ.
         samples: By split, the number of samples of the first and of the second dataset; 0 where there is no such split.
         variants: By split that both have, the numbers of variants where they differ.
         fields: By field, what it was and what it is, where that differs; None where there is no such field.
         class_counts: By field, split and class, both counts where they differ.
-        statistics: By image field, both means and standard deviations where they differ.
         recipe: What changed in the recipe, as names of options.
         versions: By library, both versions where they differ.
         rejected: Both numbers of rejected inputs.
@@ -52,16 +49,13 @@ class Difference:
 
     added: KeyList
     removed: KeyList
-    renamed: tuple[tuple[str, str], ...]
     moved: Mapping[str, KeyList]
     raw_changed: KeyList
-    relabeled: tuple[tuple[str, str, str, str], ...]
     recipe_changed: KeyList
     samples: Mapping[str, tuple[int, int]]
     variants: Mapping[str, tuple[int, int]]
     fields: Mapping[str, tuple[str | None, str | None]]
     class_counts: Mapping[str, Mapping[str, Mapping[str, tuple[int, int]]]]
-    statistics: Mapping[str, Any]
     recipe: tuple[str, ...]
     versions: Mapping[str, tuple[str | None, str | None]]
     rejected: tuple[int, int]
@@ -98,21 +92,17 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
     removed = np.setdiff1d(np.arange(len(a.keys)), place[both])
     raw = both[~_equal(a.sources, place[both], b.sources, both)]
     same = np.setdiff1d(both, raw)
-    renamed = list(_renamed(a, removed, b, added))
     recipe = same[a.record[place[same]] != b.record[same]]
     return Difference(
         added=_listed(b.keys, added, most_keys),
         removed=_listed(a.keys, removed, most_keys),
-        renamed=tuple((a.key(row), b.key(other)) for row, other in renamed[:most_keys]),
         moved=dict(_moved(a, b, place, both, most_keys)),
         raw_changed=_listed(b.keys, raw, most_keys),
-        relabeled=tuple(_relabeled(a, b, [*zip(place[raw].tolist(), raw.tolist(), strict=True), *renamed]))[:most_keys],
         recipe_changed=_listed(b.keys, recipe, most_keys),
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
         fields=_unequal(_field_texts(old), _field_texts(new), None),
         class_counts=_class_counts(old.manifest, new.manifest),
-        statistics=_unequal(_statistics(old.manifest), _statistics(new.manifest), None),
         recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
         versions=_unequal(old.manifest.versions, new.manifest.versions, None),
         rejected=(old.manifest.rejected, new.manifest.rejected),
@@ -124,20 +114,15 @@ class _Samples:
 
     Attributes:
         keys: string [N].
-        sources, images: Digests [N]; images may be null.
+        sources: Digests [N].
         splits: string [N].
         record: uint64 [N], a number that differs if size or checksum of any variant's record differ.
     """
 
     def __init__(self, data: Dataset) -> None:
-        columns = ["key", "split", "source_digest", "image_digest", "size", "payload_crc", "label"]
+        columns = ["key", "split", "source_digest", "size", "payload_crc"]
         table = pa.concat_tables([data.index(split, 0, columns) for split in data.splits]).combine_chunks()
         self.keys, self.splits = table["key"].cast(pa.string()), table["split"].cast(pa.string())
-        nulls = pa.chunked_array([pa.nulls(len(table), pa.binary(16))])
-        self.images = table["image_digest"] if "image_digest" in table.column_names else nulls
-        self._labels = table["label"] if "label" in table.column_names else None
-        labels = (name for name, spec in data.fields.items() if spec.kind == "label")
-        self._classes = data.manifest.classes.get(next(labels, ""), ())
         records = []
         for split, info in data.splits.items():  # variants of one sample stand at one position
             mixed = np.zeros(info.samples, np.uint64)
@@ -150,18 +135,6 @@ class _Samples:
         self.record = np.concatenate(records)
         self.sources = table["source_digest"] if data.manifest.imported is None else pa.chunked_array([self.record])
 
-    def key(self, row: int) -> str:
-        return str(self.keys[row].as_py())
-
-    def label(self, row: int) -> str | None:
-        """Return the label of a sample in words, the names of its classes where they have any; None without a label."""
-        value = None if self._labels is None else self._labels[row].as_py()
-        if value is None:
-            return None
-        numbers = value if isinstance(value, list) else [value]
-        known = [self._classes[n] if isinstance(n, int) and 0 <= n < len(self._classes) else n for n in numbers]
-        return ", ".join(map(str, known))
-
 
 def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array) -> Array:
     return np.asarray(pc.equal(a.take(pa.array(rows_a)), b.take(pa.array(rows_b))).to_numpy(), bool)
@@ -169,22 +142,6 @@ def _equal(a: pa.ChunkedArray, rows_a: Array, b: pa.ChunkedArray, rows_b: Array)
 
 def _listed(keys: pa.ChunkedArray, rows: Array, most: int) -> KeyList:
     return KeyList(len(rows), tuple(keys.take(pa.array(rows[:most])).to_pylist()))
-
-
-def _renamed(a: _Samples, removed: Array, b: _Samples, added: Array) -> Iterator[tuple[int, int]]:
-    images = {
-        image: row for row, image in zip(removed.tolist(), a.images.take(pa.array(removed)).to_pylist(), strict=True)
-    }
-    for row, image in zip(added.tolist(), b.images.take(pa.array(added)).to_pylist(), strict=True):
-        if image is not None and image in images:
-            yield images.pop(image), row
-
-
-def _relabeled(a: _Samples, b: _Samples, pairs: Sequence[tuple[int, int]]) -> Iterator[tuple[str, str, str, str]]:
-    for row, other in pairs:
-        labels, image = (a.label(row), b.label(other)), a.images[row].as_py()
-        if image is not None and image == b.images[other].as_py() and None not in labels and labels[0] != labels[1]:
-            yield a.key(row), b.key(other), str(labels[0]), str(labels[1])
 
 
 def _moved(a: _Samples, b: _Samples, place: Array, both: Array, most: int) -> Iterator[tuple[str, KeyList]]:
@@ -232,7 +189,3 @@ def _counts_by_name(manifest: Manifest) -> dict[tuple[str, str], dict[str, int]]
         for field, splits in manifest.class_counts.items()
         for split, counts in splits.items()
     }
-
-
-def _statistics(manifest: Manifest) -> dict[str, Any]:
-    return {name: {"mean": one.mean, "std": one.std} for name, one in manifest.statistics.items()}

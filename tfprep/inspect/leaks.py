@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from tfprep.dataset import Dataset
-from tfprep.errors import DatasetError, NothingToCompareError
+from tfprep.errors import NothingToCompareError
 from tfprep.fields import Array
 from tfprep.inspect.fingerprints import (
-    MOST_DISTANCE,
     ORIENTATIONS,
     Fingerprints,
     Forest,
@@ -179,7 +178,6 @@ def searched_for(leaks: Leaks) -> str:
 def find_leaks(
     data: Dataset,
     *,
-    distance: int | None = None,
     most_pairs: int = 1000,
     from_records: bool = True,
     on_record: OnRecord | None = None,
@@ -188,8 +186,6 @@ def find_leaks(
 
     Args:
         data: The dataset.
-        distance: Bits in which the perceptual hashes of near duplicates may differ, from 0 to 12, in any of eight orientations.
-            None is 10, and 8 for more than 200,000 samples.
         most_pairs: The number of pairs to list. Counts and exclusions cover all of them.
         from_records: Whether to read pictures: to compare thumbnails, and to compute hashes that the index does not hold. Else
             digests count, and hashes that differ in at most 4 bits upright.
@@ -197,19 +193,17 @@ def find_leaks(
 
     Raises:
         NothingToCompareError: No image has a digest or a hash.
-        DatasetError: The index or a record cannot be read, or `distance` is out of range.
+        DatasetError: The index or a record cannot be read.
     """
     samples = sum(split.samples for split in data.splits.values())
-    limit = distance if distance is not None else DISTANCE if samples <= MANY else DISTANCE_OF_MANY
-    if not 0 <= limit <= MOST_DISTANCE:
-        raise DatasetError(f"distance is a number of bits from 0 to {MOST_DISTANCE}, not {limit}")
+    distance = DISTANCE if samples <= MANY else DISTANCE_OF_MANY
     prints = read_fingerprints(data, on_record, from_records=from_records)
     if from_records and len(prints) and not (prints.hashed.any() or (prints.digests >= 0).any()):
         raise NothingToCompareError(
             f"{data.path}: no image has a digest or a hash, and no image is stored from which one could be computed; "
             "build the dataset again with this version"
         )
-    return _LeakSearch(data, prints, limit, on_record, from_records and HAS_OPENCV).leaks(most_pairs)
+    return _LeakSearch(data, prints, distance, on_record, from_records and HAS_OPENCV).leaks(most_pairs)
 
 
 class _LeakSearch:

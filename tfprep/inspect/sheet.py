@@ -140,17 +140,6 @@ def marked_image(data: Dataset, sample: Mapping[str, Any]) -> ImageArray | None:
     return None if name is None else _marked(_rgb(sample[name])[0], fields, sample)
 
 
-def outlined(image: ImageArray, region: Array) -> ImageArray:
-    """Return the image with a thick line around a region, bool [H, W]; the image itself if it has another size."""
-    if region.shape != image.shape[:2]:
-        return image
-    radius = max(1, min(image.shape[:2]) // 100)
-    line = cv2.dilate(_outline(region).astype(np.uint8), np.ones((2 * radius + 1, 2 * radius + 1), np.uint8))
-    drawn: ImageArray = image.copy()
-    drawn[line > 0] = (255, 220, 0)
-    return drawn
-
-
 def _rgb(image: Array) -> tuple[ImageArray, str]:
     """Return an image as 8-bit RGB, and the range that is drawn from black to white if it is not one ("" if it is).
 

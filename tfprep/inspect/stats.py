@@ -23,7 +23,6 @@ BINS = 24
 _HARDEST = 8
 _SHARPNESS_SIDE = 256
 """Images are compared at this longer side, so that a large one does not count as blurred."""
-_MOST_EXAMPLES = 4
 _MEASURED = ("image", "boxes", "mask")
 
 
@@ -65,7 +64,6 @@ class DatasetStats:
         distributions: By quantity, such as "brightness", then by split.
         units: The unit of each quantity.
         hardest: By quantity, the samples that are hardest to see: darkest, blurriest, with the smallest object.
-        largest_areas: By class of the first mask, the samples with the largest part of it.
         rejected: Rejected inputs by reason.
     """
 
@@ -75,7 +73,6 @@ class DatasetStats:
     distributions: Mapping[str, Mapping[str, Distribution]]
     units: Mapping[str, str]
     hardest: Mapping[str, Sequence[Extreme]]
-    largest_areas: Mapping[str, Sequence[Extreme]]
     rejected: Sequence[RejectedGroup]
 
 
@@ -135,11 +132,6 @@ def statistics_of(
             for name, title in _HARDEST_OF.items()
             if measured.extremes[name]
         },
-        largest_areas={
-            name: measured.areas[number]
-            for number, name in enumerate(data.manifest.classes[measured.mask] if measured.mask else ())
-            if measured.areas[number]
-        },
         rejected=rejected_groups(data),
     )
 
@@ -151,9 +143,6 @@ class _Measured:
         self._data = data
         self.values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
         self.extremes: dict[str, list[Extreme]] = defaultdict(list)
-        self.areas: dict[int, list[Extreme]] = defaultdict(list)
-        masks = (name for name, spec in data.fields.items() if spec.kind == "mask" and name in data.manifest.classes)
-        self.mask = next(masks, None)
 
     def fields_of(self, split: str) -> list[str]:
         """The fields of a split that are measured."""
@@ -165,14 +154,6 @@ class _Measured:
             self.values[name][split] += numbers
             if name in _HARDEST_OF and numbers:
                 self.extremes[name].append(Extreme(split, key, position, min(numbers)))
-        if self.mask and self.mask in sample and (mask := sample[self.mask]).size:
-            for number, pixels in enumerate(np.bincount(mask[mask >= 0]).tolist()):
-                if pixels:
-                    largest = sorted(
-                        [*self.areas[number], Extreme(split, key, position, 100 * pixels / mask.size)],
-                        key=lambda other: -other.value,
-                    )
-                    self.areas[number] = largest[:_MOST_EXAMPLES]
 
 
 def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -206,14 +187,9 @@ def _sharpness(gray: Array) -> float:
         gray = np.asarray(Image.fromarray(gray).resize(size, Image.Resampling.BOX))
     if min(gray.shape) < 2:
         return 0.0
-    levels = gray.astype(np.int16)
-    laplacian = levels * -4
-    for sums, rows in ((laplacian, levels), (laplacian.T, levels.T)):  # mirrored at the edges
-        sums[1:] += rows[:-1]
-        sums[0] += rows[1]
-        sums[:-1] += rows[1:]
-        sums[-1] += rows[-2]
-    return float(laplacian.var())
+    levels = np.pad(gray.astype(np.int16), 1, mode="reflect")
+    sums = levels[:-2, 1:-1] + levels[2:, 1:-1] + levels[1:-1, :-2] + levels[1:-1, 2:]
+    return float((sums - 4 * levels[1:-1, 1:-1]).var())
 
 
 def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str, Distribution]:

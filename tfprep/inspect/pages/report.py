@@ -20,11 +20,11 @@ from PIL import Image
 from tfprep.dataset import Dataset
 from tfprep.dataset.index import MOST_INSPECTED
 from tfprep.errors import TfprepError
-from tfprep.fields import RASTER_KINDS, Array, ImageArray, Sample
+from tfprep.fields import RASTER_KINDS, Array, Sample
 from tfprep.inspect.groups import Suspicion
 from tfprep.inspect.leaks import Leaks, Pair, searched_for
 from tfprep.inspect.pages import render
-from tfprep.inspect.sheet import contact_sheet, marked_image, outlined
+from tfprep.inspect.sheet import contact_sheet, marked_image
 from tfprep.inspect.stats import DatasetStats
 from tfprep.units import duration, size
 
@@ -67,9 +67,9 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         leaks: Its duplicates; None if they are not known.
         facts: What only its build knows.
     """
-    examples = list(_examples(data, stats))
+    examples = list(_examples(data))
     places = [
-        *(one for _, _, samples in examples for one in samples),
+        *(one for _, samples in examples for one in samples),
         *(Place(one.split, one.position) for of_one in stats.hardest.values() for one in of_one),
     ]
     splits = data.manifest.splits.values()
@@ -145,20 +145,15 @@ def _class_table(data: Dataset, stats: DatasetStats, name: str) -> dict[str, Any
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _examples(data: Dataset, stats: DatasetStats) -> Iterator[tuple[str, str, list[Place]]]:
-    """Yield the field, the name of a class and samples that show it."""
+def _examples(data: Dataset) -> Iterator[tuple[str, list[Place]]]:
+    """Yield the name of each class of the first label, and samples of it."""
     name = next((name for name, spec in data.fields.items() if spec.kind == "label"), None)
     if name is not None and name in data.manifest.classes:
         split = next(iter(data.splits))
         rows, numbers = _labels(data, split)
         for number, label in enumerate(data.manifest.classes[name][:_SHEET_CLASSES]):
-            chosen = np.unique(rows[numbers == number])[:_OF_EACH_CLASS].tolist()
-            if chosen:
-                yield name, label, [Place(split, row) for row in chosen]
-    mask = mask_field(data)
-    numbers_of = {label: number for number, label in enumerate(data.manifest.classes[mask])} if mask else {}
-    for label, samples in list(stats.largest_areas.items())[:_SHEET_CLASSES]:
-        yield "the largest areas of", label, [Place(one.split, one.position, numbers_of[label]) for one in samples]
+            if chosen := np.unique(rows[numbers == number])[:_OF_EACH_CLASS].tolist():
+                yield label, [Place(split, row) for row in chosen]
 
 
 def _labels(data: Dataset, split: str) -> tuple[Array, Array]:
@@ -257,11 +252,10 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
 
 
 class Place(NamedTuple):
-    """A sample: its split, and its row in the index of the split; `mask_class` is a class of the mask to outline."""
+    """A sample: its split, and its row in the index of the split."""
 
     split: str
     position: int
-    mask_class: int | None = None
 
 
 def pictures_of(data: Dataset, places: Iterable[Place], side_px: int) -> dict[Place, str]:
@@ -278,8 +272,8 @@ def pictures_of(data: Dataset, places: Iterable[Place], side_px: int) -> dict[Pl
     return {
         place: small_jpeg(Image.fromarray(picture), side_px)
         for split, of_split in by_split.items()
-        for place, sample in _samples(data, split, sorted(of_split, key=lambda place: place.position))
-        if (picture := _drawn(data, sample, place.mask_class)) is not None
+        for place, sample in _samples(data, split, sorted(of_split))
+        if (picture := marked_image(data, sample)) is not None
     }
 
 
@@ -291,15 +285,8 @@ def small_jpeg(picture: Image.Image, side_px: int) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def mask_field(data: Dataset) -> str | None:
-    """Return the first mask whose classes have names."""
-    masks = (name for name, spec in data.fields.items() if spec.kind == "mask" and name in data.manifest.classes)
-    return next(masks, None)
-
-
 def _samples(data: Dataset, split: str, places: Sequence[Place]) -> Iterator[tuple[Place, Sample]]:
     fields = [name for name, spec in data.fields_of(split).items() if spec.kind in ("image", "boxes", "points")]
-    fields += [name for name in [mask_field(data)] if name and any(place.mask_class is not None for place in places)]
     rest = list(places)
     while rest:
         try:
@@ -307,12 +294,3 @@ def _samples(data: Dataset, split: str, places: Sequence[Place]) -> Iterator[tup
                 yield rest.pop(0), sample
         except TfprepError:
             rest.pop(0)  # A record that cannot be read costs its picture, not the page.
-
-
-def _drawn(data: Dataset, sample: Sample, mask_class: int | None) -> ImageArray | None:
-    picture, mask = marked_image(data, sample), mask_field(data)
-    if picture is None:
-        return None
-    return np.ascontiguousarray(
-        picture if mask_class is None or mask is None else outlined(picture, sample[mask] == mask_class)
-    )
