@@ -1,6 +1,6 @@
-"""Damaged and mistaken input: tfprep's own error or a right result, and no crash, hang or foreign traceback.
+"""Damaged input: tfprep's own error or a right result, and no crash, hang or foreign traceback.
 
-    python benchmarks/fuzz.py datasets|images|odd-files|recipes [--count N] [--seed 0] [--json FILE]
+    python benchmarks/fuzz.py datasets|images|odd-files [--count N] [--seed 0] [--json FILE]
 
 The modules `fuzz_*.py` say what each of them does. `scripts/fuzz` runs all of them.
 """
@@ -11,7 +11,7 @@ import importlib
 
 import harness
 
-COUNTS = {"datasets": 2000, "images": 10_000, "odd-files": 0, "recipes": 500}
+COUNTS = {"datasets": 2000, "images": 10_000, "odd-files": 0}
 """Cases of each subcommand where `--count` is not given; odd files are all taken."""
 
 

@@ -1,6 +1,6 @@
-"""Kills, interrupts and dropped iterators at random moments, again and again: every batch is right, and nothing is left.
+"""Kills and interrupts at random moments, again and again: every batch is right, and nothing is left.
 
-    python benchmarks/soak.py iterators|pool|resumes|workers [--count N] [--seed 0] [--json FILE]
+    python benchmarks/soak.py pool|resumes|workers [--count N] [--seed 0] [--json FILE]
 
 The modules `soak_*.py` say what each of them does. `scripts/fuzz` runs all of them.
 """
@@ -12,14 +12,14 @@ import importlib
 
 import harness
 
-COUNTS = {"iterators": 10_000, "pool": 100, "resumes": 300, "workers": 50}
-"""Iterators, kills or interruptions of each subcommand where `--count` is not given."""
+COUNTS = {"pool": 100, "resumes": 300, "workers": 50}
+"""Kills or interruptions of each subcommand where `--count` is not given."""
 
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", list(COUNTS), count=(int, "Iterators, kills or interruptions"), seed=(0, "Seed of the moments"),
-        kinds=([], "Kinds of iterators, or what reads in resumes"), part=([], argparse.SUPPRESS),
+        __doc__ or "", list(COUNTS), count=(int, "Kills or interruptions"), seed=(0, "Seed of the moments"),
+        kinds=([], "What reads in resumes"), part=([], argparse.SUPPRESS),
     )  # fmt: skip
     options.count = COUNTS[options.command] if options.count is None else options.count
     importlib.import_module(f"soak_{options.command}").run(options)
