@@ -1,4 +1,4 @@
-"""Images per second from an object store, by its latency, in the three orders and with the local cache.
+"""Images per second from an object store, by its latency, in both orders.
 
 Run: python benchmarks/remote.py [--images 3000] [--side 224] [--latency 1 10 30 100] [--seconds 4] [--rounds 3]
      [--only NAME ...] [--json FILE]
@@ -9,9 +9,9 @@ as many to fill its buffers; figures are medians over the rounds, with the cores
 meanwhile: on a machine that does nothing else, all cores together are what limits a candidate that takes all of them.
 
 - "limit": 16 threads fetch ranges of 8 MB and decode nothing: what this server sends.
-- "sequential", "block" (of 256 records), "global": numpy_loader without a cache and with memory_budget="512MB". The dataset is so
-  small that "global" fetches all of it; in one of many GB, hardly two records that are needed together are side by side.
-- "cache": global order, all shards in the local cache; "folder": the same from a local folder.
+- "sequential", "global": numpy_loader without a cache and with memory_budget="512MB". The dataset is so small that "global"
+  fetches all of it; in one of many GB, hardly two records that are needed together are side by side.
+- "folder": global order from a local folder.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def of_s3(folder: Path, image_bytes: float) -> dict[str, Begin]:
     return {
         "limit": lambda: ranges(place, image_bytes),
         "sequential": lambda: loader(place, order="sequential"),
-        "block": lambda: loader(place, order="block", block=256, window=4),
         "global": lambda: loader(place),
-        "cache": lambda: with_local_cache(place, folder / "cache"),
         "folder": lambda: loader(str(folder / "data")),
     }
 
@@ -117,15 +115,6 @@ def loader(place: str, **options: Any) -> Iterator[int]:
     with closing(tfprep.open(place).numpy_loader("train", BATCH, **options).repeat()) as batches:
         for batch in batches:
             yield len(batch["image"])
-
-
-def with_local_cache(place: str, folder: Path) -> Iterator[int]:
-    """The loader with all shards in the local cache."""
-    with closing(tfprep.open(place).numpy_loader("train", BATCH, cache=False, workers="threads", local=folder)) as cold:
-        next(iter(cold))
-        while cold.report()["local"]["hits"] < 1.0:
-            time.sleep(0.05)
-    yield from loader(place, local=folder)
 
 
 # --- the measurement ---------------------------------------------------------------------------------------------------

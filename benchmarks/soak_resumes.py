@@ -39,7 +39,6 @@ SHAPES = ((224, 150), (160, 160), (140, 224), (224, 200))
 SQUARE = [augment.Resize(32, 32)]
 CASES: dict[str, dict[str, Any]] = {
     "global": {},
-    "block": {"order": "block", "block": 4, "window": 3},
     "balanced": {"balance": "label", "variants": "random"},
     "all variants": {"variants": "all", "remainder": "keep"},
     "evaluation": {"training": False},

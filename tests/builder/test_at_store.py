@@ -336,12 +336,12 @@ def test_a_full_scratch_disk(site, s3, tmp_path):
     assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stderr + notes.decode(errors="replace")
 
 
-ORDERS = ({"order": "global"}, {"order": "block", "block": 8, "window": 2}, {"order": "sequential"})
+ORDERS = ({"order": "global"}, {"order": "sequential"})
 
 
 def test_from_a_bucket_to_a_bucket_to_batches(site, s3, monkeypatch):
-    """A build reads each raw file once, and a loader each byte of the records. `tests/load/test_local.py` is about caches."""
-    monkeypatch.setattr(ahead, "GAP_BYTES", 200)  # joins the fields of a record, not the blocks of a window
+    """A build reads each raw file once, and a loader each byte of the records."""
+    monkeypatch.setattr(ahead, "GAP_BYTES", 200)  # joins the fields of a record
     full = site.fill(12, 2)
     full.build()
     raw, url = s3.new_url(), s3.new_url()

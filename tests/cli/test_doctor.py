@@ -66,7 +66,7 @@ CASES = {
     "few cores": ({"usable_cpus": lambda: 1}, "Processor", "note", "control group"),
     "little memory": ({"available_memory": lambda: 1 << 30}, "Memory", "problem", "2 GiB"),
     "network disk": (
-        {"this_machine": lambda _: SimpleNamespace(processor="", file_system="nfs4")}, "Disk", "note", "order='block'",
+        {"this_machine": lambda _: SimpleNamespace(processor="", file_system="nfs4")}, "Disk", "note", "order='sequential'",
     ),
     "TensorFlow that fails": ({"LIST_GPUS": "raise ImportError('libz')"}, "GPU", "problem", "import tensorflow"),
     "TensorFlow that dies": ({"LIST_GPUS": "import os; os.kill(os.getpid(), 9)"}, "GPU", "problem", "import tensorflow"),

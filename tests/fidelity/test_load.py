@@ -126,13 +126,13 @@ def test_a_changed_byte_is_an_error_or_another_sample(tmp_path):
 # --- orders, variants, samplers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["global", "block", "sequential"])
+@pytest.mark.parametrize("order", ["global", "sequential"])
 def test_an_epoch_holds_each_sample_once(data, order):
-    epochs = numbers(data, 6, order=order, block=5, window=2)[:, :, 0]
+    epochs = numbers(data, 6, order=order)[:, :, 0]
     assert all(sorted(epoch) == list(range(COUNT)) for epoch in epochs)
     orders = {tuple(epoch) for epoch in epochs}
     assert len(orders) == (1 if order == "sequential" else 6)
-    other = numbers(data, 1, order=order, block=5, window=2, seed=4)[0, :, 0]
+    other = numbers(data, 1, order=order, seed=4)[0, :, 0]
     assert (tuple(other) in orders) == (order == "sequential")
 
 
@@ -148,23 +148,6 @@ def test_every_sample_is_as_likely_at_every_place(data):
         assert np.std(values) == pytest.approx(1 / np.sqrt(COUNT - 1), rel=0.35)
     neighbors = np.abs(np.diff(epochs, axis=1)) == 1
     assert neighbors.mean() == pytest.approx(2 / COUNT, abs=0.012)
-
-
-def test_blocks_stay_together_and_are_mixed_within_a_window(data):
-    """Windows of two blocks of 4: any eight places of a window hold two blocks whole, in another order each time."""
-    epochs = numbers(data, 40, order="block", block=4, window=2, variants=0)[:, :, 0]
-    pairs = Counter()
-    for epoch in epochs:
-        for window in epoch.reshape(-1, 8):
-            blocks = sorted(set(window // 4))
-            assert len(blocks) == 2
-            assert sorted(window) == [n for block in blocks for n in range(4 * block, 4 * block + 4)]
-            pairs[tuple(blocks)] += 1
-    assert len(pairs) > 50  # of 66
-    check_counts(np.bincount(epochs[:, :8].ravel() // 4, minlength=12))
-    first = range(0, COUNT, 4)  # the first sample of each block stands anywhere in its window
-    places = Counter(int(np.argmax(epoch == sample)) % 8 for epoch in epochs for sample in first)
-    check_counts([places[n] for n in range(8)])
 
 
 def test_variants_rotate_and_are_drawn(data):
@@ -259,7 +242,7 @@ AT_LOAD = [augment.Flip(), augment.Crop(8, 9), augment.MixUp(0.4), augment.CutMi
     [
         {},
         {**stages(AT_LOAD)},
-        {"remainder": "keep", "order": "block", "block": 3},
+        {"remainder": "keep"},
         {"remainder": "keep", "order": "sequential", "batch_size": 13},
     ],
 )

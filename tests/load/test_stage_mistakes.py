@@ -75,7 +75,6 @@ USES = [
     ({"one_hot": True, **IMAGE}, "one_hot: no label is loaded"),
     ({"mix": [augment.MixUp()], "one_hot": 4, **LABELED}, "one_hot=4, and 'label' has 3 classes"),
     ({"bucket": [(8, 8)]}, r"bucket is Buckets\("),
-    ({**BUCKET, "order": "block"}, "order='block' fills batches with what comes next"),
     ({**BUCKET, "balance": "label"}, "leave balance and weights out"),
     ({**BUCKET, "weights": {0: 1, 1: 2, 2: 1}}, "leave balance and weights out"),
     ({**BUCKET, "geometry": [augment.Resize(9, 9)]}, "bucket makes batches of its sizes, and geometry=.* others"),

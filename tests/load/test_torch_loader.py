@@ -96,13 +96,13 @@ def test_two_ranks_of_a_real_process_group(photos, tmp_path):
 
 
 FIELDS = ["key", "variant", "image", "label", "caption"]
-BLOCKS, BALANCED = {"order": "block", "block": 4, "window": 3}, {"balance": "label", "variants": "random"}
+ORDERED, BALANCED = {"order": "sequential"}, {"balance": "label", "variants": "random"}
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
     ("workers", "method", "options"),
-    [(0, None, {}), (0, None, BALANCED), (2, "fork", {}), (2, "fork", BLOCKS), (2, "spawn", {})],
+    [(0, None, {}), (0, None, BALANCED), (2, "fork", {}), (2, "fork", ORDERED), (2, "spawn", {})],
 )
 def test_a_batch_sampler_gives_the_order_of_the_loaders(data, workers, method, options):
     samples = data.random_access("train", variant="all", fields=FIELDS)

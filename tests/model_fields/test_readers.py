@@ -13,7 +13,6 @@ import tfprep
 from tests.commands import status_of
 from tests.load.batches import stages
 from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
-from tests.waiting import wait_until
 from tfprep import augment
 from tfprep.dataset import Records, open_dataset
 from tfprep.dataset.verify import verify
@@ -222,21 +221,6 @@ def test_damage_of_added_fields_is_found_and_named(site):
     loader = data.numpy_loader("train", 4, training=False, on_bad="skip", workers="threads")
     assert sum(len(batch["score"]) for batch in loader) == data.split("train").samples - 1
     assert path.name in loader.report()["bad_records"][0]["reason"]
-
-
-def test_a_local_cache_holds_the_shards_of_added_fields_too(plain, s3):
-    url = s3.copy(plain.out)
-    add_fields(url, plain.fields)
-    loader = tfprep.open(url).numpy_loader(
-        "train", 6, seed=1, local=plain.root / "cache", workers="threads", cache=False
-    )
-    for _ in range(2):
-        for batch in loader:
-            check_batch(batch)
-        wait_until(lambda: loader.report()["local"]["hits"] == 1.0)
-    report = loader.report()["local"]
-    assert (report["shards"], report["of"], report["errors"]) == (12, 12, [])
-    loader.close()
 
 
 SCORES = """

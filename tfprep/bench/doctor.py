@@ -84,7 +84,7 @@ def examine(folder: str | os.PathLike[str] = ".") -> Iterator[Finding]:
     disk = f"{size(shutil.disk_usage(path).free)} free, {machine.file_system}"
     is_remote, advice = (
         machine.file_system.startswith(NETWORK_FILE_SYSTEMS),
-        "order='block' reads whole blocks over a network",
+        "order='sequential' reads many records at once over a network",
     )
     yield Finding("Disk", disk, "note", advice) if is_remote else Finding("Disk", disk)
     yield _gpu(has_tensorflow="tensorflow" in packages)

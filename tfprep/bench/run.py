@@ -19,7 +19,7 @@ from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
 from tfprep.load import Data
 from tfprep.storage.urls import is_remote
-from tfprep.units import aligned, size
+from tfprep.units import aligned
 
 LOADER = "loader"
 FIRST_EPOCH = "first epoch"
@@ -228,11 +228,6 @@ def _head(bench: Bench) -> Iterator[str]:
         yield (
             f"  the cache keeps {share}records {cache['kind']} in memory{filling}; the first epoch reaches "
             f"{_whole(rounds.images_per_s(FIRST_EPOCH))} images/s"
-        )
-    if (fetching := bench.settings.get("fetching")) is not None:
-        yield (
-            f"  an epoch fetches {size(int(fetching['bytes_per_epoch']))} with {fetching['requests_per_epoch']:,.0f} requests: "
-            f"{size(int(fetching['bytes_per_sample']))} and {fetching['requests_per_sample']:.3g} requests per sample"
         )
 
 

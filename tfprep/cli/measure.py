@@ -34,7 +34,7 @@ EXIT_WAITING = 4
 @option("--rounds", type=click.IntRange(1), default=3, help="Number of rounds.")
 @option("--seconds", type=click.FloatRange(0.05), default=1.5, help="Measured seconds per round.")
 @option("--threads", type=click.IntRange(0), help="Loader option threads.")
-@option("--order", type=click.Choice(["global", "block", "sequential"]), help="Loader option order.")
+@option("--order", type=click.Choice(["global", "sequential"]), help="Loader option order.")
 @option("--cache", type=click.Choice(["auto", "decoded", "none"]), help="Loader option cache.")
 @option("--step-ms", type=POSITIVE, help="Compare with a training step of this length, in milliseconds.")
 @option("--model", "model_name", metavar="MODULE:NAME",
@@ -62,7 +62,7 @@ EXIT_WAITING = 4
 def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
-    At a URL also what an epoch fetches. With --forms: size, rate and build time of the whole dataset in each storage form,
+    With --forms: size, rate and build time of the whole dataset in each storage form,
     predicted from a sample.
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.

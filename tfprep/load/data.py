@@ -226,7 +226,7 @@ class SplitLoaders(ABC):
         Args:
             split: The split's name.
             batch_size: Samples per step, of all hosts together.
-            **options: Those of `loader` that decide the order: training, seed, order, block, window, variants, remainder,
+            **options: Those of `loader` that decide the order: training, seed, order, variants, remainder,
                 start_step, hosts, where, balance, weights. With variants=0 the numbers are also those of `random_access(split)`.
 
         Returns:

@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import json
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -35,7 +34,7 @@ ShuffleBuffer: TypeAlias = int | Literal["auto"] | None
 
 MOST_BATCH, MOST_STEPS = 1 << 24, 1 << 36
 """The largest batch, and the last step with which a run may begin: positions in the run stay far below 2^63."""
-MOST_SAMPLES, MOST_THREADS = 1 << 30, 1 << 12
+MOST_THREADS = 1 << 12
 
 # --- how an option is declared ------------------------------------------------------------------------------------------
 
@@ -136,11 +135,7 @@ class LoaderOptions:
     seed: int = field(default=0, metadata=_rules(_whole(), decides="order"))
     """The seed of the order, the variants and all draws."""
     order: OrderName | None = field(default=None, metadata=_rules(_one_of(*get_args(OrderName), None), decides="order"))
-    """The order of an epoch: "global", "block" or "sequential"; None for "global" in training and "sequential" otherwise."""
-    block: int = field(default=64, metadata=_rules(_whole(1, MOST_SAMPLES), decides="order"))
-    """Samples per block, with order="block"."""
-    window: int = field(default=16, metadata=_rules(_whole(1, MOST_SAMPLES), decides="order"))
-    """Blocks that are mixed with one another, with order="block"."""
+    """The order of an epoch: "global" or "sequential"; None for "global" in training and "sequential" otherwise."""
     variants: VariantChoice | None = field(default=None, metadata=_rules(_variants, decides="order"))
     """Which variants are read: "rotate", "random", "all" or a number; None for "rotate" in training and 0 otherwise."""
     remainder: Remainder | None = field(
@@ -211,10 +206,6 @@ class LoaderOptions:
     cache: CacheChoice = field(default="auto", metadata=_rules(_one_of(*get_args(CacheChoice)), decides="nothing"))
     """Decoded rows that are kept: with "decoded" the number that fits, with False none, with "auto" where samples are read
     more than once and all of them fit, or half of them where that saves decoding."""
-    local: str | os.PathLike[str] | None = field(default=None, metadata=_rules(decides="nothing"))
-    """A folder on a local disk where shards of a dataset at a URL are kept for later epochs and runs. Processes share it."""
-    local_limit: int | str | None = field(default=None, metadata=_rules(_bytes, decides="nothing"))
-    """The most bytes, or text such as "500GB", that the folder may take; None for what the disk has left."""
     workers: WorkersChoice = field(
         default="auto", metadata=_rules(_one_of(*get_args(WorkersChoice)), decides="nothing")
     )
@@ -235,14 +226,8 @@ class LoaderOptions:
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
-        if self.local_limit is not None and self.local is None:
-            raise LoaderError("local_limit is the limit of the folder `local`, which is not given")
         check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
         check_mix(self.mix, self.one_hot)
-        if self.bucket is not None and self.order == "block":
-            raise LoaderError(
-                "order='block' fills batches with what comes next, bucket with samples of one size; leave one of them out"
-            )
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
             raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")
 

@@ -12,18 +12,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
-from tfprep.load.local import LocalShards, local_shards
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan, plan_loader
-from tfprep.load.reader.ahead import ReadAhead, requests_per_sample
+from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.assembler import BadRecords, BatchAssembler
 from tfprep.load.reader.batch import Batch, DecodedCache
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
@@ -88,12 +86,6 @@ class Pipeline:
             part.dataset.check_files(part.split, part.variants, sizes=sizes)
             is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
             self._imported += [is_imported] * sum(len(part.info.files[variant]) for variant in part.variants)
-        self.local: LocalShards | None = None
-        if options.local is not None:
-            imported = any(source.dataset.manifest.imported is not None for source in sources)
-            self.local = local_shards(
-                options.local, options.local_limit, plan.files, plan.file_infos, imported=imported
-            )
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
@@ -113,10 +105,7 @@ class Pipeline:
 
     def _open_files(self) -> None:
         self.bad = BadRecords(self.options.on_bad)
-        paths, damaged = (self.local.paths, self.local.damaged) if self.local else (None, None)
-        self.assembler = BatchAssembler(
-            self.plan, self._imported, self.bad, self.cache, cold=self._cold, paths=paths, damaged=damaged
-        )
+        self.assembler = BatchAssembler(self.plan, self._imported, self.bad, self.cache, cold=self._cold)
         self._of_thread = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -191,8 +180,6 @@ class Pipeline:
 
     def start_threads(self) -> None:
         """Start the reading threads, unless they run: after `close` new ones."""
-        if self.local is not None:
-            self.local.start(self.assembler.reader.files.arrived)
         if self.pool is not None:
             self.pool.on_done(answer)
         self.threads.grow(self.plan.threads)
@@ -240,8 +227,6 @@ class Pipeline:
             self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
         self.assembler.close()
-        if self.local is not None:
-            self.local.close()
         self._unused, self.cache = self.cache if is_ours else None, None
         self._free_cache()
 
@@ -256,9 +241,6 @@ class Pipeline:
         pool = getattr(self, "pool", None)
         if pool is not None:
             pool.stop()
-        local = getattr(self, "local", None)
-        if local is not None:
-            local.stop()
 
     # --- what its report says ---------------------------------------------------------------------------------------
 
@@ -288,8 +270,7 @@ class Pipeline:
 
     def report(self) -> dict[str, Any]:
         """See `Loader.report`."""
-        plan, schedule, rows = self.plan, self.schedule, self.cache
-        memory, records = plan.memory, np.array([info.records for info in plan.file_infos], np.int64)
+        plan, schedule, rows, memory = self.plan, self.schedule, self.cache, self.plan.memory
         cache: dict[str, Any] = {"kind": "none"}
         if rows is not None:
             cache = {"kind": "decoded", "capacity": rows.capacity, "of": plan.table.records}
@@ -310,23 +291,12 @@ class Pipeline:
                 "index_bytes": plan.table.nbytes,
             },
             "cache": cache,
-            "fetching": {**self.fetching, "memory_bytes": memory.fetch_bytes} if plan.is_remote else None,
-            "local": None if self.local is None else self.local.report(records),
+            "fetching": {"memory_bytes": memory.fetch_bytes} if plan.is_remote else None,
             "threads": plan.threads,
             "workers": self._workers_report(),
             "verify": self.options.verify,
             "on_bad": self.options.on_bad,
             "bad_records": self.bad.report(),
-        }
-
-    @cached_property
-    def fetching(self) -> dict[str, float]:
-        """Return what an epoch fetches from URLs before anything is in a cache, by the plan of its first part."""
-        budget = max(self.plan.memory.fetch_bytes // 4, 1)
-        samples = self.schedule.size / self.options.host.count
-        per_sample = requests_per_sample(self.assembler, self.schedule, self.start_step, budget)
-        return {f"{name}_per_sample": value for name, value in per_sample.items()} | {
-            f"{name}_per_epoch": value * samples for name, value in per_sample.items()
         }
 
     def _workers_report(self) -> dict[str, Any]:

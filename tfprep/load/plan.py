@@ -283,9 +283,7 @@ class LoaderPlan:
             check_buckets(options.bucket, buckets)
         numbers = [source.variants for source in sources]
         groups: Numbers | None = None  # in order "global" each row takes its variant by itself
-        if order == "block":
-            groups = np.arange(table.samples) // options.block
-        elif order == "sequential":  # with its file
+        if order == "sequential":  # with its file
             first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
             groups = table.file_of(table.record(np.arange(table.samples), first_variant))
         # All batches of training have one shape, so that Keras traces once and XLA compiles once.
@@ -300,7 +298,7 @@ class LoaderPlan:
             )
         return BatchSchedule(
             sampler=selection[0],
-            order=EpochOrder(order, options.seed, options.block, options.window),
+            order=EpochOrder(order, options.seed),
             variants=self.variants,
             batch_size=options.batch_size,
             remainder="drop" if drop else "keep",
@@ -389,8 +387,6 @@ class LoaderPlan:
 
     def _obstacle(self) -> str:
         """Why worker processes cannot read this; empty where they can."""
-        if self.options.local is not None:
-            return "shards arrive in the folder `local` while it runs"
         for output in self.filled.outputs:
             if None in output.shape and {self.all_specs[name].kind for name in output.fields} & RASTER_KINDS:
                 return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"

@@ -173,8 +173,8 @@ def select(
     rules = [name for name, value in by_rule.items() if value is not None]
     if len(rules) > 1:
         raise LoaderError(f"{' and '.join(rules)} both say how often a sample comes; choose one")
-    if rules and options.order not in (None, "global"):
-        raise LoaderError(f"{rules[0]} draws single samples: it needs order='global', not {options.order!r}")
+    if rules and options.order == "sequential":
+        raise LoaderError(f"{rules[0]} draws samples in a random order; leave order='sequential' out")
     if rules and not training:
         raise LoaderError(f"{rules[0]} is for training; with training=False every sample is read once")
     if options.balance is not None:

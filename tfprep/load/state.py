@@ -47,8 +47,6 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     chosen: dict[str, Any] = {name: getattr(plan.options, name) for name in deciding("element", "order")}
     chosen |= {"training": plan.training, "order": schedule.order.name}
     chosen |= {"variants": plan.variants.choice, "remainder": schedule.remainder}
-    if schedule.order.name != "block":
-        chosen |= {"block": None, "window": None}
     options = {name: _plain(value) for name, value in {**chosen, **plan.op_texts}.items()}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])

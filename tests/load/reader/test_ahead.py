@@ -23,12 +23,11 @@ from tfprep.storage.store import open_store
 pytest.importorskip("obstore")
 ORDERS = {
     "global": {"order": "global"},
-    "block": {"order": "block", "block": 8, "window": 2},
     "sequential": {"order": "sequential"},
-    "hosts": {"order": "block", "block": 4, "window": 3, "hosts": (1, 3)},
+    "hosts": {"hosts": (1, 3)},
     "all variants": {"order": "global", "variants": "all"},
     "validation": {"training": False},
-    "one variant": {"order": "block", "block": 8, "variants": 1, "remainder": "keep"},
+    "one variant": {"variants": 1, "remainder": "keep"},
     "balanced": {"order": "global", "balance": "label"},
 }
 
@@ -92,16 +91,6 @@ def test_the_plan_covers_what_is_read_and_no_more(photos, order, monkeypatch):
     pipeline.close()
 
 
-def test_a_block_is_one_request(photos):
-    """An epoch of 7 blocks in windows of 3. Two blocks that follow each other are one request, a block in two shards is two."""
-    options = LoaderOptions(batch_size=7, seed=3, cache=False, order="block", block=8, window=3, variants=0)
-    pipeline = Pipeline(tfprep.open(copy_in_memory(photos)).subset("train").sources, options)
-    windows = list(plan_ranges(pipeline.assembler, pipeline.schedule, iter(range(7)), 1 << 30))
-    assert len(windows) == 3
-    assert sum(map(len, windows)) <= 7 + pipeline.sources[0].dataset.splits["train"].shards - 1
-    pipeline.close()
-
-
 def test_a_validation_run_fetches_every_byte_once(url, s3):
     data = tfprep.open(url)
     with closing(data.numpy_loader("train", 7, training=False, cache=False)) as loader:
@@ -162,7 +151,7 @@ def test_faults_that_pass_change_nothing(data, url, s3, fault, monkeypatch):
     objects._connected.cache_clear()
     remote = tfprep.open(url)
     s3.proxy.faults.extend([fault, "", fault, fault, ""] * 2)
-    check_same(read(data, 8, order="block", block=8), read(remote, 8, order="block", block=8))
+    check_same(read(data, 8), read(remote, 8))
     objects._connected.cache_clear()
 
 
@@ -205,7 +194,7 @@ def test_a_damaged_record_is_one_bad_record_of_its_range(photos, s3):
         list(data.numpy_loader("train", 8, training=False))
 
 
-@pytest.mark.parametrize("order", ["global", "block", "sequential"])
+@pytest.mark.parametrize("order", ["global", "sequential"])
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, samples):
     data = tfprep.open(s3.copy(make_dataset(samples={"train": samples}, fields=("label", "clicks")).path))
@@ -214,7 +203,7 @@ def test_a_tiny_dataset_is_planned_an_epoch_at_a_time(make_dataset, s3, order, s
         steps = (taken.append(step) or step for step in itertools.count())
         first = next(plan_ranges(pipeline.assembler, pipeline.schedule, steps, 1 << 20))
         assert sum(len(part.records) for part in first) == samples
-        assert len(taken) <= 2 * pipeline.schedule.steps_per_epoch  # the next epoch tells where a window ends
+        assert len(taken) <= 2 * pipeline.schedule.steps_per_epoch
 
 
 # --- stores in general --------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_urls(photos, data, monkeypatch):
         ({"variants": "rotate"}, LoaderError, "takes variants='random', 'all' or a number"),
         ({"variants": 7}, LoaderError, "there is no variant 7"),
         ({"remainder": "wrap"}, LoaderError, "remainder is 'keep' or 'drop'"),
-        ({"order": "block"}, LoaderError, r"tf_dataset\(\) has no option 'order'"),
+        ({"order": "global"}, LoaderError, r"tf_dataset\(\) has no option 'order'"),
         ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer is a number of records from 1, 'auto' or None, not 0"),
         ({"batch_size": 0}, LoaderError, "batch_size is a whole number from 1, not 0"),
     ],

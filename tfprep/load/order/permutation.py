@@ -143,17 +143,15 @@ def _shift(value: Words, draw: Words, modulus: Words, inverse: bool) -> Words:
     return shifted
 
 
-OrderName: TypeAlias = Literal["global", "block", "sequential"]
+OrderName: TypeAlias = Literal["global", "sequential"]
 
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """`block` in items; `window` in blocks."""
+    """The order of the items of each epoch: one permutation of all of them, or as they are on disk."""
 
     name: OrderName = "global"
     seed: int = 0
-    block: int = 64
-    window: int = 16
 
     def items(self, position: Any, epoch: Any, size: int) -> Words:
         """The items at these positions of these epochs of `size` items: uint64 [N]."""
@@ -161,47 +159,4 @@ class EpochOrder:
         if self.name == "sequential" or not size:
             same: Words = position.copy()
             return same
-        key = subkey(seed_key(self.seed, f"order/{self.name}"), epoch)
-        if self.name == "global":
-            return permute(position, size, key)
-        return self._blocks(position, size, key)
-
-    def windows(self, position: Any, epoch: Any, size: int) -> Numbers:
-        """The number of the window that each position is in, over all epochs: int64 [N]; -1 for an order without windows."""
-        position, epoch = np.broadcast_arrays(words(position), words(epoch))
-        if self.name != "block" or not size:
-            return np.full(position.shape, -1, np.int64)
-        block, blocks = np.uint64(self.block), words(-(-size // self.block))
-        missing = blocks * block - np.uint64(size)
-        key = subkey(seed_key(self.seed, f"order/{self.name}"), epoch)
-        short = unpermute(blocks - np.uint64(1), blocks, key)
-        number = self._padded(position, missing, short) // (block * np.uint64(self.window))
-        windows: Numbers = (epoch * (blocks + np.uint64(1)) + number).astype(np.int64)
-        return windows
-
-    def _padded(self, position: Words, missing: Words, short: Words) -> Words:
-        """The positions as they were if the short block were a whole one."""
-        block = np.uint64(self.block)
-        padded: Words = position + np.where(position >= (short + np.uint64(1)) * block - missing, missing, np.uint64(0))
-        return padded
-
-    def _blocks(self, position: Words, size: int, key: Words) -> Words:
-        """Positions are laid out in slots of `block` positions; the slot that got the short last block is cut short."""
-        block, blocks = np.uint64(self.block), words(-(-size // self.block))
-        missing = blocks * block - np.uint64(size)
-        short = unpermute(blocks - np.uint64(1), blocks, key)
-        mixed = self._mixed(position, blocks, missing, short, subkey(key, 0))
-        padded = self._padded(mixed, missing, short)
-        items: Words = permute(padded // block, blocks, key) * block + padded % block
-        return items
-
-    def _mixed(self, position: Words, blocks: Words, missing: Words, short: Words, key: Words) -> Words:
-        """Permutes the positions within each window of slots."""
-        block, window = np.uint64(self.block), np.uint64(self.window)
-        number = self._padded(position, missing, short) // (block * window)
-        first = number * window
-        last = np.minimum(first + window, blocks)
-        start = first * block - np.where(first > short, missing, np.uint64(0))
-        stop = last * block - np.where(last > short, missing, np.uint64(0))
-        moved: Words = start + permute(position - start, stop - start, subkey(key, number))
-        return moved
+        return permute(position, size, subkey(seed_key(self.seed, "order/global"), epoch))

@@ -1,7 +1,7 @@
 """Records at URLs are fetched ahead of their use, in few large requests, as far ahead as the memory allows.
 
-The plan follows the order of the run. It takes the rows of some steps together, in the order "block" those of a whole window,
-and fetches byte ranges that are close together in one file with one request. A range is kept until the last step that needs it
+The plan follows the order of the run. It takes the rows of some steps together, and fetches byte ranges that are close together
+in one file with one request. A range is kept until the last step that needs it
 has been delivered. What is not planned, such as a substitute of a bad record, is a request of its own.
 
 Memory: the ranges that are kept, and twice those on their way, take at most `budget` bytes; beyond it each reading thread may
@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ REQUEST_BYTES = 8 << 20
 REQUESTS = 64
 """Requests in flight: at 30 ms, 2,000 per second."""
 PLAN_ROWS, PLAN_BYTES = 8192, 64 << 20
-"""The most rows, and bytes, that are planned together where the order has no windows."""
+"""The most rows, and bytes, that are planned together."""
 MOST_ROWS_AHEAD = 1 << 18
 """Rows by which the plan may be ahead of the trainer: at 1,000 images/s four minutes."""
 _FILE_SHIFT = 44  # offsets stay below 16 TiB, S3's largest object has 48.8
@@ -160,65 +159,25 @@ def plan_ranges(
         steps: The steps, without an end.
         most_bytes: The most bytes of records that are planned together.
     """
-    waiting: list[tuple[Rows, Numbers, Numbers]] = []
-    ended, most_rows = False, min(PLAN_ROWS, schedule.size)
-    while waiting or not ended:
-        before = sum(len(rows) for rows, _, _ in waiting)
-        ended = ended or not _extend(waiting, source, schedule, steps)
-        if not sum(len(rows) for rows, _, _ in waiting):
-            waiting = []
-            yield []
-            continue
-        rows = Rows(np.concatenate([rows.table for rows, _, _ in waiting], axis=1))
-        step, window = (np.concatenate([each[column] for each in waiting]) for column in (1, 2))
-        # The last part, if nothing comes of the next steps because it is in a cache, or as they belong to the next epoch.
-        last = ended or len(rows) == before or len(rows) >= schedule.size
-        while (cut := _end_of_part(rows, window, most_rows, most_bytes)) < len(rows) or (last and len(rows)):
-            yield _ranges(source, rows.take(slice(0, cut)), step[:cut])
-            rows, step, window = rows.take(slice(cut, None)), step[cut:], window[cut:]
-        waiting = [(rows, step, window)] if len(rows) else []
-
-
-def requests_per_sample(
-    source: BatchAssembler, schedule: BatchSchedule, start: int, most_bytes: int
-) -> dict[str, float]:
-    """Return the `bytes` and `requests` of a sample before anything is in a cache, by the plan of the first part of a run."""
-    rows, requests, nbytes = 0, 0, 0
-    last = start + max(1, min(schedule.steps_per_epoch, PLAN_ROWS // schedule.batch_size))
-    steps = iter(range(start, last if schedule.steps is None else min(last, schedule.steps)))
-    for ranges in plan_ranges(source, schedule, steps, most_bytes):
-        requests += len(ranges)
-        nbytes += sum(part.nbytes for part in ranges)
-        rows += sum(len(np.unique(part.records)) for part in ranges)
-    return {"bytes": nbytes / max(rows, 1), "requests": requests / max(rows, 1)}
-
-
-def _extend(waiting: list[Any], source: BatchAssembler, schedule: BatchSchedule, steps: Iterator[int]) -> bool:
-    """Add the rows of some more steps; return True if there were any."""
-    some = min(PLAN_ROWS if waiting else PLAN_ROWS // 4, schedule.size)  # The first ones soon.
-    many = math.ceil(some / schedule.batch_size)
-    numbers = list(itertools.islice(steps, many))
-    numbers = [step for step in numbers if schedule.steps is None or step < schedule.steps]
-    if not numbers:
-        return False
-    batches = schedule.batch_indices(numbers)
-    for step, indices, rows in zip(numbers, batches, source.locate(batches), strict=True):
-        epoch, inside = np.divmod(indices.position, schedule.size)
-        windows = schedule.order.windows(inside, epoch, schedule.size)
+    most_rows = PLAN_ROWS // 4  # the first ones soon
+    while True:
+        count = math.ceil(min(most_rows, schedule.size) / schedule.batch_size)
+        numbers = list(itertools.islice(steps, count))
+        numbers = [number for number in numbers if schedule.steps is None or number < schedule.steps]
+        if not numbers:
+            return
+        most_rows, batches = PLAN_ROWS, source.locate(schedule.batch_indices(numbers))
+        step = np.repeat(numbers, [len(rows) for rows in batches])
+        rows = Rows(np.concatenate([rows.table for rows in batches], axis=1))
         kept = source.to_fetch(rows["record"], rows["file"])
-        waiting.append((rows.take(kept), np.full(int(kept.sum()), step), windows[kept]))
-    return True
-
-
-def _end_of_part(rows: Rows, window: Numbers, most_rows: int, most_bytes: int) -> int:
-    """Return where the first part ends: with its window, or before it has too much; at least one row is in it."""
-    if not len(rows):
-        return 0
-    same = np.flatnonzero(window != window[0])
-    last = int(same[0]) if len(same) else len(rows)
-    if window[0] < 0:
-        last, most_bytes = min(last, most_rows), min(most_bytes, PLAN_BYTES)
-    return min(last, max(1, int(np.searchsorted(np.cumsum(rows["size"]), most_bytes, "right"))))
+        rows, step = rows.take(kept), step[kept]
+        if not len(rows):
+            yield []
+        while len(rows):
+            fit = np.searchsorted(np.cumsum(rows["size"]), min(most_bytes, PLAN_BYTES), "right")
+            cut = max(1, int(fit))
+            yield _ranges(source, rows.take(slice(0, cut)), step[:cut])
+            rows, step = rows.take(slice(cut, None)), step[cut:]
 
 
 def _ranges(source: BatchAssembler, rows: Rows, step: Numbers) -> list[ByteRange]:

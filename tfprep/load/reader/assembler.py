@@ -78,17 +78,13 @@ class BatchAssembler:
         cache: DecodedCache | None,
         *,
         cold: bool = False,
-        paths: Sequence[Any] | None = None,
-        damaged: Callable[[int], None] | None = None,
     ) -> None:
         """`imported`: see `Reading`. `cold`: the page cache cannot hold all files, so the system is told in every epoch
-        what comes next. `paths`: where the table's files are now, if some are copies on a local disk; `damaged`: see
-        `Files`."""
+        what comes next."""
         self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
-        paths = plan.files if paths is None else paths
         own, *added = plan.parts_in.values()
-        self.reading = Reading(paths, imported, own, plan.placed, plan.augmentation, cold, added)
-        self.reader = RowReader(self.reading, self.cached_arrays, damaged)
+        self.reading = Reading(plan.files, imported, own, plan.placed, plan.augmentation, cold, added)
+        self.reader = RowReader(self.reading, self.cached_arrays)
         first = np.cumsum([len(table.files) for table in plan.tables.values()]).tolist()
         self._added = list(zip(list(plan.tables.values())[1:], first, map(_spans, added), strict=False))
         self._places = ["offset", "size", "payload_crc", *({"label"} & set(plan.indexed.values())), *_spans(own)]

@@ -141,18 +141,11 @@ class _LocalFile:
 class Files:
     """Shard files by their number in `paths`, opened when first asked for. Safe to use from any thread."""
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        *,
-        damaged: Callable[[int], None] | None = None,
-        limit: int = OPEN_FILES,
-    ) -> None:
-        """`damaged`: called with the number of a file that is a copy on a local disk, where a record of it is damaged."""
+    def __init__(self, paths: Sequence[Path], *, limit: int = OPEN_FILES) -> None:
         self.paths = paths
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
-        self._limit, self._damaged = limit, damaged
+        self._limit = limit
         self._open: OrderedDict[int, _LocalFile] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -208,21 +201,6 @@ class Files:
         if hasattr(os, "posix_fadvise") and not self.remote[number]:
             file = self.get(number)  # this name keeps it open: another thread may push it out of the cache meanwhile
             os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
-
-    def arrived(self, number: int) -> None:
-        """Read this file from where it is now: on a local disk."""
-        self.remote[number] = is_remote(self.paths[number])
-
-    def recover(self, number: int) -> bool:
-        """Give up the local copy of a file with a damaged record; return True if the record is worth reading again."""
-        if self._damaged is None:
-            return False
-        with self._lock:
-            if not self.remote[number]:
-                self._damaged(number)  # the path is the URL again
-                self.remote[number] = True
-                self._open.pop(number, None)
-        return True
 
     def close(self) -> None:
         """Close all files as soon as no thread reads from them."""

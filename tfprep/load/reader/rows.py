@@ -7,7 +7,7 @@ fills rows, in a reading thread or a worker process, and returns those that cann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,15 +124,10 @@ class Place:
 class RowReader:
     """Fills rows. Called by many threads at once, each with a state of its own."""
 
-    def __init__(
-        self,
-        reading: Reading,
-        cache: Mapping[str, Array] | None = None,
-        damaged: Callable[[int], None] | None = None,
-    ) -> None:
-        """`cache`: the rows of the decoded cache by output, but for text; None without one. `damaged`: see `Files`."""
+    def __init__(self, reading: Reading, cache: Mapping[str, Array] | None = None) -> None:
+        """`cache`: the rows of the decoded cache by output, but for text; None without one."""
         self.cache = cache
-        self.files, self._announce = Files(reading.paths, damaged=damaged), reading.announce
+        self.files, self._announce = Files(reading.paths), reading.announce
         self._imported = reading.imported
         self.columns = list(COLUMNS[: -len(PLACE)])
         """The names of the columns of `Rows`: those of further places are named `file 1`, and so on."""
@@ -187,9 +182,6 @@ class RowReader:
                     self.files.will_need(*cells[place.file : place.file + 3])
         for number, cells in enumerate(table):
             reason = self._fill_row(values, cells, state, verify=bool(cells[VERIFY]))
-            # From its store, where the local copy is damaged.
-            if reason and any(self.files.recover(cells[place.file]) for place in self._places):
-                reason = self._fill_row(values, cells, state, verify=True)
             if reason:
                 unread.append(UnreadRow(number, reason))
         return unread

@@ -181,9 +181,9 @@ def _working(spent: Sample) -> Cause:
         return Cause("decode", f"decoding {busy}", advice)
     if requests := counted.get("requests", 0.0):
         text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
-        advice = "Keep the shards on a local disk (local=), or raise memory_budget, so that more is fetched in advance"
+        advice = "Copy the dataset to a local disk, or raise memory_budget, so that more is fetched in advance"
         if requests > 0.5 * counted.get("records_read", 0.0):
-            advice = "Let order='block' join records to fewer requests, or keep the shards on a local disk (local=)"
+            advice = "Copy the dataset to a local disk, or let order='sequential' join records to fewer requests"
         return Cause("fetch", text, advice)
     has_cache = counted.get("cache_capacity", 0.0) > 0
     more = "raise memory_budget, so that the cache holds more" if has_cache else "keep decoded images (cache=)"
