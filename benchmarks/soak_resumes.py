@@ -156,9 +156,9 @@ def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> A
     if framework == "stateful":
         from torchdata.stateful_dataloader import StatefulDataLoader
 
-        samples = data.random_access("train", variant="all", fields=["key", "image", "label"], geometry=SQUARE)
+        samples = data.random_access("train", variant="all", fields=["key", "image", "label"])
         sampler = data.batch_sampler("train", BATCH, **{"seed": 1, **case})
-        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=int(reader))
+        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=int(reader), collate_fn=resized)
     if reader.endswith("hosts"):
         return JoinedHosts(data, case, int(reader[0]))
     workers = (
@@ -174,6 +174,16 @@ def loader_of(data: Any, framework: str, case: dict[str, Any], reader: str) -> A
             setattr(mapped, name, getattr(loader, name))
         return mapped
     return loader.eager() if framework == "tensorflow" else loader
+
+
+def resized(samples: list[dict[str, Any]]) -> Any:
+    """A batch of samples whose images are resized as `geometry=SQUARE` does."""
+    from torch.utils.data import default_collate
+
+    for sample in samples:
+        transform = SQUARE[0](sample["image"].shape[:2], None)
+        sample.update(augment.warp.warp_sample({"image": sample["image"]}, {"image": "image"}, transform))
+    return default_collate(samples)
 
 
 class JoinedHosts:

@@ -111,7 +111,7 @@ def test_inputs_by_name_and_sample_weights(data):
     model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(pooled)))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     options = {**OPTIONS, "inputs": {"a": "image", "b": "lossless"}, "sample_weight": "weight"}
-    loader = data.keras_loader("train", 8, dtype="float32", **options)
+    loader = data.keras_loader("train", 8, **options)
     model.fit(loader, verbose=0)
     assert loader.stats["batches"] >= 6
 

@@ -90,16 +90,6 @@ def test_every_record_is_delivered_as_it_was_written(made, data, cache):
     assert [len(element["number"]) for element in validation] == [4, 4, 1]
 
 
-def test_normalize_subtracts_the_mean_and_divides_by_the_deviation(photos):
-    """The means of this dataset's `image` are 120, 128 and 130, its deviations 10, 11 and 12 (`tests/conftest.py`)."""
-    data = tfprep.load.open(photos.path)
-    plain, normal = (
-        batches(data, 1, fields=["image"], **options)[0]["image"]
-        for options in ({}, {"dtype": "float32", "normalize": True})
-    )
-    np.testing.assert_allclose(normal, (plain - np.float32([120, 128, 130])) / np.float32([10, 11, 12]), atol=1e-5)
-
-
 def test_rows_are_padded_with_minus_one(made, data):
     for element in batches(data, 4, pad={"points": 4}, fields=["points", "number"]):
         assert element["points"].shape == (12, 4, 2)

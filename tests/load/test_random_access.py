@@ -6,15 +6,13 @@ import shutil
 import threading
 from collections import Counter
 from contextlib import closing
-from functools import partial
 
 import numpy as np
 import pytest
 
 import tfprep
 from tests.conftest import CODECS, write_dataset
-from tests.load.batches import check_same, overwrite
-from tfprep import augment
+from tests.load.batches import overwrite
 from tfprep.errors import DatasetError, LoaderError, RecordError
 
 FIELDS = ["key", "variant", *CODECS]
@@ -139,19 +137,13 @@ def test_a_batch_that_leaves_a_host_without_samples_is_refused(data):
         data.batch_sampler("val", 8, hosts=(0, 4))
 
 
-def square(side, size, rng):
-    return augment.Resize(side, side)(size, rng)
-
-
 def test_what_another_selection_reads_has_another_name(data):
     """Grain compares it before it resumes."""
     folds = [train.random_access() for train, _ in data.folds(5)]
-    options = [{}, {"variant": 1}, *({"fields": ["image"], "geometry": [partial(square, side)]} for side in (12, 16))]
-    others = [data.random_access("train", **each) for each in options]
-    assert len({repr(samples) for samples in (*folds, *others)}) == 9
+    others = [data.random_access("train", **each) for each in ({}, {"variant": 1}, {"fields": ["image"]})]
+    assert len({repr(samples) for samples in (*folds, *others)}) == 8
     for samples in (folds[0], others[-1]):
         assert repr(samples) == repr(pickle.loads(pickle.dumps(samples)))
-        assert " at 0x" not in repr(samples), "the address of a function differs in the process that resumes"
 
 
 @pytest.mark.parametrize(
@@ -247,10 +239,3 @@ def test_the_current_folder_changes_after_a_dataset_was_opened(photos, monkeypat
     assert len(data.random_access("train")[3]) == len(data.fields)
     with closing(data.numpy_loader("train", 8, workers="threads", cache=False)) as loader:
         assert len(list(loader)) == len(loader)
-
-
-def test_sizes_by_epoch_are_the_last_one(data):
-    growing = [augment.RandomResizedCrop(sizes={0: 12, 2: (16, 20)})]
-    sample = data.random_access("train", fields=["image"], geometry=growing)[3]
-    still = data.numpy_loader("train", 1, training=False, fields=["image"], geometry=growing)
-    check_same(still[3]["image"][0], sample["image"])

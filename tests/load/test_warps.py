@@ -72,9 +72,7 @@ batches = partial(batches_of, batch_size=8)
 
 
 def test_padded_boxes_and_stacked_floats(data):
-    options = {
-        "inputs": ["image", "where"], "targets": {"boxes": "boxes", "mask": "mask"}, "dtype": "float32", **stages(OPS),
-    }  # fmt: skip
+    options = {"inputs": ["image", "where"], "targets": {"boxes": "boxes", "mask": "mask"}, **stages(OPS)}
     ((x, y),) = batches(data, 1, pad={"boxes": 5}, **options)
     single = batches(data, 1, **stages(OPS), fields=["image", "where", "boxes", "mask"])[0]
     np.testing.assert_array_equal(x, np.concatenate([single["image"].astype(np.float32), single["where"]], -1))

@@ -89,25 +89,6 @@ class Covering:
         return Transform(translation(-left, -top) @ scaling(scale, scale), (self.height, self.width))
 
 
-@dataclass(frozen=True, repr=False)
-class Unaugmented:
-    """An op that never draws: geometry of samples that are read by their numbers."""
-
-    op: GeometryOp
-
-    def __repr__(self) -> str:
-        return repr(self.op)
-
-    @property
-    def effects(self) -> frozenset[str]:
-        """Those of the op."""
-        return effects_of(self.op)
-
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        op: GeometryOp = [self.op, *_by_epoch(self.op).values()][-1]  # of sizes by epoch the last one, as in evaluation
-        return op(size, None)
-
-
 @dataclass(frozen=True)
 class View:
     """One way to see a sample: its stages, in one form for each size of a batch (`BatchSchedule.forms_at`), usually one.

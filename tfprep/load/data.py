@@ -204,9 +204,8 @@ class SplitLoaders(ABC):
 
         Args:
             split: The split's name.
-            **options: `fields` ("key" and "variant" may be among them), `geometry`, `on_bad` and `verify` as for `loader`;
-                `variant`, the stored variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N
-                samples. Geometry takes its unaugmented form.
+            **options: `fields` ("key" and "variant" may be among them), `on_bad` and `verify` as for `loader`; `variant`, the
+                stored variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples.
 
         Returns:
             A sequence of dicts of NumPy arrays by field.

@@ -24,7 +24,7 @@ from tfprep.load.order.permutation import OrderName
 from tfprep.load.order.samplers import VariantChoice
 from tfprep.load.order.schedule import Hosts, Remainder
 from tfprep.load.order.where import Where
-from tfprep.load.outputs import FieldChoice, FloatType
+from tfprep.load.outputs import FieldChoice
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 Verify: TypeAlias = Literal["always", "first_epoch", "never"]
@@ -85,12 +85,6 @@ def _step_or_state(name: str, value: Any) -> Any:
 
 def _variants(name: str, value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
-
-
-def _dtype_name(name: str, value: Any) -> Any:
-    """The name of a dtype of TensorFlow, NumPy or ml_dtypes."""
-    known = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None)
-    return known if isinstance(known, str) else value
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -164,10 +158,6 @@ class LoaderOptions:
     """See `inputs`."""
     sample_weight: str | None = None
     """A stored number or map by which Keras multiplies the loss: an element is `(x, y, w)`."""
-    dtype: FloatType | None = field(default=None, metadata=_rules(_dtype_name))
-    """The dtype of images and maps: "float32", "float16" or "bfloat16", or one of TensorFlow or NumPy; None as stored."""
-    normalize: bool = field(default=False, metadata=_rules(_one_of(True, False)))
-    """True to subtract the training split's mean and divide by its standard deviation; needs `dtype`."""
     pad: Mapping[str, int] = field(default_factory=dict, metadata=_rules(_pad))
     """Rows that a field of N rows gets in every sample, such as {"boxes": 100}: those after its own are -1, and more than that is
     an error. Without it, such a field is a list of arrays, and for TensorFlow a ragged tensor."""

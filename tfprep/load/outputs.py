@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, stored_name
 
@@ -46,17 +45,15 @@ EXTRA = {"key": FieldSpec("text", (), "string"), "variant": FieldSpec("scalar", 
 class Output:
     """One array of an element: the fields that it consists of, and its shape and dtype without the batch's axis.
 
-    `shape` has None where samples differ; `dtype` is "string" for text. With `mean` and `std`, one number a channel, values
-    are normalized: (value - mean) / std. With `padded`, rows of `PADDING` follow those of the sample. Where batches differ in
-    size, but the samples of a batch do not, `shapes` are those of all forms of a batch, and `shape` is the largest.
+    `shape` has None where samples differ; `dtype` is "string" for text. With `padded`, rows of `PADDING` follow those of the
+    sample. Where batches differ in size, but the samples of a batch do not, `shapes` are those of all forms of a batch, and
+    `shape` is the largest.
     """
 
     name: str
     fields: tuple[str, ...]
     shape: tuple[int | None, ...]
     dtype: str
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
     padded: bool = False
     shapes: tuple[tuple[int | None, ...], ...] = ()
     view: int = 0
@@ -240,9 +237,6 @@ def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
     return {name: renamed(part, names) for name, part in structure.items()}
 
 
-FloatType: TypeAlias = Literal["float32", "float16", "bfloat16"]
-
-
 def mean_and_std(
     names: Sequence[str], specs: Mapping[str, FieldSpec], statistics: Mapping[str, Statistics]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -263,39 +257,3 @@ def mean_and_std(
             mean += [0.0] * channels
             std += [float(np.iinfo(kind).max) if kind.kind in "iu" else 1.0] * channels
     return tuple(mean), tuple(std)
-
-
-def convert(
-    outputs: Outputs,
-    specs: Mapping[str, FieldSpec],
-    statistics: Mapping[str, Statistics],
-    dtype: FloatType | None,
-    normalize: bool,
-) -> Outputs:
-    """The outputs with images and maps as `dtype`, normalized if asked; masks, labels and other fields stay as they are."""
-    if dtype is None:
-        if normalize:
-            raise LoaderError(
-                "normalize=True makes fractions: name their dtype as well, 'float32', 'float16' or 'bfloat16'"
-            )
-        return outputs
-    if dtype not in get_args(FloatType):
-        raise LoaderError(f"dtype is {', '.join(get_args(FloatType))}, or None for what is stored, not {dtype!r}")
-    if dtype == "bfloat16":
-        require_bfloat16()
-    converted = []
-    for output in outputs.outputs:
-        kinds = {specs[name].kind for name in output.fields if name in specs}
-        if not kinds & {"image", "map"} or output.name == WEIGHT:
-            converted.append(output)
-            continue
-        wide = [
-            name for name in output.fields if np.dtype(specs[name].dtype) in (np.uint16, np.uint32, np.int32, np.int64)
-        ]
-        if dtype == "float16" and wide and not normalize:
-            raise LoaderError(
-                f"float16 ends at 65,504; '{wide[0]}' holds {specs[wide[0]].dtype}: use normalize, or float32"
-            )
-        mean, std = mean_and_std(output.fields, specs, statistics) if normalize else (None, None)
-        converted.append(replace(output, dtype=dtype, mean=mean, std=std))
-    return Outputs(tuple(converted), outputs.structure)

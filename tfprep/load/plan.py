@@ -39,7 +39,7 @@ from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import EpochOrder, Numbers
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule
-from tfprep.load.outputs import EXTRA, Output, Outputs, convert, pad_outputs, resolve
+from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve
 from tfprep.load.reader.batch import cached_records
 from tfprep.load.reader.parts import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
@@ -128,13 +128,7 @@ class LoaderPlan:
         outputs = pad_outputs(named, self.all_specs, options.pad)
         self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
-        manifest = self.sources[0].dataset.manifest
-        if options.normalize and manifest.imported is not None and not manifest.statistics:
-            raise LoaderError(
-                "normalize=True subtracts the mean of the training split, which an index does not know; use dtype='float32' and "
-                "normalize in the model: keras.layers.Rescaling(1 / 255), or a Normalization layer that is adapted"
-            )
-        return convert(outputs, self.all_specs, manifest.statistics, options.dtype, options.normalize)
+        return outputs
 
     def _check_computed(self, outputs: Outputs) -> None:
         """Raise LoaderError where pixels change after a model has computed a field from them that does not follow."""

@@ -16,10 +16,7 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from tfprep.augment.chain import Custom
-from tfprep.augment.transform import GeometryOp
 from tfprep.errors import LoaderError
-from tfprep.load.augmentation import Unaugmented, check_stages
 from tfprep.load.loader import LOOK, PassSteps, Progress, Run, with_text
 from tfprep.load.options import LoaderOptions, OnBad, Verify
 from tfprep.load.order.schedule import BatchIndices
@@ -65,13 +62,8 @@ class RandomAccess:
     def __repr__(self) -> str:
         """The dataset, its files and the options: Grain compares it when it resumes."""
         names = ", ".join(source.name for source in self._pipeline.sources)
-        options = self._pipeline.options
-        chosen = f"fields={[output.name for output in self._pipeline.outputs.outputs]}, variant={options.variants!r}"
-        try:
-            ops = self._pipeline.plan.op_texts["geometry"]
-        except LoaderError:
-            ops = [repr(op) for op in options.geometry]  # with an address, which is never equal in another process
-        chosen += f", geometry=[{', '.join(ops)}]" if ops else ""
+        fields, variant = [output.name for output in self._pipeline.outputs.outputs], self._pipeline.options.variants
+        chosen = f"fields={fields}, variant={variant!r}"
         chosen += "" if self._rows is None else f", rows {zlib.crc32(self._rows.tobytes()):08x}"
         digest = fingerprint(self._pipeline.sources)
         return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"
@@ -141,19 +133,15 @@ def open_random_access(
     *,
     fields: Sequence[str] | None = None,
     variant: int | Literal["all"] = 0,
-    geometry: Sequence[GeometryOp] = (),
     on_bad: OnBad = "raise",
     verify: Verify = "first_epoch",
 ) -> RandomAccess:
     """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
     if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
         raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
-    check_stages(geometry)
-    if any(isinstance(op, Custom) for op in geometry):
-        raise LoaderError("geometry: Custom is a function of a whole sample that draws; a loader takes it")
     options = LoaderOptions(
         batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
-        geometry=[Unaugmented(op) for op in geometry], on_bad=on_bad, verify=verify, cache=False, workers="threads",
+        on_bad=on_bad, verify=verify, cache=False, workers="threads",
     )  # fmt: skip
     return RandomAccess([replace(source, share=None) for source in sources], options)
 

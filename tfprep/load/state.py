@@ -29,7 +29,7 @@ _WHY = {
     "fingerprint": "; the dataset was built again, or its files differ",
     "added": "; these fields were computed again meanwhile, by another model or from other samples",
     "selection": "; the fold, the mix, or what where and balance find differ",
-    "rules": "; fill, border, min_visible, flip_indices, class names or statistics of the dataset differ, or this "
+    "rules": "; fill, border, min_visible, flip_indices or class names of the dataset differ, or this "
     "version of tfprep computes an op in another way",
 }
 
@@ -63,7 +63,6 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
         OPS,
         plan.augmentation.rules if plan.augmentation else {},
         {name: list(manifest.classes.get(name, ())) for name in (plan.mixing.labels if plan.mixing else ())},
-        str(manifest.statistics) if plan.options.normalize else "",
     ]
     added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
     return {

@@ -256,8 +256,6 @@ def test_geometry_and_model_inputs(data, expected):
     images, nights = next(iter(loader))
     assert images.shape == (6, 24, 24, 3)
     assert nights.numpy().tolist() == [features["image/night"].item() for features in list(expected.values())[:6]]
-    with pytest.raises(LoaderError, match="an index does not know"):
-        data.loader("train", 6, normalize=True, dtype="float32")
 
 
 def test_keys(data):

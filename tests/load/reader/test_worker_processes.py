@@ -112,9 +112,7 @@ def of_45_rows(size, generator):
 
 CASES = {
     "every field": {"fields": [*CODECS, "key", "variant"], "cache": False},
-    "stacked, cast and normalized": {
-        "inputs": ["image", "clicks", "mask"], "targets": "label", "dtype": "float32", "normalize": True,
-    },
+    "stacked": {"inputs": ["image", "field", "mask"], "targets": "label"},
     "checked each time": {"fields": ["image"], "verify": "always", "cache": False},
     "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
@@ -135,12 +133,8 @@ UNEVEN = {
     "boxes and text": {"fields": ["boxes", "caption"], "prefetch": 1},
     "only text in the cache": {"fields": ["caption"], "cache": "decoded"},
     "padded, on one host of two": {"fields": ["boxes", "caption", "key"], "pad": {"boxes": 5}, "hosts": (1, 2)},
-    "cut, mixed and cast": {
-        "inputs": "image", **stages([augment.Crop(30, 30), augment.MixUp(0.4)]), "dtype": "float32", "prefetch": 1,
-    },
-    "resized, with boxes": {
-        "fields": ["image", "boxes", "caption"], "geometry": [augment.Resize(60, 50)], "dtype": "bfloat16",
-    },
+    "cut and mixed": {"inputs": "image", **stages([augment.Crop(30, 30), augment.MixUp(0.4)]), "prefetch": 1},
+    "resized, with boxes": {"fields": ["image", "boxes", "caption"], "geometry": [augment.Resize(60, 50)]},
     "some images often": {
         "fields": ["image", "mask", "caption", "key"], "weights": np.arange(60) % 5 == 0, "batch_size": 50,
         **stages([augment.Crop(30, 30), augment.Flip()]), "prefetch": 4,
@@ -282,7 +276,7 @@ class Dying(codecs.Raw):
 
 def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
     monkeypatch.setitem(clicks.codecs, "clicks", Dying())
-    with stream(clicks, on_bad="skip", dtype="float32", threads=1, prefetch=1) as loader:
+    with stream(clicks, on_bad="skip", threads=1, prefetch=1) as loader:
         for batch in islice(without_threads(loader), 6):
             assert not (batch["clicks"][..., 0] == 13).any()
         (bad,) = loader.report()["bad_records"]
@@ -292,7 +286,7 @@ def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
 
 def test_a_lone_process_that_is_killed_from_outside_is_no_fault_of_its_record(clicks, monkeypatch, tmp_path):
     """It reads by itself what another process crashed at."""
-    options = {"on_bad": "skip", "dtype": "float32", "cache": False, "fields": ["clicks", "key"]}
+    options = {"on_bad": "skip", "cache": False, "fields": ["clicks", "key"]}
     expected = batches(clicks, 12, workers="threads", **options)
     monkeypatch.setitem(clicks.codecs, "clicks", Dying(signals=(signal.SIGSEGV, signal.SIGKILL), folder=str(tmp_path)))
     with stream(clicks, threads=1, prefetch=1, seed=3, **options) as loader:  # nobody else reads that record meanwhile
@@ -307,7 +301,7 @@ def test_workers_that_always_die_are_an_error(clicks, monkeypatch):
     monkeypatch.setitem(clicks.codecs, "clicks", Dying(signals=(signal.SIGKILL,), value=None))
     monkeypatch.setattr("tfprep.pool.MOST_DEATHS", 1)
     with (
-        stream(clicks, dtype="float32") as loader,
+        stream(clicks) as loader,
         pytest.raises(LoaderError, match=r"3 worker processes died one after another.*SIGKILL.*workers='threads'"),
     ):
         list(started(loader)[1])

@@ -26,8 +26,6 @@ OPTIONS = [
     {"inputs": "image"},
     {"inputs": {"b": ["image", "clicks"], "a": "pose"}, "targets": {"z": "label", "m": "mask"}},
     {"inputs": ["image", "clicks"], "targets": "label", "sample_weight": "weight"},
-    {"inputs": "image", "dtype": "bfloat16", "normalize": True},
-    {"inputs": "image", "dtype": "float16"},
     {"fields": ["key", "variant", "caption", "depth"], "hosts": (1, 3)},
     {"start_step": 12, "remainder": "keep"},
     {"training": False, "remainder": "keep"},

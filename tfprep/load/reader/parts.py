@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +31,6 @@ from tfprep.errors import SampleError
 from tfprep.fields import Array, FieldSpec, Size, stored_name
 from tfprep.load.outputs import PADDING, Output, channels_of
 from tfprep.load.threads import ThreadState
-from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import decode as decode_example
 from tfprep.records import unpack
 
@@ -41,53 +39,13 @@ FEW_CHANNELS = 4
 pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 16 channels the opposite holds."""
 
 
-def _ends(output: Output, stored: str) -> bool:
-    """Whether numbers of the stored dtype may lie beyond the output's: checks take as long as small fields themselves."""
-    return output.mean is not None or not (output.dtype == stored or np.can_cast(stored, output.dtype))
-
-
-@contextmanager
-def _finite(output: Output) -> Iterator[None]:
-    """SampleError where a number would become infinite in the output's dtype, as in a build."""
-    try:
-        with np.errstate(over="raise"):
-            yield
-    except FloatingPointError:
-        known = "float32" if output.dtype == "bfloat16" else output.dtype  # NumPy knows no limits of bfloat16
-        names, most = ", ".join(output.fields), np.finfo(known).max
-        raise SampleError(
-            f"'{names}' holds numbers beyond {most:,.0f}, where {output.dtype} ends; choose another dtype, or leave it out"
-        ) from None
-
-
-def write(
-    output: Output, value: Any, target: Any, first: int = 0, last: int | None = None, *, part: bool = False
-) -> None:
-    """Write a value as the channels [first, last) of an output, cast and normalized; `part`: these are not all."""
-    few = value.ndim == 3 and value.shape[2] <= FEW_CHANNELS
-    if few and not part and value.dtype == np.uint8 and output.mean and output.dtype == "float32" and HAS_OPENCV:
-        cv2.LUT(value, _levels(output), target)
-    elif few and (part or output.mean is not None):
-        for channel in range(value.shape[2]):
-            content = normalized(output, value[..., channel], first + channel, first + channel + 1)
-            np.copyto(target[..., channel], content, casting="unsafe")
-    else:
-        np.copyto(target, normalized(output, value, first, last), casting="unsafe")
-
-
-@lru_cache(maxsize=64)
-def _levels(output: Output) -> Array:
-    """The normalized value of each of the 256 levels of each channel, as OpenCV takes it, in a third of the time."""
-    levels: Array = normalized(output, np.arange(256, dtype=np.uint8)[:, None])[None]
-    return levels
-
-
-def normalized(output: Output, value: Any, first: int = 0, last: int | None = None) -> Any:
-    """(value - mean) / std of the channels [first, last); a value [H, W] is one channel."""
-    if output.mean is None or output.std is None:
-        return value
-    mean, std = (np.array(numbers[first:last], np.float32) for numbers in (output.mean, output.std))
-    return (value - mean) / std
+def _write(value: Any, target: Any) -> None:
+    """Write a raster into an array that has other channels beside it."""
+    if value.shape[2] > FEW_CHANNELS:
+        np.copyto(target, value)
+        return
+    for channel in range(value.shape[2]):
+        np.copyto(target[..., channel], value[..., channel])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +69,9 @@ class FieldPart:
         return stored_name(self.name)
 
     @cached_property
-    def _ends(self) -> bool:
-        return _ends(self.output, self.spec.dtype)
-
-    @cached_property
     def in_place(self) -> bool:
         """Return whether it is decoded straight into its row."""
-        plain = self.channels is None and not self.warped and self.output.mean is None and not self.output.padded
+        plain = self.channels is None and not self.warped and not self.output.padded
         return plain and self.fixed and self.spec.dtype == self.output.dtype
 
     @cached_property
@@ -170,12 +124,10 @@ class FieldPart:
         return np.array(self.codec.decode(content.tobytes(), self.spec))  # a list of them outlives the scratch memory
 
     def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
-        """Write a decoded value into its row, or its channels of it, cast and normalized."""
+        """Write a decoded value into its row, or its channels of it."""
         if None in self.output.shape or self.output.dtype == "string":
             text = self.output.dtype == "string"
-            with _finite(self.output) if self._ends else nullcontext():
-                converted = value if text else np.array(normalized(self.output, value), self.output.dtype, order="C")
-            values[self.output.name][row] = converted
+            values[self.output.name][row] = value if text else np.array(value, self.output.dtype, order="C")
             return
         target = values[self.output.name][row : row + 1][0, ...]
         if self.output.padded:
@@ -186,14 +138,15 @@ class FieldPart:
             target[: len(value)] = value
             target[len(value) :] = PADDING
             return
-        first, last = self.channels or (0, None)
         if self.channels is not None:
-            target = target[..., first:last]
+            target = target[..., slice(*self.channels)]
             value = value.reshape(*value.shape[:2], -1)
         if np.shape(value) != target.shape:
             raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
-        with _finite(self.output) if self._ends else nullcontext():
-            write(self.output, value, target, first, last, part=self.channels is not None)
+        if self.channels is not None:
+            _write(value, target)
+        else:
+            np.copyto(target, value)
 
     def _from_example(self, payload: bytes) -> Array:
         try:
