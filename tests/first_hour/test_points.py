@@ -66,7 +66,7 @@ class Kill(keras.callbacks.Callback):
 
 best = keras.callbacks.ModelCheckpoint(checkpoint, monitor="val_score", mode="max", save_best_only=True)
 print(start, int(model.optimizer.iterations))
-model.fit(train, initial_epoch=start // len(train), epochs=4, verbose=0, callbacks=[Kill(), best])
+model.fit(train, initial_epoch=start // len(train), epochs=4, shuffle=False, verbose=0, callbacks=[Kill(), best])
 print(train.next_step, int(model.optimizer.iterations))
 """
 

@@ -71,9 +71,13 @@ class Subset:
         return TorchLoader(self._pipeline("torch_loader()", batch_size, options))
 
     @with_options
-    def keras_loader(self, batch_size: int = 32, **options: Any) -> KerasLoader:
+    def keras_loader(self, batch_size: int = 32, **options: Any) -> KerasLoader | TensorFlowLoader:
         """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
         require_package("keras", "keras_loader()", "numpy_loader() works without it")
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            return self.loader(batch_size, **options)
         from tfprep.load.keras_loader import KerasLoader
 
         return KerasLoader(self._pipeline("keras_loader()", batch_size, options))
@@ -146,11 +150,13 @@ class SplitLoaders(ABC):
         return self.subset(split).torch_loader(batch_size, **options)
 
     @with_options
-    def keras_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> KerasLoader:
-        """Batches for `fit`, `evaluate` and `predict` of Keras on TensorFlow, JAX or PyTorch, without TensorFlow on the latter.
+    def keras_loader(
+        self, split: str = "train", batch_size: int = 32, **options: Any
+    ) -> KerasLoader | TensorFlowLoader:
+        """Batches for `fit`, `evaluate` and `predict` of Keras on JAX or PyTorch, without TensorFlow.
 
             train = data.keras_loader("train", batch_size=32, seed=0, inputs="image", targets="label")
-            model.fit(train, epochs=10)
+            model.fit(train, epochs=10, shuffle=False)
 
         Args:
             split: The split's name.
@@ -159,7 +165,7 @@ class SplitLoaders(ABC):
                 `torch.distributed` reads its own part of every batch.
 
         Returns:
-            The loader. A plain `for` yields NumPy arrays.
+            A `keras.utils.PyDataset`, or `loader(...)` where Keras runs on TensorFlow. A plain `for` yields NumPy arrays.
 
         Raises:
             LoaderError: Options that exclude each other, or elements that the backend has no arrays for.

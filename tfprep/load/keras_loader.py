@@ -1,20 +1,12 @@
-"""Batches for `fit`, `evaluate` and `predict` of Keras 3 on each of its backends, without TensorFlow on JAX and PyTorch.
+"""Batches for `fit`, `evaluate` and `predict` of Keras on JAX and PyTorch, without TensorFlow: a `keras.utils.PyDataset`.
 
-Keras reads its input through adapters, and takes a `DataAdapter` of another package as it is. It has no public name for that
-class (`keras.src.trainers.data_adapters`; from Keras 3.8 on, tried on 3.15). The public way, `keras.utils.PyDataset`, is asked
-for batches by number, in an order that `fit` shuffles, and is not told where a pass begins: the loader's order, its resume and
-the batch with which Keras builds a model would be lost. On PyTorch the adapter also delivers 1.6 times as many batches per
-second as a `PyDataset` around `numpy_loader` (32 images of 96 x 96 pixels from the cache, median of 7 rounds in turns).
-
-Keras drops `y`, `sample_weight` and `class_weight` beside such an adapter and does not tell it, so that they are looked up in
-the frame of the caller.
+Keras asks a `PyDataset` for the batches of a pass by number, from 0. Number 0 begins a pass of the loader, and the numbers after
+it take the batches of this pass in their order. `fit` draws the numbers in a random order unless it gets `shuffle=False`; this is
+refused, because the loader shuffles the samples itself and fills the next batches ahead.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import keras
@@ -23,101 +15,63 @@ from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_elements, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.reader.batch import Batch
 from tfprep.load.waits import note_loader
 
-try:
-    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
-except ImportError:  # found in no version yet
-    DataAdapter = object
 
-_ADAPTERS_SINCE = (3, 8)
-"""The first version of Keras that takes adapters of other packages."""
+class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # Keras is untyped
+    """Input of `fit`, `evaluate` and `predict` on JAX or PyTorch. Made by `Data.keras_loader`.
 
+        model.fit(train, epochs=10, validation_data=val, shuffle=False)
 
-class KerasLoader(NumpyLoader, DataAdapter):  # type: ignore[misc] # Keras is untyped
-    """Input of `fit`, `evaluate` and `predict` on the backend that Keras runs on. Made by `Data.keras_loader`.
-
-    The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. On JAX with
-    several processes, and on PyTorch with `torch.distributed`, each process gets its part of every batch.
+    The order, the passes, the length and the state are those of `numpy_loader`, which also a plain `for` gets. With several
+    processes of JAX or of `torch.distributed`, each process gets its part of every batch. `train[number]` is for Keras.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        version = tuple(int(part) for part in keras.__version__.split(".")[:2])
-        if version < _ADAPTERS_SINCE or DataAdapter is object:
-            raise LoaderError(
-                f"keras_loader() needs a Keras that takes adapters of its input, from 3.8 on, and this is Keras "
-                f"{keras.__version__}: pip install -U keras, or use loader() on TensorFlow, torch_loader() on PyTorch, or "
-                "jax_loader() on JAX"
-            )
-        options, backend = pipeline.options, keras.backend.backend()
-        if backend == "jax":
-            check_distribution("keras_loader()", options)
-            if options.hosts is None:  # the call initializes the devices
+        self._is_jax = keras.backend.backend() == "jax"
+        if self._is_jax:
+            check_distribution("keras_loader()", pipeline.options)
+            if pipeline.options.hosts is None:  # the call initializes the devices
                 pipeline = pipeline.on_host(jax_hosts())
-        elif backend == "torch":
+            check_equal_parts(pipeline.schedule)
+        else:
             from tfprep.load.torch_loader import torch_hosts
 
             pipeline = pipeline.on_host(torch_hosts())
-        super().__init__(pipeline)
-        if backend != "tensorflow":
-            check_elements(pipeline.outputs, f"Keras on {backend}", text=False)
-        if backend == "jax":
-            check_equal_parts(pipeline.schedule)
+        NumpyLoader.__init__(self, pipeline)
+        keras.utils.PyDataset.__init__(self)
+        check_elements(pipeline.outputs, f"Keras on {keras.backend.backend()}", text=False)
+        self._pass: Pass | None = None
+        self._number = 0
+        """That of the batch that comes next in the pass."""
 
-    # --- the adapter, as Keras calls it -------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_pass": None}
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of one pass; None for a pass without an end.
-
-        Raises:
-            LoaderError: `fit` or `evaluate` has an argument that Keras drops.
-        """
-        caller = sys._getframe(1)
-        for name, instead in _DROPPED.items():
-            if caller.f_code.co_name == "__init__" and caller.f_locals.get(name) is not None:
-                raise LoaderError(
-                    f"Keras applies {name}= to arrays and datasets, not to the batches of a loader: {instead}"
-                )
+        """Batches of one pass; None for a pass without an end."""
         return None if self._epochs is None else len(self)
 
-    batch_size = has_partial_batch = partial_batch_size = None
-    """Keras asks for them only where it makes the batches itself."""
+    def __getitem__(self, number: int) -> Any:
+        """The batch that Keras asks for; 0 begins a pass. Other loaders take the step of a run here.
 
-    def get_numpy_iterator(self) -> Iterator[Any]:
-        """One pass as NumPy arrays."""
-        return self._pass(lambda element: element)
-
-    def get_jax_iterator(self) -> Iterator[Any]:
-        """One pass as NumPy arrays of types that JAX takes over as they are."""
-        check_distribution("keras_loader()", self.pipeline.options)
-        return self._pass(partial(keras.tree.map_structure, in_types_of_jax))
-
-    def get_torch_dataloader(self) -> Iterator[Any]:
-        """One pass as tensors on Keras's device."""
-        from tfprep.load.torch_loader import tensors_of
-
-        return self._pass(lambda each: keras.tree.map_structure(keras.ops.convert_to_tensor, tensors_of(each)))
-
-    def get_tf_dataset(self) -> Any:
-        """The `tf.data.Dataset` of `Data.loader`."""
-        from tfprep.load.tensorflow.loader import make_loader
-
-        return make_loader(self.pipeline, self.progress, self._epochs)
-
-    def _pass(self, convert: Callable[[Any], Any]) -> Pass:
-        def element(batch: Batch) -> Any:
-            note_loader(self)
-            return convert(self._element(batch))
-
-        return Pass(self.pipeline, self.progress, element, self._epochs, for_framework=True)
-
-
-_DROPPED = {
-    "y": "name the targets with targets=",
-    "sample_weight": "name a stored number or map with sample_weight= of keras_loader()",
-    "class_weight": "draw classes more or less often with weights= or balance= of keras_loader(), or store a weight for each "
-    "sample and name it with sample_weight=",
-}
-"""Arguments of `fit` and `evaluate` that Keras drops, and what to use instead."""
+        Raises:
+            LoaderError: It is not the next batch of the pass.
+        """
+        if number == 0:
+            if self._is_jax:
+                check_distribution("keras_loader()", self.pipeline.options)
+            self._number = 0
+            self._pass = Pass(self.pipeline, self.progress, self._element, self._epochs, for_framework=True)
+        if self._pass is None or number != self._number:
+            raise LoaderError(
+                f"Keras asks for batch {number} of a pass, and {self._number} comes next: use fit(..., shuffle=False), since the "
+                "loader shuffles, and a loader for each fit or evaluate that runs at the same time"
+            )
+        note_loader(self)
+        element = next(self._pass)
+        self._number += 1
+        if self._is_jax:
+            element = keras.tree.map_structure(in_types_of_jax, element)
+        return element if isinstance(element, tuple | dict) else (element,)

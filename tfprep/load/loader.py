@@ -428,7 +428,7 @@ class Epochs:
         """The element of a step. IndexError for one that is negative, or not of these epochs."""
         if step >= self._steps:
             raise IndexError(f"there are {self._steps:,} steps, numbered from 0; there is no {step}")
-        return self._loader[step]
+        return self._loader._element(self._loader.batch(step))
 
     def __repr__(self) -> str:
         return f"<{self._steps} steps of {self._loader!r}>"

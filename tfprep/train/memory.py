@@ -90,7 +90,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
     """
     if batch_size < 1:
         raise TrainError(f"batch_size is at least 1, got {batch_size!r}")
-    if data is not None and not hasattr(data, "element_spec") and not hasattr(data, "get_numpy_iterator"):
+    if data is not None and not hasattr(data, "element_spec") and not isinstance(data, keras.utils.PyDataset):
         raise TrainError(
             f"data is a tf.data.Dataset, its iterator, or tfprep's keras_loader, got {type(data).__name__}; leave it out for a "
             "model with keras.Input"

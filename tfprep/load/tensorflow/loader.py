@@ -78,9 +78,8 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
 
     __str__ = Loader.__repr__
 
-    def __getitem__(self, step: int) -> Any:
-        """The element of a step as tensors (see `Loader`)."""
-        return self._passes.eager_element(self.batch(step))
+    def _element(self, batch: Batch) -> Any:
+        return self._passes.eager_element(batch)
 
     def eager(self) -> EagerLoader:
         """The same passes for loops in eager code: tensors over the batches' own memory, and errors as they were raised.
