@@ -257,7 +257,10 @@ def test_a_killed_worker_is_replaced(data):
 
 @dataclass(frozen=True)
 class Dying(codecs.Raw):
-    """A codec that ends a worker process by a signal, at one value or at all; with a folder once by each of the signals."""
+    """A codec that ends a worker process by a signal, at one value or at all; with a folder once by each of the signals.
+
+    For loaders with verify="always", which decode raw fields as well.
+    """
 
     signals: tuple[int, ...] = (signal.SIGSEGV,)
     value: int | None = 13
@@ -276,7 +279,7 @@ class Dying(codecs.Raw):
 
 def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
     monkeypatch.setitem(clicks.codecs, "clicks", Dying())
-    with stream(clicks, on_bad="skip", threads=1, prefetch=1) as loader:
+    with stream(clicks, on_bad="skip", verify="always", threads=1, prefetch=1) as loader:
         for batch in islice(without_threads(loader), 6):
             assert not (batch["clicks"][..., 0] == 13).any()
         (bad,) = loader.report()["bad_records"]
@@ -286,7 +289,7 @@ def test_a_record_that_ends_processes_is_a_bad_record(clicks, monkeypatch):
 
 def test_a_lone_process_that_is_killed_from_outside_is_no_fault_of_its_record(clicks, monkeypatch, tmp_path):
     """It reads by itself what another process crashed at."""
-    options = {"on_bad": "skip", "cache": False, "fields": ["clicks", "key"]}
+    options = {"on_bad": "skip", "verify": "always", "cache": False, "fields": ["clicks", "key"]}
     expected = batches(clicks, 12, workers="threads", **options)
     monkeypatch.setitem(clicks.codecs, "clicks", Dying(signals=(signal.SIGSEGV, signal.SIGKILL), folder=str(tmp_path)))
     with stream(clicks, threads=1, prefetch=1, seed=3, **options) as loader:  # nobody else reads that record meanwhile
@@ -301,7 +304,7 @@ def test_workers_that_always_die_are_an_error(clicks, monkeypatch):
     monkeypatch.setitem(clicks.codecs, "clicks", Dying(signals=(signal.SIGKILL,), value=None))
     monkeypatch.setattr("tfprep.pool.MOST_DEATHS", 1)
     with (
-        stream(clicks) as loader,
+        stream(clicks, verify="always") as loader,
         pytest.raises(LoaderError, match=r"3 worker processes died one after another.*SIGKILL.*workers='threads'"),
     ):
         list(started(loader)[1])
