@@ -28,7 +28,9 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._is_jax = keras.backend.backend() == "jax"
+        backend = keras.backend.backend()
+        check_elements(pipeline.outputs, f"Keras on {backend}", text=False)
+        self._is_jax = backend == "jax"
         if self._is_jax:
             check_distribution("keras_loader()", pipeline.options)
             if pipeline.options.hosts is None:  # the call initializes the devices
@@ -40,7 +42,6 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
             pipeline = pipeline.on_host(torch_hosts())
         NumpyLoader.__init__(self, pipeline)
         keras.utils.PyDataset.__init__(self)
-        check_elements(pipeline.outputs, f"Keras on {keras.backend.backend()}", text=False)
         self._pass: Pass | None = None
         self._number = 0
         """That of the batch that comes next in the pass."""
