@@ -163,11 +163,6 @@ def killed(place, site, count, after):
     return status != 0
 
 
-def killed_at_store(s3, site, url, after):
-    """Run `fields add`, and kill it after this number of requests; False if it ended before."""
-    return killed(url, site, lambda: len(s3.proxy.requests), after)
-
-
 def objects_of_fields(url):
     """The content of the published fields and of the manifest, by name."""
     data = tfprep.open(url)

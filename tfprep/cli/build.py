@@ -307,40 +307,27 @@ def fields_command() -> None:
 @fields_command.command("add")
 @click.argument("dataset")
 @click.argument("fields", type=FILE)
-@option("--devices", help="Number of GPUs, or their numbers as 0,2: a process for each. [default: this process]")
 @option("--part", metavar="NUMBER/PARTS", help="Compute one part of the shards, from 0, and publish nothing.")
 @option("--replace", is_flag=True, help="Allow fields of the same name by another model to be replaced.")
 @option("--verify", is_flag=True, help="Read all computed shards, and compute again those that are damaged.")
-@option("--explain", is_flag=True, help="Print why each shard would be computed, and compute nothing.")
 @json_option
 @quiet_option
 def add_command(
-    dataset: str, fields: Path, devices: str | None, part: str | None, replace: bool, verify: bool, explain: bool,
-    as_json: bool, quiet: bool,
-) -> None:  # fmt: skip
+    dataset: str, fields: Path, part: str | None, replace: bool, verify: bool, as_json: bool, quiet: bool
+) -> None:
     """Compute the FIELDS of a Python file with a model, for the dataset in DATASET (a path or a URL), and store them beside it.
 
     The file defines FIELDS = tfprep.ModelFields(...). The dataset's own shards do not change. The same command again computes
     only what is missing, or of a changed model or shard.
     """
     from tfprep.builder.options import parse_part
-    from tfprep.model_fields import add_fields, explain_fields
+    from tfprep.model_fields import add_fields
 
-    if explain:
-        reasons = explain_fields(dataset, fields)
-        due = [f"{shard}: {reason}" for shard, reason in reasons.items() if reason]
-        last = f"{text.number(len(due), 'shard')} of {len(reasons)} to compute"
-        text.print_result(as_json, reasons, [*due, last])
-        return
     chosen = parse_part(part) if part else None
-    if devices is None or devices.isdecimal():
-        names: int | list[str] | None = None if devices is None else int(devices)
-    else:
-        names = [name.strip() for name in devices.split(",")]
     with text.progress("sample", quiet=quiet or as_json) as on_progress:
         summary = add_fields(
-            dataset, fields, devices=names, part=(chosen.number, chosen.parts) if chosen else None,
-            replace=replace, verify=verify, on_progress=on_progress,
+            dataset, fields, part=(chosen.number, chosen.parts) if chosen else None, replace=replace, verify=verify,
+            on_progress=on_progress,
         )  # fmt: skip
     if as_json or not quiet:
         text.print_result(as_json, asdict(summary), [_fields_text(summary)])

@@ -7,6 +7,6 @@ folder with its digest, and readers deliver both as one.
 
 from __future__ import annotations
 
-from tfprep.model_fields.add import FieldsSummary, add_fields, explain_fields, remove_fields
+from tfprep.model_fields.add import FieldsSummary, add_fields, remove_fields
 
-__all__ = ["FieldsSummary", "add_fields", "explain_fields", "remove_fields"]
+__all__ = ["FieldsSummary", "add_fields", "remove_fields"]

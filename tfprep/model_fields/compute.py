@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import secrets
 import time
 from collections import deque
@@ -20,11 +18,9 @@ from tfprep.builder.shards.files import ShardFile
 from tfprep.errors import BuildError, RecipeError, SampleError, TfprepError, summary_of
 from tfprep.fields import Array, FieldSpec
 from tfprep.limits import usable_cpus
-from tfprep.load import open as open_data
 from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
-from tfprep.pool import NO_ITEM, Mark
-from tfprep.recipe.model_fields import Compute, ModelFields, load_fields
+from tfprep.recipe.model_fields import Compute
 from tfprep.records import encode
 from tfprep.storage.local import temporary_path
 from tfprep.storage.store import open_store
@@ -122,7 +118,7 @@ class Computer:
             for shard in shards.values():  # in the thread that writes them, after what it is doing
                 self._writer.submit(shard.abort).result()
             raise
-        mark(NO_ITEM)
+        mark(done)
         return self._timing
 
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
@@ -274,25 +270,3 @@ def _stacked(name: str, values: Any) -> Array:
 
 def _named(task: FieldsTask, keys: Sequence[str]) -> str:
     return f"{len(keys)} samples of {task}, {keys[0]!r} to {keys[-1]!r}"
-
-
-# --- in another process ---------------------------------------------------------------------------------------------------
-
-
-def open_work(
-    job: tuple[str, Path | bytes, str, str, Path, Sequence[str]],
-) -> Callable[[Sequence[FieldsTask], Mark], Timing]:
-    """Return the function that computes shards in a worker process. Raises RecipeError where the model is another one here.
-
-    `job` is the dataset, the file of the fields or their pickle, their name and fingerprint, the folder for files of a store, and
-    the device of each process.
-    """
-    path, source, name, fingerprint, scratch, devices = job
-    device = devices[int(os.environ["TFPREP_WORKER"])]  # set before the model imports what looks for devices
-    os.environ |= {"CUDA_VISIBLE_DEVICES": device, "TFPREP_DEVICE": device}
-    defined = load_fields(source) if isinstance(source, Path) else [pickle.loads(source)]
-    fields: ModelFields = next(one for one in defined if one.name == name)
-    plan = FieldsPlan(open_data(path), fields, fields.describe())
-    if plan.fingerprint != fingerprint:
-        raise RecipeError(f"{source if isinstance(source, Path) else 'the model'} changed meanwhile; run it again")
-    return Computer(plan, scratch).compute

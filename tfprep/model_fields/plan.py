@@ -23,7 +23,9 @@ from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
-from tfprep.storage.urls import check_no_link, durable_write, is_remote, read_content, remove_file, size_of
+from tfprep.records.example import ExampleError, find_features
+from tfprep.records.framing import FRAME_BYTES, Found, find_records
+from tfprep.storage.urls import check_no_link, durable_write, is_remote, open_file, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,14 @@ class FieldsPlan:
         return not verify or not any(part_faults(added, self.data))
 
     def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Return the receipt of a task, of any model; None where there is none, or its file is gone."""
+        """Return the receipt of a shard that is up to date, of a run or of the published fields; None if it is to be computed."""
+        noted = self.noted(task)
+        if noted is not None and (noted.fingerprint, noted.of) == (self.fingerprint, task.of):
+            return noted
+        return self._of_published(task)
+
+    def noted(self, task: FieldsTask) -> FieldsReceipt | None:
+        """Return what a run noted of a shard, of any model; None where there is no such note, or its file is gone."""
         try:
             receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
         except (OSError, ValueError):
@@ -189,16 +198,37 @@ class FieldsPlan:
         there = size_of(self.find(receipt.folder, receipt.file.name))
         return receipt if there == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
 
+    def _of_published(self, task: FieldsTask) -> FieldsReceipt | None:
+        """Note what the dataset has of this shard, if its fields are of this model and these shards and the files are whole."""
+        entry = self.data.manifest.groups.get(self.fields.name)
+        if entry is None or entry.folder != self.folder:
+            return None
+        specs = {name: info.spec for name, info in entry.fields.items()}
+        try:
+            file = self.data.added(self.fields.name).file(task.split, task.variant, task.shard)
+            with open_file(self.find(entry.folder, file.name)) as content:
+                rows = [_row(found, list(specs)) for found in find_records(content, file.bytes)]
+        except (DatasetError, ExampleError, KeyError):
+            return None
+        receipt = FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
+        if not self._is_whole(receipt):
+            return None
+        self.write_receipt(task, receipt)
+        return receipt
+
+    def _is_whole(self, receipt: FieldsReceipt) -> bool:
+        """Return True if the files of a receipt have the bytes that were computed."""
+        path, text = self.find(receipt.folder, receipt.file.name), format_index(Frame(*row[:2]) for row in receipt.rows)
+        idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
+        return (
+            sha256_of(path) == receipt.file.sha256 and size_of(idx) is not None and read_content(idx) == text.encode()
+        )
+
     def forget_damaged(self, tasks: Iterable[FieldsTask]) -> None:
         """Remove the receipts of tasks whose files do not have the bytes that were computed."""
         for task in tasks:
-            receipt = self.receipt(task)
-            if receipt is None:
-                continue
-            path = self.find(receipt.folder, receipt.file.name)
-            text = format_index(Frame(row[0], row[1]) for row in receipt.rows)
-            idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
-            if sha256_of(path) != receipt.file.sha256 or size_of(idx) is None or read_content(idx) != text.encode():
+            receipt = self.noted(task)
+            if receipt is not None and not self._is_whole(receipt):
                 remove_file(self.receipt_path(task))
 
     def write_receipt(self, task: FieldsTask, receipt: FieldsReceipt) -> None:
@@ -206,16 +236,6 @@ class FieldsPlan:
         if not is_remote(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         durable_write(path, with_digest(asdict(receipt)))
-
-    def why(self, task: FieldsTask, receipt: FieldsReceipt | None) -> str:
-        """Return why a shard is to be computed; "" where its receipt is up to date."""
-        if receipt is None:
-            return "not computed yet"
-        if receipt.fingerprint != self.fingerprint:
-            return "of another model, or of other options"
-        if receipt.of.split(" ")[0] != task.of.split(" ")[0]:
-            return "the main shard was built again"
-        return "" if receipt.of == task.of else "the main shard, or added fields among the inputs, are others"
 
     def check(self, before: Collection[str] = ()) -> None:
         """Raise RecipeError where the dataset has no such inputs, nor will have them `before`, or has such fields already."""
@@ -243,6 +263,17 @@ class FieldsPlan:
                     raise RecipeError(
                         f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
                     )
+
+
+def _row(found: Found, names: Sequence[str]) -> list[int]:
+    """Return the row of a receipt of a record that was read."""
+    payload = found.payload or b""
+    spans = find_features(payload)
+    row = [found.offset, len(payload) + FRAME_BYTES, found.payload_crc]
+    for name in names:
+        span = spans[name.encode()]
+        row += [span.offset + span.size - span.last, span.last]
+    return row
 
 
 def join_specs(specs: dict[str, FieldSpec], others: Mapping[str, FieldSpec], where: object) -> None:

@@ -160,7 +160,7 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     It has no rows: those of all shards together would take many times the memory of the index.
     """
     receipt = plan.receipt(task)
-    if receipt is None or plan.why(task, receipt):
+    if receipt is None:
         raise _vanished(plan, task)
     for suffix in (
         ".idx",
