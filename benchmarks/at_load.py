@@ -1,15 +1,21 @@
-"""What augmentation at load costs: crops and flips, smaller crops, several views of a sample, and click maps.
+"""Stored or at load: the rate and the bytes on disk of everything ahead, everything at load, and the cut in between.
 
-    python benchmarks/at_load.py --photos data/photos [--rounds 5] [--json FILE]
+    python benchmarks/at_load.py --data data/camvid --photos data/photos [--ffcv PYTHON] [--dali PYTHON] [--json FILE]
 
-The photos are stored as JPEG of quality 95, their short side 256 pixels, with a mask of two classes. Every candidate is a
-`numpy_loader` in a process of its own. In each round all of them deliver some seconds of samples in turn, in another order, in
-batches of 64, on all cores. Figures are medians over the rounds, ratios medians of the ratios within a round.
+All candidates of a task deliver the same fields and sizes by the same ops, with threads and without a cache unless they say so.
+Each is in a process of its own; in each round all of them deliver batches for some seconds in turn, in another order. Figures are
+medians over the rounds, ratios medians of the ratios within a round. FFCV and DALI take part where an interpreter is named
+(benchmarks/peers/requirements.txt), and only with photos: neither has an op for distances.
 
-- threads, processes: decode, RandomResizedCrop(224) and a flip; "threads 128" the same at 128 pixels;
-- views: 8 views of 224 pixels from one decode, to be compared with 8 loads, that is with an eighth of the rate of one view;
-- clicks: Crop(224), with click maps that are derived from the cropped mask at load; "stored clicks" has stored ones, which it
-  cuts. `benchmarks/peers` compares loaders.
+CamVid, batches of 16: a crop of 320 pixels, a flip, colors, and click maps of the mask (Xu et al. 2016).
+- ahead: 4 variants of them, stored as JPEG and `Zstd`;
+- cut: whole frames, crop, flip and colors at load, which the stored map follows; "clicks" derives it from the cropped mask;
+- at load: the PNG files as they are; py_function: the same files in a tf.data pipeline.
+
+Photos, batches of 64: RandomResizedCrop(224) and a flip.
+- ahead: 4 variants of them as JPEG;
+- cut: JPEG with a shorter side of 256 pixels; "views" makes 8 images of a photo that is decoded once;
+- at load: the files as they are; py_function: the same files in a tf.data pipeline.
 """
 
 from __future__ import annotations
@@ -21,154 +27,244 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import harness
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-BATCH, SIZE, SMALL, VIEWS, SIDE = 64, 224, 128, 8, 256
+import harness
+import numpy as np
+
+import tfprep
+from tfprep import Recipe, augment, codecs, derive, sources
+
+BATCH = {"camvid": 16, "photos": 64}
+SIZE, SIDE, VIEWS = 224, 256, 8
 DRAIN = 12
 """Batches consumed before the clock starts."""
+
+CLICKS = {"clicks": derive.Clicks(mask="mask", target=8, background=None, void=11, truncate_px=255)}
+CROP = {
+    "geometry": [augment.Flip(p=0.5), augment.Crop(320, 320)],
+    "color": [augment.Brightness(0.2), augment.Contrast(0.2)],
+}
+WINDOW = {"geometry": [augment.RandomResizedCrop(SIZE, SIZE), augment.Flip()]}
+PACKED = {"image": codecs.Jpeg(95), "mask": codecs.Zstd()}
+JPEG = {"image": codecs.Jpeg(95), "label": codecs.Scalar()}
+PAIRS = sources.Paired(image="{split}/*.png", mask="{split}annot/*.png")
+STORED = {
+    "camvid ahead": Recipe("clicks", PAIRS, {**PACKED, "clicks": codecs.Zstd()}, derive=CLICKS, variants={"train": 4}, **CROP),
+    "camvid cut": Recipe("clicks", PAIRS, {**PACKED, "clicks": codecs.Zstd()}, derive=CLICKS),
+    "camvid cut, clicks": Recipe("clicks", PAIRS, PACKED),
+    "camvid at load": Recipe("clicks", PAIRS, {"image": codecs.Original(), "mask": codecs.Png()}),
+    "photos ahead": Recipe("photos", sources.Folder(), JPEG, variants={"train": 4}, **WINDOW),
+    "photos cut": Recipe("photos", sources.Folder(), JPEG, geometry=[augment.Resize(shorter=SIDE)]),
+    "photos at load": Recipe("photos", sources.Folder(), {"image": codecs.Original(), "label": codecs.Scalar()}),
+}  # fmt: skip
+"""The recipe of each dataset, by the candidate that reads it."""
+LOADED: dict[str, tuple[str, dict[str, Any]]] = {
+    "camvid ahead": ("camvid ahead", {}),
+    "camvid cut": ("camvid cut", CROP),
+    "camvid cut, clicks": ("camvid cut, clicks", {**CROP, "derive": CLICKS}),
+    "camvid at load": ("camvid at load", {**CROP, "derive": CLICKS}),
+    "photos ahead": ("photos ahead", {}),
+    "photos cut": ("photos cut", WINDOW),
+    "photos cut, processes": ("photos cut", {**WINDOW, "workers": "processes"}),
+    "photos cut, views": ("photos cut", {"views": {"all": (VIEWS, WINDOW)}}),
+    "photos at load": ("photos at load", WINDOW),
+}
+"""The dataset and the options of tfprep's candidates."""
+RATIOS = {
+    "8 views / 8 loads, in time": ("photos cut", "photos cut, views"),
+    "clicks at load / stored": ("camvid cut, clicks", "camvid cut"),
+    **{
+        f"{name} / {name.partition(' ')[0]} py_function": (name, f"{name.partition(' ')[0]} py_function")
+        for name in LOADED
+    },
+    **{f"photos cut / {peer}": ("photos cut", f"photos {peer}") for peer in ("ffcv", "dali")},
+    "photos cut, processes / ffcv": ("photos cut, processes", "photos ffcv"),
+}
 
 
 def main() -> None:
     options = harness.arguments(
         __doc__ or "",
-        photos=(Path("data/photos"), "Folder of class folders"),
-        images=(4000, "Images, repeated where there are fewer photos"), rounds=(5, "Rounds"),
-        turn=(6000, "Images that a candidate delivers in its turn: in half a second, processes have hardly begun"),
-        serve=([], argparse.SUPPRESS),
+        data=(Path("data/camvid"), "Folder of CamVid"), photos=(Path("data/photos"), "Folder of class folders of photos"),
+        images=(2000, "Photos, repeated where there are fewer"), rounds=(5, "Rounds"),
+        seconds=(3.0, "Seconds that a candidate delivers batches in its turn"), only=("", "Candidates that contain this word"),
+        ffcv=(Path, "Interpreter with FFCV"), dali=(Path, "Interpreter with DALI"), serve=([], argparse.SUPPRESS),
     )  # fmt: skip
     if options.serve:
-        batches = SERVED[options.serve[0]](Path(options.serve[1]))
+        name, folder = options.serve
+        batches = candidate(name, Path(folder))
         next(batches)
-        harness.serve(lambda images: rate(batches, int(images)))
+        harness.serve(lambda seconds: rate(batches, float(seconds)) * BATCH[name.partition(" ")[0]])
         return
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "built"
-        write(folder, options.photos, options.images)
-        result = measured(options, folder)
-    print(json.dumps(result, indent=1))
+        folder = Path(temporary)
+        write(folder, options)
+        result = measured(folder, options)
+    print_table(result)
     harness.finish(options, result)
 
 
-def write(folder: Path, photos: Path, count: int) -> None:
-    """Build the photos, linked as often as it takes, each with the mask of an ellipse."""
-    import cv2
-    import numpy as np
-
-    import tfprep
-    from tfprep import Recipe, augment, codecs, derive, sources
-
-    files = sorted(path for path in photos.rglob("*") if path.is_file())
+def write(folder: Path, options: argparse.Namespace) -> None:
+    """Build the datasets of tfprep's candidates; the photos are linked as often as it takes."""
+    (folder / "raw camvid").symlink_to(options.data.resolve())
+    files = sorted(path for path in options.photos.rglob("*") if path.is_file())
     if not files:
-        sys.exit(f"{photos} contains no photos; give a folder of class folders (see data/README.md)")
-    with tempfile.TemporaryDirectory() as name:
-        raw = Path(name)
-        for kind in ("images", "masks"):
-            (raw / kind).mkdir()
-        for number, file in enumerate(files):
-            height, width = cv2.imread(str(file)).shape[:2]
-            mask = cv2.ellipse(
-                np.zeros((height, width), np.uint8), ((width / 2, height / 2), (width / 2, height / 2), 30), 1, -1
-            )
-            cv2.imwrite(str(raw / "masks" / f"{number:06d}.png"), mask)
-        for number in range(count):
-            file = files[number % len(files)]
-            (raw / "images" / f"{number:06d}{file.suffix}").symlink_to(file.resolve())
-            if number >= len(files):
-                (raw / "masks" / f"{number:06d}.png").symlink_to(raw / "masks" / f"{number % len(files):06d}.png")
-        recipe = Recipe(
-            name="photos",
-            source=sources.Paired(image="images/*", mask="masks/*.png"),
-            geometry=[augment.Resize(shorter=SIDE)],
-            derive={"clicks": derive.Clicks(mask="mask", target=1)},
-            store={"image": codecs.Jpeg(95), "mask": codecs.Zstd(), "clicks": codecs.Zstd()},
-            shards={"train": 4},
-        )
-        tfprep.build(recipe, folder, raw)
+        sys.exit(f"{options.photos} contains no photos; give a folder of class folders (see data/README.md)")
+    for number in range(options.images):
+        file = files[number % len(files)]
+        link = folder / "raw photos" / file.parent.name / f"{number:06d}{file.suffix}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file.resolve())
+    for name, recipe in STORED.items():
+        if options.only in name:
+            tfprep.build(recipe, folder / name, folder / f"raw {name.partition(' ')[0]}")
 
 
 # --- the rounds -------------------------------------------------------------------------------------------------------------
 
 
-def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    turns = {}
-    for name in SERVED:
-        process = harness.Process([sys.executable, __file__, "--serve", name, folder])
-        turns[name] = functools.partial(turn, process, options.turn // (VIEWS if name == "views" else 1))
+def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    pythons = dict.fromkeys((*LOADED, "camvid py_function", "photos py_function"), sys.executable)
+    pythons |= {f"photos {peer}": python for peer in ("ffcv", "dali") if (python := getattr(options, peer))}
+    turns, missing = {}, {}
+    for name, python in pythons.items():
+        if options.only in name:
+            try:
+                process = harness.Process([python, __file__, "--serve", name, folder])
+                turns[name] = functools.partial(turn, process, options.seconds)
+            except (RuntimeError, OSError) as error:
+                missing[name] = str(error)
     rates = harness.in_turns(turns, options.rounds)
-    pairs = {
-        "128 pixels / 224 pixels": (rates["threads 128"], rates["threads"]),
-        "8 loads / 8 views, in time": ([VIEWS * rate for rate in rates["views"]], rates["threads"]),
-        "clicks at load / stored clicks": (rates["clicks"], rates["stored clicks"]),
-    }
+    pairs = {name: (ours, theirs) for name, (ours, theirs) in RATIOS.items() if {ours, theirs} <= rates.keys()}
     return {
         "cores": os.cpu_count(),
-        "samples_per_s": {name: spread(values) for name, values in rates.items()},
+        "images_per_s": {name: spread(values) for name, values in rates.items()},
+        "bytes_per_sample": {name: stored_bytes(name, folder) for name in rates},
         "ratios": {
-            name: spread([a / b for a, b in zip(ours, theirs, strict=True)]) for name, (ours, theirs) in pairs.items()
+            name: spread([a / b for a, b in zip(rates[ours], rates[theirs], strict=True)])
+            for name, (ours, theirs) in pairs.items()
         },
+        "missing": missing,
     }
 
 
-def turn(process: harness.Process, images: int) -> float:
-    process.tell(images)
+def turn(process: harness.Process, seconds: float) -> float:
+    process.tell(seconds)
     return float(process.answer())
+
+
+def rate(batches: Iterator[Any], seconds: float) -> float:
+    """Batches a second."""
+    for _ in range(DRAIN):
+        next(batches)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        next(batches)
+        count += 1
+    result = count / (time.perf_counter() - start)
+    harness.rest()
+    return result
 
 
 def spread(values: list[float]) -> dict[str, float]:
     return {"median": median(values), "least": min(values), "most": max(values)}
 
 
-def rate(batches: Iterator[int], images: int) -> float:
-    """Samples a second."""
-    for _ in range(DRAIN):
-        next(batches)
-    done, start = 0, time.perf_counter()
-    while done < images:
-        done += next(batches)
-    result = done / (time.perf_counter() - start)
-    time.sleep(0.3)  # until what goes on filling its buffers is done
-    return result
+def stored_bytes(name: str, folder: Path) -> float:
+    """Bytes on disk that a training reads, for each sample of the source."""
+    task = name.partition(" ")[0]
+    if name in LOADED or name == "photos dali":
+        split = tfprep.open(folder / LOADED.get(name, ("photos cut",))[0]).split("train")
+        return split.bytes / split.samples
+    files = (folder / "ffcv").rglob("*") if name == "photos ffcv" else (folder / f"raw {task}").rglob("*")
+    sizes = [file.stat().st_size for file in files if file.is_file() and "val" not in file.parts[-2]]
+    return sum(sizes) / tfprep.open(folder / f"{task} cut").split("train").samples
 
 
-# --- the candidates: endless iterators of the sizes of batches ------------------------------------------------------------
+def print_table(result: Mapping[str, Any]) -> None:
+    for name, rates in result["images_per_s"].items():
+        size = result["bytes_per_sample"][name] / 1000
+        print(
+            f"{name:25} {rates['median']:9,.0f} images/s ({rates['least']:,.0f} to {rates['most']:,.0f}) {size:9,.0f} kB each"
+        )
+    for name, ratios in result["ratios"].items():
+        print(f"{name:45} {ratios['median']:8.2f} ({ratios['least']:.2f} to {ratios['most']:.2f})")
+    print(json.dumps(result["missing"]))
 
 
-def _crops(folder: Path, size: int = SIZE, workers: str = "threads", views: int = 1) -> Iterator[int]:
-    from tfprep import augment
-
-    ops = {"geometry": [augment.RandomResizedCrop(size, size), augment.Flip()]}
-    options: dict[str, Any] = ops if views == 1 else {"views": {"all": (views, ops)}}
-    return _batches(folder, BATCH // views, fields=["image", "key"], workers=workers, **options)
+# --- the candidates: endless iterators of batches ---------------------------------------------------------------------------
 
 
-def _clicks(folder: Path, *, stored: bool) -> Iterator[int]:
-    from tfprep import augment, derive
+def candidate(name: str, folder: Path) -> Iterator[Any]:
+    task, _, kind = name.partition(" ")
+    if name in LOADED:
+        dataset, options = LOADED[name]
+        size = BATCH[task] // (VIEWS if "views" in options else 1)
+        fields = ["image", "mask", "clicks"] if task == "camvid" else ["image", "label"]
+        loader = tfprep.open(folder / dataset).numpy_loader(
+            "train", size, fields=fields, cache=False, **{"workers": "threads", **options}
+        )
+        return iter(loader.repeat())
+    if kind == "py_function":
+        from tfprep.bench.samples import on_the_fly
 
-    derived = {} if stored else {"derive": {"clicks": derive.Clicks(mask="mask", target=1)}}
-    crop = [augment.Crop(SIZE, SIZE)]
-    return _batches(folder, BATCH, fields=["image", "clicks", "key"], geometry=crop, workers="threads", **derived)
+        return iter(on_the_fly(STORED[f"{task} ahead"], folder / f"raw {task}", "train", BATCH[task]))
+    return (ffcv if kind == "ffcv" else dali)(folder)
 
 
-def _batches(folder: Path, batch_size: int, **options: Any) -> Iterator[int]:
-    import tfprep
+def ffcv(folder: Path) -> Iterator[Any]:
+    """`RandomResizedCropRGBImageDecoder` and `RandomHorizontalFlip`; its file has the pixels of the cut."""
+    import peer_ffcv
 
-    loader = tfprep.open(folder).numpy_loader("train", batch_size, **options)
-    return (len(batch["key"]) for batch in loader.repeat())
+    class Photos:
+        samples = tfprep.open(folder / "photos cut").random_access("train", fields=["image", "label"])
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def __getitem__(self, number: int) -> tuple[Any, int]:
+            sample = self.samples[number]
+            return np.asarray(sample["image"]), int(sample["label"])
+
+    peer_ffcv.write(Photos(), folder / "ffcv", "jpeg")
+    return iter(peer_ffcv.load(folder / "ffcv", "jpeg", BATCH["photos"], os.cpu_count() or 1, window=SIZE))
 
 
-SERVED: dict[str, Any] = {
-    "threads": _crops,
-    "processes": lambda folder: _crops(folder, workers="processes"),
-    "threads 128": lambda folder: _crops(folder, SMALL),
-    "views": lambda folder: _crops(folder, views=VIEWS),
-    "clicks": lambda folder: _clicks(folder, stored=False),
-    "stored clicks": lambda folder: _clicks(folder, stored=True),
-}
+def dali(folder: Path) -> Iterator[Any]:
+    """`decoders.image_random_crop`, `resize` and `flip` on the CPU, from the records of the cut."""
+    from nvidia.dali import fn, pipeline_def, tfrecord, types
+
+    shards = tfprep.open(folder / "photos cut").split("train").files[0]
+    files = [str(tfprep.open(folder / "photos cut").path / shard.name) for shard in shards]
+    features = {
+        "image": tfrecord.FixedLenFeature((), tfrecord.string, ""),
+        "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+    }
+
+    @pipeline_def(batch_size=BATCH["photos"], num_threads=os.cpu_count(), device_id=None, seed=0, exec_dynamic=True)
+    def photos() -> Any:
+        record = fn.readers.tfrecord(
+            path=files,
+            index_path=[f"{file}.idx" for file in files],
+            features=features,
+            random_shuffle=True,
+            initial_fill=1000,
+        )
+        window = {"random_area": (0.08, 1.0), "random_aspect_ratio": (3 / 4, 4 / 3)}
+        pixels = fn.decoders.image_random_crop(record["image"], device="cpu", adjust_orientation=False, **window)
+        pixels = fn.resize(pixels, resize_x=SIZE, resize_y=SIZE, interp_type=types.INTERP_LINEAR, antialias=True)
+        return fn.flip(pixels, horizontal=fn.random.coin_flip()), record["label"]
+
+    pipeline = photos()
+    pipeline.build()
+    return iter(pipeline.run, None)
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,9 @@
 """The loader compared with the limit of the hardware. `benchmarks/peers` compares it with other libraries.
 
-Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--json FILE]
+Run: python benchmarks/loader.py [--images 10000] [--rounds 28] [--ffcv PYTHON] [--json FILE]
+
+Raw images, which are fast enough for the way to the model to matter, are also compared with FFCV, where `--ffcv` names an
+interpreter that has it (benchmarks/peers/requirements.txt), and in `fit` with tf.data's records of a fixed length.
 
 The datasets have 10,000 images or more of 224 × 224 pixels; batches of 64 are delivered as uint8, in global order. In every round
 each candidate delivers a quarter of the images (the fastest ones all of them), in changing order and from an iterator that has
@@ -17,12 +20,11 @@ Processor time includes child processes.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import harness
 import loader_data
 import numpy as np
-import psutil
 import simplejpeg
 
 import tfprep
@@ -53,9 +54,10 @@ TURN = 0.25
 """Share of an epoch that a candidate delivers in its turn."""
 
 LONGER = dict.fromkeys((
-    "pread", "raw: tfprep, read", "raw: tfprep, threads, read", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
+    "pread", "raw: tfprep, read", "raw: tfprep, threads, read", "raw: FFCV", "jpeg: tfprep, fit", "jpeg: tfprep, threads, fit",
+    "raw: tfprep, fit", "raw: tf.data, fit",
 ), 4)  # fmt: skip
-"""Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for tfprep's in `fit`,
+"""Multiple of `TURN` for the fastest candidates, whose turns would otherwise be too short to measure, and for those in `fit`,
 whose turn is an epoch."""
 
 DECODE_ONLY = ("decode only, threads", "decode only, processes")
@@ -65,16 +67,21 @@ RATIOS = {
     "jpeg_threads_vs_decode": ("jpeg: tfprep, threads", *DECODE_ONLY),
     "jpeg_threads_fit_vs_decode": ("jpeg: tfprep, threads, fit", *DECODE_ONLY),
     "raw_read_vs_pread": ("raw: tfprep, read", "pread"),
+    "jpeg_vs_ffcv": ("jpeg: tfprep", "jpeg: FFCV"),
+    "raw_vs_ffcv": ("raw: tfprep, read", "raw: FFCV"),
+    "raw_threads_vs_ffcv": ("raw: tfprep, threads, read", "raw: FFCV"),
+    "raw_fit_vs_tf_data": ("raw: tfprep, fit", "raw: tf.data, fit"),
 }
 """A candidate, and those whose fastest it is compared with."""
 
 
 def main() -> None:
     options = harness.arguments(
-        __doc__ or "", images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds"), decode=(Path, argparse.SUPPRESS),
+        __doc__ or "", images=(10_000, "Images per dataset"), rounds=(28, "Measured rounds"),
+        ffcv=(Path, "Interpreter that has FFCV"), decode=(Path, argparse.SUPPRESS), beton=(Path, argparse.SUPPRESS),
     )  # fmt: skip
-    if options.decode:
-        candidate = decode_only(options.decode, 1)
+    if options.decode or options.beton:
+        candidate = ffcv(options.beton) if options.beton else decode_only(options.decode, 1)
         harness.serve(lambda count: candidate(int(count)))
         return
     with loader_data.datasets(options.images) as folder:
@@ -91,7 +98,7 @@ def main() -> None:
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def all_candidates(jpeg: Path, raw: Path) -> dict[str, Candidate]:
+def all_candidates(jpeg: Path, raw: Path, python: Path | None) -> dict[str, Candidate]:
     threads: dict[str, Any] = {"cache": False, "workers": "threads"}
     return {
         "decode only, threads": decode_only(jpeg),
@@ -103,13 +110,20 @@ def all_candidates(jpeg: Path, raw: Path) -> dict[str, Candidate]:
         "pread": pread(raw),
         "raw: tfprep, read": loader(raw, cache=False),
         "raw: tfprep, threads, read": loader(raw, **threads),
+        "raw: tfprep, fit": fit(raw, cache=False),
+        "raw: tf.data, fit": fit_fixed_length(raw),
+        **(
+            {f"{data.name}: FFCV": in_processes([python, __file__, "--beton", data]) for data in (jpeg, raw)}
+            if python
+            else {}
+        ),
     }
 
 
 def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, Any]:
-    candidates = all_candidates(jpeg, raw)
+    candidates = all_candidates(jpeg, raw, options.ffcv)
     turns = {name: partial(turn, name, candidate, int(options.images * TURN)) for name, candidate in candidates.items()}
-    rest()
+    harness.rest()
     runs = harness.in_turns(turns, options.rounds, warm_up=1)
     seconds = {name: [taken for taken, _ in of_one] for name, of_one in runs.items()}  # per image
     cpu = {name: median(cpu_ms for _, cpu_ms in of_one) for name, of_one in runs.items()}
@@ -138,36 +152,17 @@ def throughput(jpeg: Path, raw: Path, options: argparse.Namespace) -> dict[str, 
 def turn(name: str, candidate: Candidate, images: int) -> tuple[float, float]:
     """Seconds an image, and processor milliseconds."""
     count = images * LONGER.get(name, 1)
-    spent = cpu_s()
+    spent = harness.cpu_s()
     taken = candidate(count) / (count // BATCH * BATCH)
-    rest()
-    return taken, (cpu_s() - spent) / (count + drained(name) * BATCH) * 1e3
+    harness.rest()
+    return taken, (harness.cpu_s() - spent) / (count + drained(name) * BATCH) * 1e3
 
 
 def drained(name: str) -> int:
     """Number of batches that a candidate delivers before its clock starts."""
-    if "tfprep" in name and "fit" in name:  # an epoch whose first batches are not in the time
+    if "fit" in name:  # an epoch whose first batches are not in the time
         return 0
-    return DRAIN if "tf" in name or "fit" in name else 0
-
-
-def rest(timeout_s: float = 10.0) -> None:
-    """Waits until all pipelines have filled their buffers: this process and its children use less than a tenth of a core."""
-    end = time.perf_counter() + timeout_s
-    while time.perf_counter() < end:
-        spent = cpu_s()
-        time.sleep(0.1)
-        if cpu_s() - spent < 0.01:  # children's time is counted in hundredths of a second
-            return
-
-
-def cpu_s() -> float:
-    """Processor time of this process and its children so far."""
-    seconds = time.process_time()
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            seconds += sum(child.cpu_times()[:2])
-    return seconds
+    return DRAIN if "tfprep" in name or "FFCV" in name else 0
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------
@@ -204,14 +199,29 @@ def decode_only(folder: Path, threads: int = 2) -> Candidate:
 def decode_processes(folder: Path) -> Candidate:
     """The other limit for JPEG: two processes that decode the same bytes, as `decode_only` does with threads. They share no
     interpreter, but the kernel moves them between cores more often than threads: either limit may be the higher one."""
-    running = [harness.Process([sys.executable, __file__, "--decode", folder]) for _ in range(2)]
+    return in_processes([sys.executable, __file__, "--decode", folder], 2)
+
+
+def in_processes(command: Sequence[object], processes: int = 1) -> Candidate:
+    """Processes that each deliver a part of the images."""
+    running = [harness.Process(command) for _ in range(processes)]
 
     def run(count: int) -> float:
         for process in running:
-            process.tell(count // len(running))
+            process.tell(count // processes)
         return max(float(process.answer()) for process in running)
 
     return run
+
+
+def ffcv(folder: Path) -> Candidate:
+    """FFCV on the same images, with the options of benchmarks/peers/peer_ffcv.py, which says what was tried."""
+    import peer_ffcv
+
+    images = enumerate(loader_data.images(len(loader_data.record_spans(folder)[1])))
+    out = folder.parent / f"{folder.name}-ffcv"
+    peer_ffcv.write([(image, number % loader_data.CLASSES) for number, image in images], out, folder.name)
+    return eager(iter(peer_ffcv.load(out, folder.name, BATCH, workers=2)))
 
 
 def pread(folder: Path) -> Candidate:
@@ -250,9 +260,30 @@ def eager(batches: Iterator[Any]) -> Candidate:
 
 
 def fit(folder: Path, **options: Any) -> Candidate:
-    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time. A turn is an epoch.
+    """tfprep's loader in `fit`."""
+    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
+    return fitted(train, len(train))
 
-    Keras takes `STEPS` batches at a time.
+
+def fit_fixed_length(folder: Path) -> Candidate:
+    """tf.data in `fit`, on a file of nothing but pixels, which needs no parsing and no labels, with a shuffle buffer."""
+    import tensorflow as tf
+
+    images, file = loader_data.contents(folder), folder.parent / "pixels"
+    file.write_bytes(b"".join(images))
+    records = tf.data.FixedLengthRecordDataset(str(file), len(images[0]), buffer_size=4 << 20).shuffle(1000)
+    pixels = records.batch(BATCH, drop_remainder=True).map(
+        lambda batch: (tf.reshape(tf.io.decode_raw(batch, tf.uint8), (-1, *SHAPE)), tf.zeros(BATCH, tf.int64)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    steps = len(images) // BATCH
+    return fitted(pixels.apply(tf.data.experimental.assert_cardinality(steps)).prefetch(8), steps)
+
+
+def fitted(train: Any, steps: int) -> Candidate:
+    """`fit` of a model that reads one pixel, so that the delivery of batches takes most of the time.
+
+    A turn is an epoch of `steps` batches. Keras takes `STEPS` batches at a time.
     """
     import keras
 
@@ -276,11 +307,9 @@ def fit(folder: Path, **options: Any) -> Candidate:
     model.compile("sgd", "mse", steps_per_execution=STEPS)
     clock = Clock()
 
-    train = tfprep.open(folder).loader("train", BATCH, inputs="image", targets="label", **options)
-
     def run(count: int) -> float:
         model.fit(train, verbose=0, shuffle=False, callbacks=[clock])
-        return clock.seconds * (count // BATCH) / (len(train) - DRAIN)
+        return clock.seconds * (count // BATCH) / (steps - DRAIN)
 
     return run
 

@@ -118,7 +118,7 @@ def _built(build: Build, options: argparse.Namespace) -> dict[str, float]:
 
 def _loaded(load: Load, options: argparse.Namespace) -> dict[str, float]:
     def begin() -> Iterator[Any]:
-        """The batches, if they have as many images and labels as all peers deliver, as uint8."""
+        """The batches, if they have the number of images and labels that all peers deliver, as uint8."""
         for images, labels in load(options.out, options.form, BATCH, len(os.sched_getaffinity(0))):
             assert tuple(images.shape) == (BATCH, CROP, CROP, 3), images.shape
             assert "uint8" in str(images.dtype), images.dtype

@@ -51,13 +51,20 @@ def write(dataset: Any, out: Path, form: str) -> None:
     writer.from_indexed_dataset(dataset)
 
 
-def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
+def load(out: Path, form: str, batch_size: int, workers: int, window: int = 0) -> Iterable[Any]:
+    """Batches of whole images of one size, or of random windows of `window` pixels, which are flipped at random."""
     from ffcv.fields.basics import IntDecoder
-    from ffcv.fields.decoders import SimpleRGBImageDecoder
+    from ffcv.fields.decoders import RandomResizedCropRGBImageDecoder, SimpleRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.reader import Reader
+    from ffcv.transforms import RandomHorizontalFlip
 
     file = str(out / "photos.beton")
+    image = (
+        [RandomResizedCropRGBImageDecoder((window, window)), RandomHorizontalFlip()]
+        if window
+        else [SimpleRGBImageDecoder()]
+    )
     loader = Loader(
         file,
         batch_size=batch_size,
@@ -66,6 +73,6 @@ def load(out: Path, form: str, batch_size: int, workers: int) -> Iterable[Any]:
         indices=np.tile(np.arange(Reader(file).num_samples, dtype=np.uint64), EPOCHS),
         drop_last=True,
         os_cache=True,
-        pipelines={"image": [SimpleRGBImageDecoder()], "label": [IntDecoder()]},
+        pipelines={"image": image, "label": [IntDecoder()]},
     )
     return forever(lambda: ((images, np.asarray(labels)[:, 0]) for images, labels in loader))
