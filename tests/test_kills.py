@@ -12,8 +12,8 @@ import pytest
 
 from tests.kills import COUNTED
 
-STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 11
-"""Only each eleventh rename, link or removal is one at which a command is killed, but in the nightly run."""
+STRIDE = 1 if int(os.environ.get("TFPREP_TEST_KILLS", "1")) > 1 else 23
+"""Only each 23rd rename, link or removal is one at which a command is killed, but in the nightly run."""
 
 RECIPE = """
 import numpy as np

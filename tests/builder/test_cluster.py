@@ -43,7 +43,7 @@ def slow(sample, generator):
     return (sample["image"] * SCALE).astype(np.float32)
 
 RECIPE = Recipe(
-    name="slow", source=sources.Folder(), derive={"slow": slow}, shards={"train": 12}, seed=3,
+    name="slow", source=sources.Folder(), derive={"slow": slow}, shards={"train": 6}, seed=3,
     files=["one.npy"], store={"image": codecs.Png(), "slow": codecs.Raw("float32"), "label": codecs.Scalar()},
 )
 """
@@ -56,8 +56,8 @@ def wait():
         time.sleep(0.05)
     time.sleep(float(seconds))
 """
-SAMPLES = 48
-SHARDS = 12
+SAMPLES = 24
+SHARDS = 6
 
 
 @dataclass

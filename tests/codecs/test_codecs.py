@@ -108,7 +108,6 @@ def test_the_environment_does_not_change_what_blosc_stores(monkeypatch, name):
         (lambda: TopK(3, 0.0), "a number above 0, or None"),
         (lambda: TopK(3).check("i", "image"), "TopK holds scalar"),
         (lambda: Zstd(0), "from 1 to 9, not 0"),
-        (lambda: Zstd(predict="columns"), "'auto', 'none' or 'rows', not 'columns'"),
         (lambda: Zstd(dtype="float8"), r"Zstd\(dtype=...\) is one of bool, .*, not 'float8'"),
         (lambda: Zstd().check("l", "label"), r"'l' is a label: use Scalar\(\)"),
         (lambda: Jpeg().check("m", "mask"), r"'m' is a mask: JPEG changes values; use Zstd\(\), Png\(\) or Raw\(\)"),

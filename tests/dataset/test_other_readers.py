@@ -71,7 +71,7 @@ def test_arrays_of_every_dtype_and_shape_are_read(tmp_path, sizes, undecoded):
         save(tmp_path / "raw" / "ab"[number % 2] / f"{number}.png", np.full((*size, 3), number, np.uint8))
     fields = {dtype: Extremes(dtype) for dtype in DTYPES[:-2]}
     store = {"image": codecs.Raw(), "label": codecs.Scalar()} | {name: codecs.Raw() for name in fields}
-    fields["packed"], store["packed"] = Extremes("int16"), codecs.Zstd(predict="none")
+    fields["packed"], store["packed"] = Extremes("int16"), codecs.Zstd()
     recipe = Recipe(name="all", source=sources.Folder(), derive=fields, store=store)
     with pytest.warns(UserWarning, match=r"delivers 'uint32' as bytes") as caught:
         build(recipe, tmp_path / "out", tmp_path / "raw", options=BuildOptions(workers=0))

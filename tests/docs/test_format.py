@@ -99,9 +99,7 @@ def test_fields_stored_as_zstd(tmp_path):
     }
     names = run("numcodecs", tmp_path)
     for value in values.values():
-        for predict in ("none", "rows", "auto"):
-            features = codecs.Zstd(predict=predict).encode(value)
-            assert (features[""][0] == 1) <= (predict != "none")
-            content = tf.constant(features[""]).numpy()
-            found = names["decoded"](content, value.shape, value.dtype)
-            np.testing.assert_array_equal(found, value)
+        features = codecs.Zstd().encode(value)
+        found = names["decoded"](tf.constant(features[""]).numpy(), value.shape, value.dtype)
+        np.testing.assert_array_equal(found, value)
+    assert codecs.Zstd().encode(values["steps"])[""][0] == 1, "differences of rows"

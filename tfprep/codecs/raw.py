@@ -51,22 +51,15 @@ class Raw(Described):
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in RAW_DTYPES:
-            raise RecipeError(f"Raw(dtype=...) is one of {', '.join(RAW_DTYPES)}, not {self.dtype!r}")
-        if self.dtype == "bfloat16":
-            require_bfloat16()
+        check_dtype(self, self.dtype)
 
     def check(self, field: str, kind: Kind) -> None:
         kinds: tuple[Kind, ...] = ("image", "mask", "map", "boxes", "points", "label", "scalar")
         require_kind(self, field, kind, kinds, "use Text()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
-        array = np.asarray(value)
-        if self.dtype is not None and array.dtype != self.dtype:
-            array = _cast(array, np.dtype(self.dtype))
-        if array.dtype.name not in RAW_DTYPES:
-            raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
-        return {"": array.astype(little(array.dtype), copy=False).tobytes(), "/shape": np.array(array.shape, np.int64)}
+        array = stored_array(value, self.dtype)
+        return {"": array.tobytes(), "/shape": np.array(array.shape, np.int64)}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         array = np.asarray(value)
@@ -112,6 +105,24 @@ class Raw(Described):
             name: tensor_feature((), "string", "none"),
             f"{name}/shape": tensor_feature((len(spec.shape),), "int64", "none"),
         }
+
+
+def check_dtype(codec: Codec, dtype: str | None) -> None:
+    """Raise RecipeError unless arrays can be stored as this type; None is that of each array."""
+    if dtype is not None and dtype not in RAW_DTYPES:
+        raise RecipeError(f"{type(codec).__name__}(dtype=...) is one of {', '.join(RAW_DTYPES)}, not {dtype!r}")
+    if dtype == "bfloat16":
+        require_bfloat16()
+
+
+def stored_array(value: Any, dtype: str | None) -> Array:
+    """Return a value as it is stored: cast to `dtype`, little-endian. SampleError where it does not fit, or is not numbers."""
+    array = np.asarray(value)
+    if dtype is not None and array.dtype != dtype:
+        array = _cast(array, np.dtype(dtype))
+    if array.dtype.name not in RAW_DTYPES:
+        raise SampleError(f"only arrays of numbers can be stored so, not {array.dtype}")
+    return array.astype(little(array.dtype), copy=False)
 
 
 def little(dtype: Any) -> np.dtype[Any]:

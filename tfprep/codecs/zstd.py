@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from tfprep.codecs.codec import Described, Feature, require_kind, tensor_feature
-from tfprep.codecs.raw import RAW_DTYPES, Raw, checked_shape, little, require_bfloat16
+from tfprep.codecs.raw import check_dtype, checked_shape, little, stored_array
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import Array, FieldSpec, Kind
 
@@ -28,14 +28,11 @@ _HEADER = struct.Struct("<B4xI4xI")
 """The form, then of the header of a Blosc frame, 16 bytes, those at 4 and 12: the bytes of the array and of the frame."""
 _MOST_BYTES = 2**31 - 1 - 16
 """Blosc's limit (BLOSC_MAX_BUFFERSIZE in blosc.h): with the header, the largest int."""
-_VARIABLES = tuple(
-    f"BLOSC_{name}" for name in ("CLEVEL", "SHUFFLE", "TYPESIZE", "COMPRESSOR", "BLOCKSIZE", "SPLITMODE")
-)
+_VARIABLES = {f"BLOSC_{name}" for name in ("CLEVEL", "SHUFFLE", "TYPESIZE", "COMPRESSOR", "BLOCKSIZE", "SPLITMODE")}
 """Variables of the environment that Blosc puts in place of its arguments (`blosc_compress` in blosc.c)."""
 _BYTES, _BITS = 1, 2
-_FORMS = {"none": ((_PLAIN, _BYTES),), "rows": ((_ROWS, _BYTES), (_ROWS, _BITS))}
 _GAIN = 0.8
-"""`predict="auto"` takes differences of rows, which take longer to decode, where they need at most this share of the bytes."""
+"""Differences of rows, which take longer to decode, are stored where they need at most this share of the bytes."""
 _TRIAL_LEVEL = 1
 _MOST_RATIO = 2**15
 """Zstandard's largest ratio: a block of 128 KiB in four bytes (RFC 8878, 3.1.1.2). A header that says more is not an array's."""
@@ -51,54 +48,42 @@ class Zstd(Described):
 
     Attributes:
         level: Blosc's, 1 (fast) to 9 (smallest: builds take 30 times as long). Decoding is equally fast.
-        predict: "rows" stores the differences between rows, "none" the array itself; "auto" compares both for each array.
         dtype: The type that is stored; None for that of the array.
     """
 
     level: int = 5
-    predict: Literal["auto", "none", "rows"] = "auto"
     dtype: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.level, bool) or self.level not in range(1, 10):
             raise RecipeError(f"Zstd(level=...) is from 1 to 9, not {self.level!r}")
-        if self.predict not in ("auto", *_FORMS):
-            raise RecipeError(f"Zstd(predict=...) is 'auto', 'none' or 'rows', not {self.predict!r}")
-        if self.dtype is not None and self.dtype not in RAW_DTYPES:
-            raise RecipeError(f"Zstd(dtype=...) is one of {', '.join(RAW_DTYPES)}, not {self.dtype!r}")
-        if self.dtype == "bfloat16":
-            require_bfloat16()
+        check_dtype(self, self.dtype)
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("image", "mask", "map"), "use Scalar(), Text() or Raw()")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
-        if names := [name for name in _VARIABLES if name in os.environ]:
+        if names := sorted(_VARIABLES & os.environ.keys()):
             rule = f"Blosc, by which Zstd() compresses, takes {', '.join(names)} from the environment"
             raise BuildError(f"{rule}, so that the bytes are not those of the recipe; unset it, and run it again")
         size = np.size(value) * np.dtype(self.dtype or np.asarray(value).dtype).itemsize
         if size > _MOST_BYTES:
             rule = f"Zstd holds arrays of up to {_MOST_BYTES:,} bytes, this one has {size:,}"
             raise SampleError(f"{rule}; cut the image or map into smaller ones")
-        raw = Raw(self.dtype).encode(value)
-        array = np.frombuffer(raw[""], little(self.spec("map", value).dtype)).reshape(np.shape(value))
+        array = np.asarray(stored_array(value, self.dtype), order="C")
+        shape = np.array(array.shape, np.int64)
         if not array.size:
-            return {**raw, "": bytes([_PLAIN])}
-        forms = _FORMS.get(self.predict) or [form for forms in _FORMS.values() for form in forms]
+            return {"": bytes([_PLAIN]), "/shape": shape}
         words = _words(array)
-        contents = {_PLAIN: words}
-        if any(rows for rows, _ in forms):  # differences modulo 2^bits, so that the sums are exact
-            contents[_ROWS] = np.diff(words, axis=0, prepend=np.zeros_like(words[:1]))
-        if len(forms) > 1:
-            sizes = [len(_compressed(contents[rows], _TRIAL_LEVEL, shuffle)) for rows, shuffle in forms]
-            if self.predict == "auto":
-                sizes[0] = int(sizes[0] * _GAIN)
-            forms = [forms[int(np.argmin(sizes))]]
-        ((rows, shuffle),) = forms
-        return {**raw, "": bytes([rows]) + _compressed(contents[rows], self.level, shuffle)}
+        differences = np.diff(words, axis=0, prepend=np.zeros_like(words[:1]))  # modulo 2^bits: the sums are exact
+        forms = [(_PLAIN, words, _BYTES), (_ROWS, differences, _BYTES), (_ROWS, differences, _BITS)]
+        sizes = [len(_compressed(content, _TRIAL_LEVEL, shuffle)) for _, content, shuffle in forms]
+        form, content, shuffle = forms[int(np.argmin([int(sizes[0] * _GAIN), *sizes[1:]]))]
+        return {"": bytes([form]) + _compressed(content, self.level, shuffle), "/shape": shape}
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
-        return Raw(self.dtype).spec(kind, value)
+        array = np.asarray(value)
+        return FieldSpec(kind, array.shape, self.dtype or array.dtype.name)
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         out = np.empty(checked_shape(spec, _array_bytes(memoryview(feature)), shape), spec.dtype)

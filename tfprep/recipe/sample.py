@@ -106,11 +106,11 @@ class Stages:
         if size is None or not self.geometry or self._has_custom:
             return None
         whole, unaugmented = identity(size), False
-        for number, (step, op) in enumerate(self._geometry_steps):
-            generator = draws(step)
-            if not number and (unaugmented := generator is None) and size in self._unaugmented:
-                return self._unaugmented[size]
-            with SampleStage(self.seconds, "geometry", step):
+        with (stage := SampleStage(self.seconds, "geometry")):
+            for number, (stage.field, op) in enumerate(self._geometry_steps):
+                generator = draws(stage.field)
+                if not number and (unaugmented := generator is None) and size in self._unaugmented:
+                    return self._unaugmented[size]
                 whole = whole.then(op(whole.size, generator))
         # A bend may hold maps of all pixels.
         if unaugmented and not whole.bends and len(self._unaugmented) < _MOST_SIZES:
@@ -146,16 +146,22 @@ class Stages:
     # --- derived inputs -----------------------------------------------------------------------------------------------
 
     def _derived(self, sample: Sample, draws: Draws) -> Sample:
-        fields = dict(sample)
-        for name, derived in self.derive.items():
-            with SampleStage(self.seconds, "derive", name):
-                generator: Any = draws(f"derive/{name}")
+        if not self.derive:
+            return sample
+        fields, size = dict(sample), raster_size(sample, self.kinds)
+        with (stage := SampleStage(self.seconds, "derive")):
+            for stage.field, derived in self.derive.items():
+                generator: Any = draws(f"derive/{stage.field}")
                 value = derived(MappingProxyType(fields), generator)
-                _check_value(value, derived_kind(derived), raster_size(sample, self.kinds))
-                fields |= _read_only({name: value})
+                _check_value(value, derived_kind(derived), size)
+                fields |= _read_only({stage.field: value})
         return fields
 
     # --- color --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _color_steps(self) -> Sequence[tuple[str, ColorOp]]:
+        return list(named_steps("color", self.color))
 
     @cached_property
     def _policies(self) -> Sequence[tuple[str, PolicyOp]]:
@@ -180,7 +186,7 @@ class Stages:
                 for number, color in enumerate(policy.color_ops(generator)):
                     if (inner := draws(f"{step}/{number}")) is not None:
                         yield color, inner
-        for step, op in named_steps("color", self.color):
+        for step, op in self._color_steps:
             if (generator := draws(step)) is not None:
                 _check_color_op(op, image)
                 yield op if is_tone(op) else partial(_called_color, step, op), generator
@@ -212,10 +218,12 @@ def _is_policy(op: Any) -> TypeGuard[PolicyOp]:
 
 def _read_only(sample: Sample) -> Sample:
     """The sample with arrays that a user's function cannot write into: other variants and stored fields share them."""
-    views = {name: value.view() for name, value in sample.items() if isinstance(value, np.ndarray)}
-    for view in views.values():
-        view.flags.writeable = False
-    return {**sample, **views}
+    fields = dict(sample)
+    for name, value in sample.items():
+        if isinstance(value, np.ndarray):
+            fields[name] = value.view()
+            fields[name].flags.writeable = False
+    return fields
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
