@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from contextlib import closing
 
@@ -304,8 +305,6 @@ def test_stores_that_refuse(full, s3):
         full.build("s3://no-such-bucket/x")
     with pytest.raises(BuildError, match=r"can only be read; build into a folder, or to s3://"):
         full.build(s3.endpoint)
-    with pytest.raises(BuildError, match="a scratch folder is for builds into an object store"):
-        full.build(scratch=full.data)
 
 
 def test_memory_is_refused_to_worker_processes(full, memory):
@@ -316,19 +315,20 @@ def test_memory_is_refused_to_worker_processes(full, memory):
             build(full.recipe, out, data, options=BuildOptions(workers=2))
 
 
-def test_a_full_scratch_disk(site, s3, tmp_path):
+def test_a_full_scratch_disk(site, s3, tmp_path, monkeypatch):
     full = site.fill(8, 2)
     full.change_recipe('shards={"train": 4, "val": 2}', 'shards={"train": 1, "val": 1}')
     full.build()
     url, local = s3.new_url(), full.out
     full.out = url
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = run(full.driver(0, FILES_OF_4000_BYTES), env={**os.environ, "TMPDIR": str(tmp_path)})
     assert "File too large; nothing was published. Make room, then run the same command again" in done.stderr
     assert [path.name for path in tmp_path.rglob("build-*")] == []
-    killed = tmp_path / "build-killed"  # whose lock ended with its process
-    killed.mkdir()
-    with layout.scratch_folder(tmp_path) as of_another_build:
-        full.build(url, scratch=str(tmp_path))
+    with layout.scratch_folder() as of_another_build:
+        killed = of_another_build.with_name("build-killed")  # whose lock ended with its process
+        killed.mkdir()
+        full.build(url)
         assert (killed.exists(), of_another_build.exists()) == (False, True)
     assert content(url) == content(local)
     store = open_store(url)

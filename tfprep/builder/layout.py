@@ -130,7 +130,7 @@ _PREFIX = "build-"
 
 
 @contextmanager
-def placed(out: str | os.PathLike[str], scratch: str | os.PathLike[str] | None = None) -> Iterator[Layout]:
+def placed(out: str | os.PathLike[str]) -> Iterator[Layout]:
     """Yield the folders of a build; the log of one into a store is copied there in the end.
 
     Raises:
@@ -139,13 +139,11 @@ def placed(out: str | os.PathLike[str], scratch: str | os.PathLike[str] | None =
     """
     folder = folder_at(out)
     if not is_remote(folder):
-        if scratch is not None:
-            raise BuildError("a scratch folder is for builds into an object store; leave --scratch out")
         yield Layout(folder)
         return
     if scheme_of(folder) in ("http", "https"):
         raise BuildError(f"{folder} can only be read; build into a folder, or to s3://, gs:// or az://")
-    with scratch_folder(Path(scratch) if scratch else None) as own:
+    with scratch_folder() as own:
         layout = Layout(folder, own)
         layout.make()
         try:
@@ -165,20 +163,15 @@ def _copy_logs(layout: Layout) -> None:
 
 
 @contextmanager
-def scratch_folder(folder: Path | None = None) -> Iterator[Path]:
-    """Make a folder for one run of a build, and remove it in the end, with those of runs that were killed.
-
-    Args:
-      folder: Where to make it. None for the system's folder of temporary files, which `TMPDIR` names.
-
-    Raises:
-      BuildError: It cannot be written to, or belongs to another user.
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder for one run of a build below that for temporary files (`TMPDIR`), and remove it in the end, with those of
+    runs that were killed. Raises BuildError where it cannot be written to, or belongs to another user.
     """
-    top = folder or Path(tempfile.gettempdir()) / f"tfprep-{os.getuid()}"
+    top = Path(tempfile.gettempdir()) / f"tfprep-{os.getuid()}"
     with writing(top):
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder is None and top.lstat().st_uid != os.getuid():
-            raise BuildError(f"{top} belongs to another user; choose a folder with --scratch")
+        if top.lstat().st_uid != os.getuid():
+            raise BuildError(f"{top} belongs to another user; set TMPDIR to a folder of your own")
         with ExitStack() as stack:
             with file_locked(top):
                 for path in top.glob(f"{_PREFIX}*"):  # those whose lock ended with its process

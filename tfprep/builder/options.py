@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 import re
 import time
 import warnings
@@ -20,10 +19,6 @@ from tfprep.limits import usable_cpus
 
 if TYPE_CHECKING:
     from tfprep.builder.planning.plan import Plan
-
-
-_LOG_BYTES = 10 << 20
-"""A longer log is renamed to `build.log.1`, and a new one begins."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +80,6 @@ def logged_events(log_path: Path, on_event: OnEvent | None) -> Iterator[LogEvent
     log: TextIO | None = None
     with suppress(OSError):
         log_path.parent.mkdir(exist_ok=True)
-        if log_path.exists() and log_path.stat().st_size > _LOG_BYTES:
-            log_path.replace(log_path.with_name(f"{log_path.name}.1"))
         log = log_path.open("a", encoding="utf-8", errors="backslashreplace")
 
     def log_event(name: str, text: str, **facts: Any) -> None:
@@ -202,7 +195,6 @@ class BuildOptions:
       keep: The number of older versions that stay besides the current one. One that somebody reads stays too. At an object store
         all stay until `tfprep clean` removes them.
       verify: Read all shards, and build again those whose bytes are not those that were built.
-      scratch: The local folder in which shards are made that go to an object store; None for that of temporary files.
 
     Raises:
       BuildError: An option is out of range.
@@ -217,7 +209,6 @@ class BuildOptions:
     hash: bool = True
     reshard: bool = False
     accept_code: bool = False
-    scratch: str | os.PathLike[str] | None = None
     on_warning: Literal["keep", "reject"] = "keep"
     keep: int = 1
     verify: bool = False

@@ -31,7 +31,6 @@ from tfprep.builder.planning.plan import (
     maker_versions,
     remember_recipes,
     remember_shards,
-    too_few_shards,
     warning_of_opencv,
 )
 from tfprep.builder.planning.state import (
@@ -242,8 +241,6 @@ class Build:
                 f"geometry moves the pixels of fields that an earlier recipe derived ({names}), and leaves their numbers as they "
                 "are: distances, directions and coordinates fit no more after a resize or a flip. Derive them again (derive=)",
             )
-        if few := too_few_shards(plan):
-            self.log_event("warning", few)
         return states
 
     def _settle_code(self, plan: Plan, states: Sequence[ShardState]) -> None:

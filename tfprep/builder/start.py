@@ -204,7 +204,7 @@ def _job(
 
         raw = raw_root(root)
         loaded, file = loaded_recipe(recipe)
-        layout = stack.enter_context(placed(os.path.expanduser(out), options.scratch))
+        layout = stack.enter_context(placed(os.path.expanduser(out)))
         check_folders(raw, layout.out)
         layout.make()
         new: NewVersion | None = None

@@ -72,15 +72,13 @@ _QUIET_S = 2.0
 @option(
     "--json", "as_json", is_flag=True, help="Print the summary as JSON, and events as JSON lines on standard error."
 )
-@option("--scratch", type=PATH,
-        help="Local folder in which shards are made that go to a URL. [default: that of temporary files, TMPDIR]")  # fmt: skip
 @option("--quiet", is_flag=True, help="Print only warnings and errors.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
     on_bad: Literal["skip", "fail"], on_warning: Literal["keep", "reject"], max_bad: float, sample_timeout: float,
     replace: bool, hash: bool, reshard: bool, accept_code: bool, keep: int, verify: bool, engine: str,
     address: str | None, part: str | None, finish: bool, explain: bool,
-    dry_run: bool, as_json: bool, scratch: Path | None, quiet: bool,
+    dry_run: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Build the dataset that the Python file RECIPE defines.
 
@@ -117,7 +115,6 @@ def build_command(
         hash,
         reshard,
         accept_code,
-        scratch,
         on_warning,
         keep,
         verify,

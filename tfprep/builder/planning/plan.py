@@ -41,9 +41,6 @@ _LEAST_SAMPLES, _LEAST_BYTES, _FEW_SHARDS = 32, 4 << 20, 4
 of raw files or more each. A larger one gets a multiple of 16, which 2, 4, 8 or 16 workers share without one of them building a
 last shard by itself."""
 
-_FAR_OFF = 4
-"""A split is said to have too few shards if a new dataset would have this many times as many."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -54,7 +51,6 @@ class Plan:
         globals of a user's module may change while it runs.
       listing: The source's, without its entries.
       shards: Number of shards by split.
-      fresh_shards: The number that a new dataset of the same samples would have.
       samples: All samples, by split and shard.
       fingerprints: By split, the digest of everything but the samples that decides the bytes of a shard.
       described: By split, what the fingerprint covers, as plain JSON.
@@ -66,7 +62,6 @@ class Plan:
     fingerprint: str
     listing: Listing
     shards: Mapping[str, int]
-    fresh_shards: Mapping[str, int]
     samples: ArrangedSamples
     fingerprints: Mapping[str, str]
     described: Mapping[str, Mapping[str, Any]]
@@ -133,8 +128,7 @@ def make_plan(
         raise SourceError(f"{root}: {recipe.source!r} finds no sample there; is --data the right folder?")
     recipe.check_splits(samples.names)
     samples = limit_samples(samples, limit)
-    fresh_shards = _shards(recipe, samples, {})
-    shards = fresh_shards if limit or reshard else _shards(recipe, samples, _remembered(layout, recipe.name))
+    shards = _shards(recipe, samples, {} if limit or reshard else _remembered(layout, recipe.name))
     shards |= {split: count for split, count in (counts or {}).items() if split in shards}
     warnings = {} if on_warning == "keep" else {"on_warning": on_warning}
     described = {split: _described(recipe, listing, split, samples.names[0]) | warnings for split in samples.names}
@@ -149,24 +143,9 @@ def make_plan(
         listing, entries=iter(()), kinds=dict(listing.kinds), classes=dict(listing.classes), tally=dict(listing.tally)
     )
     return Plan(
-        recipe, recipe.describe(), recipe.fingerprint(), listing, shards, fresh_shards,
+        recipe, recipe.describe(), recipe.fingerprint(), listing, shards,
         arrange(samples, shards, scratch), fingerprints, described, file_system_of(root),
     )  # fmt: skip
-
-
-def too_few_shards(plan: Plan) -> str:
-    """Return what to do about splits that have grown far beyond the number of shards of their first build; "" if none has."""
-    splits = [name for name, fresh in plan.fresh_shards.items() if fresh >= _FAR_OFF * plan.shards[name]]
-    if not splits:
-        return ""
-    counts = ", ".join(
-        f"{name!r} has {plan.shards[name]} instead of {plan.fresh_shards[name]} shards" for name in splits
-    )
-    return (
-        f"the first build fixed the number of shards, and the dataset has grown since: {counts}, so fewer workers can build and "
-        "fewer shards are kept when a sample changes. --reshard (BuildOptions(reshard=True)) changes the number once and builds "
-        "these splits again"
-    )
 
 
 def remember_shards(plan: Plan, layout: Layout) -> None:
@@ -255,6 +234,7 @@ def _default_shards(samples: int, raw_bytes: int) -> int:
 
 MAKER = 5
 """Raised whenever tfprep itself makes other bytes of the same recipe and inputs, so that older shards are built again."""
+
 
 PRECISE_OPENCV = 5
 """The first version whose `warpAffine` interpolates at exact coordinates instead of a table of 32 x 32 fractions."""
