@@ -52,7 +52,7 @@ USES = {
     "report on no batch": (lambda tf, folder: train.memory_report(None, 0), r"batch_size is at least 1, got 0"),
     "report on an array": (
         lambda tf, folder: train.memory_report(None, 8, data=np.ones([3])),
-        r"data is a tf.data.Dataset, its iterator, or tfprep.s keras_loader, got ndarray; leave it out",
+        r"data is a tf.data.Dataset or tfprep.s keras_loader, got ndarray; leave it out",
     ),
     "report on a model that is not compiled": (
         lambda tf, folder: train.memory_report(tf.keras.Sequential([tf.keras.Input([8])]), 8), r"call model\.compile",

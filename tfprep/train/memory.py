@@ -16,9 +16,7 @@ import psutil
 from tfprep.errors import TrainError
 from tfprep.limits import available_memory
 from tfprep.pool import ending_of
-from tfprep.train.backend import is_tensor_iterator
 from tfprep.train.isolation import fresh_process, give_back, require_picklable
-from tfprep.train.monitor.pipeline import stages
 
 _MB = 1e6
 _POLL_S = 0.02
@@ -79,8 +77,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
     Args:
         model: A compiled Keras model that is built, or whose input `data` describes.
         batch_size: Samples in a batch.
-        data: The input. A `tf.data.Iterator` in use: its buffers are counted as they are. A `tf.data.Dataset` or tfprep's
-            `keras_loader`: two batches in flight. None: one batch.
+        data: The input, a `tf.data.Dataset` or tfprep's `keras_loader`: two batches in flight. None: one batch.
 
     Returns:
         The report; `print` shows it as a table in MB (10⁶ bytes).
@@ -92,7 +89,7 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
         raise TrainError(f"batch_size is at least 1, got {batch_size!r}")
     if data is not None and not hasattr(data, "element_spec") and not isinstance(data, keras.utils.PyDataset):
         raise TrainError(
-            f"data is a tf.data.Dataset, its iterator, or tfprep's keras_loader, got {type(data).__name__}; leave it out for a "
+            f"data is a tf.data.Dataset or tfprep's keras_loader, got {type(data).__name__}; leave it out for a "
             "model with keras.Input"
         )
     if getattr(model, "optimizer", None) is None:
@@ -103,15 +100,12 @@ def memory_report(model: Any, batch_size: int, *, data: Any = None) -> MemoryRep
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     batch = _bytes_of(keras.tree.flatten(inputs))
-    buffers = batch if data is None else 2 * batch
-    if is_tensor_iterator(data):
-        buffers = sum(stage.bytes for stage in stages(data)) or batch
     return MemoryReport(
         batch_size=batch_size,
         parameters=_bytes_of(model.weights),
         gradients=_bytes_of(model.trainable_variables),
         optimizer=_bytes_of(model.optimizer.variables),
-        input_buffers=buffers,
+        input_buffers=batch if data is None else 2 * batch,
         measured_peak=_measured_peak(model, inputs),
     )
 

@@ -48,7 +48,7 @@ class Profile(keras.callbacks.Callback):  # type: ignore[misc]
         self._log_dir, self._first, self._last = log_dir, first, last
         self._mark: Any = None
         self._running = False
-        self._before: set[tuple[Path, int]] = set()
+        self._before: set[Path] = set()
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Count steps from here."""
@@ -84,10 +84,8 @@ class Profile(keras.callbacks.Callback):  # type: ignore[misc]
         if self._running:
             self._running = False
             tf.profiler.experimental.stop()
-            path, _ = min(self._profiles() - self._before)  # by time it may be an older one, if the clock was set back
-            self.folder = path.parent
+            self.folder = min(self._profiles() - self._before).parent
             _LOG.warning("profile: wrote %s; %s", self.folder, tensorboard_shows(self._log_dir, "xprof"))
 
-    def _profiles(self) -> set[tuple[Path, int]]:
-        """Return the profiles that there are, with the times at which they were written."""
-        return {(path, path.stat().st_mtime_ns) for path in self._log_dir.glob("plugins/profile/*/*.xplane.pb")}
+    def _profiles(self) -> set[Path]:
+        return set(self._log_dir.glob("plugins/profile/*/*.xplane.pb"))

@@ -65,24 +65,10 @@ class RetraceGuard(Listener):
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
         self._steps = attach(self.model, self, timed=False)
-        self._has_warned = False
 
     def on_train_end(self, logs: Any = None) -> None:
         """Detach."""
         detach(self.model, self)
-
-    def input_changed(self) -> None:
-        """See `Listener`."""
-        source = self._steps.source if self._steps else None
-        if isinstance(source, tf.data.Iterator) and self.model.jit_compile is True and not self._has_warned:
-            # XLA compiles for each batch size; that is not a trace, and TensorFlow does not report it.
-            self._has_warned = True
-            shapes = [spec.shape for spec in tf.nest.flatten(source.element_spec) if hasattr(spec, "shape")]
-            if any(shape.rank and shape[0] is None for shape in shapes):
-                _LOG.warning(
-                    "RetraceGuard: the batches have no fixed size and the model is compiled by XLA, which compiles once more "
-                    "for a smaller last batch; use batch(..., drop_remainder=True)"
-                )
 
     def step_done(self) -> None:
         """See `Listener`."""

@@ -54,33 +54,6 @@ def test_fit_is_reported_with_the_stage_and_the_stacks(dense, pairs, stalls, cap
     assert "in fit" in stacks
 
 
-def test_the_main_thread_is_printed_first_among_many_threads(pairs, stalls, capfd):
-    """faulthandler prints 100 threads, the newest first."""
-    end = threading.Event()
-    threads = [threading.Thread(target=end.wait, daemon=True) for _ in range(120)]
-    for thread in threads:
-        thread.start()
-    try:
-        list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
-    finally:
-        end.set()
-    stacks = capfd.readouterr().err
-    assert stacks.startswith("Thread MainThread:")
-    assert "in test_the_main_thread_is_printed_first" in stacks.partition("(most recent call first)")[0]
-    for thread in threads:
-        thread.join()
-
-
-def test_the_thread_that_trains_is_printed_before_the_others(pairs, stalls, capfd):
-    def train_here():
-        list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))
-
-    trainer = threading.Thread(target=train_here, name="trainer")
-    trainer.start()
-    trainer.join()
-    assert "Thread trainer:" in capfd.readouterr().err
-
-
 def test_counters_that_fail_do_not_hide_a_stall(pairs, stalls, monkeypatch):
     monkeypatch.setattr("tfprep.train.monitor.watchdog.stages", lambda source: {}["gone"])
     list(watchdog(1.0).watch(pairs(20, stalls.stuck_at(9)).batch(4)))

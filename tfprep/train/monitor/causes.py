@@ -28,8 +28,6 @@ _PYTHON = 0.25
 """Share of the time between steps, or in validation, from where it is what limits."""
 _RETRACED = 0.1
 """Share of the steps that were traced again."""
-_ONE_CORE = (0.6, 1.3)
-"""Processors that threads of Python functions take together while they wait for the interpreter's lock."""
 _COMPILING = 0.25
 _PLAIN = "Compute once what is the same in each epoch (tfprep build)"
 
@@ -233,23 +231,14 @@ def _stage(spent: Sample) -> Cause | None:
 
 def _map_advice(first: str, worst: Stage | None, spent: Sample) -> str:
     """Add to `first` what the pipeline does not do yet."""
-    kinds, python, advice = spent.pipeline.kinds, spent.pipeline.python, [first]
-    own = spent.machine.cpu_s / max(spent.time, 1e-9)
-    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds) or (
-        worst is not None and worst.parallelism > 1
+    kinds = spent.pipeline.kinds
+    parallel = any(kind.startswith("Parallel") or "AndBatch" in kind for kind in kinds)
+    parallel |= worst is not None and worst.parallelism > 1
+    if spent.pipeline.python:
+        return f"{first}, or write it with TensorFlow ops"
+    return (
+        first if parallel or not spent.pipeline.maps else f"{first}, or give `map` num_parallel_calls=tf.data.AUTOTUNE"
     )
-    if python and parallel and _ONE_CORE[0] < own < _ONE_CORE[1]:
-        advice.append(
-            f"write it with TensorFlow ops: its functions run in parallel and take {own:.1f} processors together, for Python "
-            "functions wait for the interpreter's lock"
-        )
-    elif python:
-        advice.append("write it with TensorFlow ops")
-    elif spent.pipeline.maps and not parallel:
-        advice.append("give `map` num_parallel_calls=tf.data.AUTOTUNE")
-    if kinds and kinds[0] not in ("Prefetch", "Options", "Model") and not kinds[0].endswith("Loader"):
-        advice.append("end the pipeline with prefetch")
-    return ", or ".join(advice)
 
 
 # --- the warnings of a run, and its summary

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
-from types import GeneratorType
 from typing import Any
 
 import keras
@@ -19,27 +17,24 @@ class TimedIterator(Iterator[Any]):
     """An iterator over batches whose waits a clock notes.
 
     Attributes:
-        source: From the first batch on the `tf.data.Iterator` that Keras's generators read; else the iterator itself.
+        source: The iterator over the batches.
         loader: tfprep's loader that the batches come from, known from the first batch on; None for another input.
     """
 
     def __init__(self, batches: Iterator[Any], clock: WaitClock) -> None:
-        self.source: Any = batches
+        self.source = batches
         self.loader: CountingLoader | None = None
-        self._batches = batches
         self._clock = clock
 
     def __next__(self) -> Any:
         self._clock.asking()
         try:
-            batch = next(self._batches)
+            batch = next(self.source)
         except StopIteration:
             self._clock.ended()
             raise
         self._clock.answered(image_count(batch))
         self.loader = loader_of_this_thread()
-        if self.source is self._batches:
-            self.source = _tensors_of(self._batches) or self._batches
         return batch
 
 
@@ -74,15 +69,3 @@ def image_count(batch: Any) -> int:
     leaves = keras.tree.flatten(batch)
     shape = getattr(leaves[0], "shape", ()) if leaves else ()
     return int(shape[0]) if shape else 1
-
-
-def _tensors_of(source: Any) -> Any:
-    """Return the `tf.data.Iterator` that generators read from; None if there is none.
-
-    Keras on JAX reads tf.data through generators of its own. Only the garbage collector knows what a generator loops over, and
-    only while the generator does not run.
-    """
-    if not isinstance(source, GeneratorType):
-        return source if is_tensor_iterator(source) else None
-    iterators = (_tensors_of(one) for one in gc.get_referents(source))
-    return next((one for one in iterators if one is not None), None)

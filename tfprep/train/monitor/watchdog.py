@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -53,6 +51,7 @@ class Watchdog(Listener):
             raise TrainError(f"timeout_s is a number of seconds above 0, got {timeout_s!r}; for example 300")
         self._timeout_s, self._exit_code = timeout_s, exit_code
         self._steps: TrainSteps | None = None
+        self._source: Any = None
         self._stop = threading.Event()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -87,7 +86,6 @@ class Watchdog(Listener):
     def _begin(self, clock: WaitClock) -> None:
         self._stop.set()
         self._stop = threading.Event()
-        self._trainer = threading.current_thread()
         self._clock, self._looks, self._waits_for = clock, 0, -1
         call_often(self._goes_on, self._timeout_s / _LOOKS, self._stop, "tfprep-watchdog")
 
@@ -99,8 +97,9 @@ class Watchdog(Listener):
             return True
         self._looks += 1
         if self._looks == _LOOKS:
-            with suppress(OSError, ValueError):  # standard error is closed
-                _print_stacks(threading.main_thread(), self._trainer)
+            if sys.__stderr__ is not None:
+                with suppress(OSError, ValueError):  # it is closed
+                    faulthandler.dump_traceback(file=sys.__stderr__)
             text = f"no batch for {reading.pending_s:.1f} s (timeout_s={self._timeout_s:g}): {self._where()}"
             _LOG.critical("Watchdog: %s", text)  # on standard error, unless the program has configured its logs
             if self._exit_code is not None:
@@ -109,7 +108,7 @@ class Watchdog(Listener):
         return True
 
     def _where(self) -> str:
-        """Return where the pipeline stopped. What cannot be looked at is left out: the report has to come nevertheless."""
+        """Return where the pipeline stopped. The report has to come even where the counters cannot be read."""
         source = self._steps.source if self._steps else self._source
         try:
             loader = self._steps.loader if self._steps else source if hasattr(source, "report") else None
@@ -119,41 +118,22 @@ class Watchdog(Listener):
             return "the stacks above show where"
 
 
-def _print_stacks(*first: threading.Thread) -> None:
-    """Print the stacks of all threads, those of `first` before the others: faulthandler prints 100 threads, the newest."""
-    if sys.__stderr__ is None:
-        return
-    collects = gc.isenabled()
-    gc.disable()  # CPython 3.11 waits for itself for ever where a collection within `_current_frames` frees a `threading.local`
-    frames = sys._current_frames()
-    if collects:
-        gc.enable()
-    for thread in dict.fromkeys(first):
-        if (frame := frames.get(thread.ident or 0)) is not None:
-            print(f"Thread {thread.name}:", *traceback.format_stack(frame), sep="\n", file=sys.__stderr__, flush=True)
-    frames.clear()  # they would keep the batches of a run that goes on
-    faulthandler.dump_traceback(file=sys.__stderr__)
-
-
 def _where_it_stopped(source: Any, loader: Any) -> str:
     """Describe a stall of an iterator over `source`, from the model of tf.data, or from the counters of tfprep's loader."""
-    of_tf_data, counted = stages(source), counters(loader)
-    if of_tf_data:
-        stopped_at = [f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)]
-        lines = [f"stopped in stage {' or '.join(stopped_at)}"]
-        for stage in of_tf_data:
-            note = ""
-            if stage.fills:
-                note = "; it fills for the first time: where that is only slow, make it smaller, or timeout_s longer"
-            buffered = f"{stage.elements:,} in its buffer ({stage.bytes:,} bytes)"
-            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {buffered}{note}")
-        return "\n".join(lines)
-    if not counted:
-        return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
-    if counted.get("batches_ready", 0) > 0:
-        return (
-            f"stopped after the loader: {counted['batches_ready']:.0f} batches are ready in its reader, and what comes after "
-            "it, such as a `.map`, does not take them; the stacks above show where"
+    if of_tf_data := stages(source):
+        stopped_at = " or ".join(
+            f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)
         )
-    values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
-    return f"stopped in the loader's reader, which has delivered {counted.get('batches', 0):,.0f} batches\n  {values}"
+        lines = [f"stopped in stage {stopped_at}"]
+        for stage in of_tf_data:
+            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
+            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
+        return "\n".join(lines)
+    counted = counters(loader)
+    if counted.get("batches_ready", 0) > 0:
+        ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
+        return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
+    if counted:
+        values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
+        return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
+    return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
