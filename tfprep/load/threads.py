@@ -104,8 +104,9 @@ class WeakList(Generic[T]):
 class Threads:
     """Daemon threads that run tasks in the order in which they come. `stop` takes no lock, so that a finalizer may call it."""
 
-    def __init__(self, name: str = "tfprep-read") -> None:
+    def __init__(self, name: str = "tfprep-read", fewer: str = "use fewer `threads`, or ") -> None:
         self._name = name
+        self._fewer = fewer
         self.states: list[ThreadState] = []
         self.threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -121,8 +122,8 @@ class Threads:
                     thread.start()
                 except RuntimeError as error:
                     raise LoaderError(
-                        f"reading thread {len(self.threads) + 1} of {count} cannot be started ({error}); use fewer `threads`, "
-                        "or raise the limit of processes (ulimit -u) or of addresses (ulimit -v)"
+                        f"thread {len(self.threads) + 1} of {count} cannot be started ({error}); {self._fewer}raise the limit of "
+                        "processes (ulimit -u) or of addresses (ulimit -v)"
                     ) from error
                 self.states.append(state)
                 self.threads.append(thread)

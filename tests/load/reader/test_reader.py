@@ -17,6 +17,7 @@ from tfprep.errors import LoaderError, StalledPipelineError
 from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.reader.files import Files
 from tfprep.load.slots import ArraySlots
+from tfprep.load.threads import Threads
 
 
 def wait_for_the_end_of(reading_threads):
@@ -134,13 +135,17 @@ def test_a_thread_that_cannot_be_started_is_named(data, monkeypatch):
     def start(self):
         if self.name.startswith("tfprep-read"):
             started.append(self)
-            if len(started) == 3:
+            if len(started) % 3 == 0:
                 raise RuntimeError("can't start new thread")
         real(self)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(LoaderError, match=r"reading thread 3 of 4 cannot be started \(can't start new thread\)"):
+    with pytest.raises(
+        LoaderError, match=r"thread 3 of 4 cannot be started \(can't start new thread\); use fewer `threads`"
+    ):
         next(iter(data.numpy_loader("train", 8, threads=4).repeat()))
+    with pytest.raises(LoaderError, match=r"cannot be started \(can't start new thread\); raise the limit"):
+        Threads(fewer="").grow(3)  # threads that fetch, whose number no option sets
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class ReadAhead:
                 yield step
 
         self._plan = plan_ranges(source, schedule, steps(), max(budget // 4, 1))
-        self._threads = Threads()
+        self._threads = Threads(fewer="")
         self._lock = threading.Lock()
         self._planned: deque[ByteRange] = deque()
         self._kept: list[tuple[int, int, ByteRange]] = []  # a heap by the last step
