@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -22,8 +22,10 @@ class Codec(Protocol):
     `encode` returns the features of one value by suffix: "" is stored under the field's own name, "/shape" under
     `FIELD/shape`. `decode` takes the feature named "" back (with the shape where records differ in it). `check` raises
     RecipeError where the codec cannot hold a field of this kind. `describe` is plain JSON, enough to build the codec again
-    with `tfprep.codecs.from_description`.
+    with `tfprep.codecs.from_description`. `tf_batches`: `tf_decode` also takes a batch of records of one shape.
     """
+
+    tf_batches: ClassVar[bool] = False
 
     def check(self, field: str, kind: Kind) -> None: ...
 
@@ -65,6 +67,8 @@ def codec_name(codec: type) -> str:
 
 class Described:
     """Codecs that their name and their options describe."""
+
+    tf_batches: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """Return plain JSON, as in `Codec`. A subclass of a user's is described as the codec that reads what it stores."""

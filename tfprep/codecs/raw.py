@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Raw(Described):
     """
 
     dtype: str | None = None
+    tf_batches: ClassVar = True
 
     def __post_init__(self) -> None:
         check_dtype(self, self.dtype)
@@ -94,7 +95,12 @@ class Raw(Described):
         readable = {"uint32": tf.int32, "uint64": tf.int64}.get(spec.dtype, dtype)
         flat = tf.io.decode_raw(features[name], readable, little_endian=True)
         flat = flat if readable == dtype else tf.bitcast(flat, dtype)
-        return tf.ensure_shape(tf.reshape(flat, features[f"{name}/shape"]), spec.shape)
+        shape = features[f"{name}/shape"]
+        if None in spec.shape:
+            return tf.ensure_shape(tf.reshape(flat, shape), spec.shape)
+        rule = f"the shape of '{name}' is not {list(spec.shape)} in all records"
+        with tf.control_dependencies([tf.debugging.assert_equal(shape, tf.constant(spec.shape, tf.int64), rule)]):
+            return tf.reshape(flat, (*(side or -1 for side in shape.shape[:-1]), *spec.shape))
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         if spec.shape.count(None) <= 1 and spec.dtype not in ("uint32", "bfloat16"):
@@ -176,6 +182,8 @@ class Scalar(Described):
     Floats are stored as float32, rounded; a float64 beyond its range is a SampleError. `Raw()` keeps float64.
     """
 
+    tf_batches: ClassVar = True
+
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("label", "scalar", "boxes", "points"), "use Zstd(), Png() or Raw() for pixels")
 
@@ -220,6 +228,8 @@ class Scalar(Described):
 @dataclass(frozen=True)
 class Text(OneBytes):
     """A string as UTF-8."""
+
+    tf_batches: ClassVar = True
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("text",), "use Scalar()")

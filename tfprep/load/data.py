@@ -349,7 +349,8 @@ class Data(SplitLoaders, Dataset):
         Args:
             split: The split's name.
             batch_size: Samples per batch.
-            shuffle_buffer: Records that the buffer holds; "auto" for as many as take half of `memory_budget`, None for no buffer.
+            shuffle_buffer: Records that the buffer holds; "auto" for a tenth of the samples, at least 1,000 and
+                at most what half of `memory_budget` holds; None for no buffer.
             **options: As for `loader`: training, seed, fields, inputs, targets, sample_weight, remainder, memory_budget, and
                 variants: "random" (the default in training: one for each shard, drawn again in each iteration), "all", or a
                 number; 0 by default in evaluation.

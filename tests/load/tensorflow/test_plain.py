@@ -11,6 +11,7 @@ from tests.conftest import CODECS, write_dataset
 from tests.load.batches import batches, check_same
 from tfprep import codecs
 from tfprep.errors import DatasetError, LoaderError
+from tfprep.fields import FieldSpec
 from tfprep.storage import address
 from tfprep.storage import store as objects
 from tfprep.storage.address import Url
@@ -33,6 +34,7 @@ def numbers(batches):
         {"inputs": ["image", "clicks", "mask"], "targets": "label"},
         {"inputs": {"a": "image", "b": "field"}, "targets": {"m": "mask", "t": "caption"}},
         {"inputs": "image", "targets": "label", "sample_weight": "weight"},
+        {"inputs": ["clicks", "field"], "targets": {"t": "caption", "p": "pose"}},
     ],
 )
 def test_evaluation_delivers_what_the_loader_delivers(data, options):
@@ -40,6 +42,13 @@ def test_evaluation_delivers_what_the_loader_delivers(data, options):
     dataset = data.tf_dataset("val", 4, **options)
     tf.nest.assert_same_structure(dataset.element_spec, data.loader("val", 4, **options).element_spec)
     check_same(batches(data, None, "val", batch_size=4, **options), list(dataset))
+
+
+def test_a_batch_with_a_record_of_another_shape_is_an_error():
+    spec = FieldSpec("map", (2, 3), "uint8")
+    stored = {"map": tf.constant([bytes(6), bytes(6)]), "map/shape": tf.constant([[2, 3], [3, 2]], tf.int64)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shape of 'map'"):
+        codecs.Raw().tf_decode(stored, "map", spec)
 
 
 def test_each_iteration_of_training_has_each_sample_once_in_another_order_and_variant(data):

@@ -27,6 +27,10 @@ from tfprep.storage.urls import scheme_of
 
 READS, BLOCK = 16, 16
 """Shards that are read at the same time, and records that are taken from each in turn."""
+LEAST_BUFFER = 1_000
+"""Records of a shuffle buffer, or a tenth of the samples where that is more: an epoch does not begin before the buffer is full."""
+READ_BYTES = 4 << 20
+"""Bytes of a shard that are read at a time."""
 BUFFER_SHARE = 0.5
 """The share of the memory budget that the shuffle buffer takes: of encoded records, before they are decoded."""
 
@@ -61,11 +65,16 @@ def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buf
     records = _records(places, split, used, options, each_once=variants.choice != "all")
     if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
-    samples = records.map(_parser(data, places, outputs), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    join = samples.ragged_batch if outputs.ragged else samples.batch
     full = info.samples >= options.batch_size and bool(options.training)
     drop = full if options.remainder is None else options.remainder == "drop"
-    batches = join(options.batch_size, drop_remainder=drop).prefetch(tf.data.AUTOTUNE)
+    many = _takes_batches(places, outputs)  # a call of TensorFlow's parser for each batch, and not for each record
+    elements = records.batch(options.batch_size, drop_remainder=drop) if many else records
+    parse = _parser(data, places, outputs, many=many)
+    elements = elements.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    if not many:
+        join = elements.ragged_batch if outputs.ragged else elements.batch
+        elements = join(options.batch_size, drop_remainder=drop)
+    batches = elements.prefetch(tf.data.AUTOTUNE)
     batches.tfprep_data = data  # holds the version as long as something reads it
     return batches
 
@@ -76,7 +85,8 @@ def _buffer(info: SplitInfo, shuffle_buffer: ShuffleBuffer, options: LoaderOptio
     files = [file for files in info.files for file in files]
     record_bytes = sum(file.bytes for file in files) / max(sum(file.records for file in files), 1)
     fits = budget_bytes(options.memory_budget) * BUFFER_SHARE / max(record_bytes, 1)
-    return int(min(info.samples * info.variants, max(fits, options.batch_size)))
+    wanted = min(info.samples * info.variants, max(LEAST_BUFFER, info.samples // 10))
+    return int(min(wanted, max(fits, options.batch_size)))
 
 
 def _records(
@@ -104,7 +114,8 @@ def _records(
         files = shards.flat_map(lambda shard: tf.data.Dataset.from_tensor_slices(paths[:, shard]))
 
     def read(files: Any) -> tf.data.Dataset:
-        return tf.data.Dataset.zip(tuple(map(tf.data.TFRecordDataset, tf.unstack(files, len(places)))))
+        shards = tf.unstack(files, len(places))
+        return tf.data.Dataset.zip(tuple(tf.data.TFRecordDataset(file, buffer_size=READ_BYTES) for file in shards))
 
     return files.interleave(
         read,
@@ -115,8 +126,16 @@ def _records(
     )
 
 
-def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:
-    """A function from the bytes of an Example in each place to an element."""
+def _takes_batches(places: Sequence[Dataset], outputs: Outputs) -> bool:
+    """Return True if the codecs of all fields decode a batch of records at once."""
+    codecs = {**places[0].codecs, **{name: codec for place in places[1:] for name, codec in place.codecs.items()}}
+    specs = {**places[0].fields, **{name: spec for place in places[1:] for name, spec in place.fields.items()}}
+    names = [name for name in outputs.fields if name not in EXTRA]
+    return all(name in specs and codecs[name].tf_batches and None not in specs[name].shape for name in names)
+
+
+def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs, *, many: bool) -> Any:
+    """A function from the bytes of an Example in each place to an element, or with `many` from those of a batch to a batch."""
     for name in outputs.fields:
         if name not in data.fields and name in EXTRA:
             raise LoaderError(f"{name!r} is in the index, which tf_dataset() does not read; use loader()")
@@ -132,7 +151,8 @@ def _parser(data: Dataset, places: Sequence[Dataset], outputs: Outputs) -> Any:
         }
 
         def parsed(record: Any) -> dict[str, Any]:
-            values = tf.io.parse_single_example(record, features) if features else {}
+            example = tf.io.parse_example if many else tf.io.parse_single_example
+            values = example(record, features) if features else {}
             return {name: codecs[name].tf_decode(values, own, specs[name]) for name, own in names.items()}
 
         return parsed
@@ -153,5 +173,5 @@ def _joined(output: Output, values: dict[str, Any], data: Dataset) -> Any:
     if not output.stacked:
         return values[output.fields[0]]
     dtype = np.result_type(*(data.fields[name].dtype for name in output.fields)).name
-    rasters = [tf.cast(values[name], dtype) for name in output.fields]
-    return tf.concat([raster[..., None] if len(raster.shape) == 2 else raster for raster in rasters], -1)
+    rasters = [(tf.cast(values[name], dtype), len(data.fields[name].shape)) for name in output.fields]
+    return tf.concat([raster[..., None] if rank == 2 else raster for raster, rank in rasters], -1)
