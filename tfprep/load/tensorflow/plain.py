@@ -28,7 +28,7 @@ from tfprep.storage.urls import scheme_of
 READS, BLOCK = 16, 16
 """Shards that are read at the same time, and records that are taken from each in turn."""
 LEAST_BUFFER = 1_000
-"""Records of a shuffle buffer, or a tenth of the samples where that is more: an epoch does not begin before the buffer is full."""
+"""Records of a shuffle buffer, or a tenth of the samples where that is more: an epoch begins when the buffer is full."""
 READ_BYTES = 4 << 20
 """Bytes of a shard that are read at a time."""
 BUFFER_SHARE = 0.5
