@@ -118,12 +118,19 @@ def test_a_damaged_record_is_a_reject(first, tmp_path):
     assert len(fields) == COUNT - 1
 
 
-def test_tfrecords_of_tensorflow(tmp_path):
+@pytest.mark.parametrize("at", ["folder", "url"])
+def test_tfrecords_of_tensorflow(tmp_path, at):
     rng = np.random.default_rng(0)
     images = [image_bytes(rng, (20 + n, 30), "PNG") for n in range(5)]
     examples = [serialized({"image/encoded": data, "image/class/label": n % 3}) for n, data in enumerate(images)]
     write(tmp_path / "raw/train-0.tfrecord", examples)
-    index_tfrecords(str(tmp_path / "raw/train-*.tfrecord"), "train", tmp_path / "index")
+    place = str(tmp_path / "raw")
+    if at == "url":
+        pytest.importorskip("obstore")
+        place = f"memory://imported-{tmp_path.name}/raw"
+        open_store(place).write("train-0.tfrecord", tmp_path / "raw/train-0.tfrecord")
+        (tmp_path / "raw/train-0.tfrecord").unlink()
+    index_tfrecords(f"{place}/train-*.tfrecord", "train", tmp_path / "index")
     kinds = {spec.kind: name for name, spec in tfprep.open(tmp_path / "index").fields.items()}
     image = kinds.pop("image")
     (label,) = kinds.values()

@@ -11,8 +11,6 @@ import pytest
 from tests.sources.building import built, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
-from tfprep.sources import raw
-from tfprep.storage.store import open_store
 
 NAMES = ["tabby cat", "10", "dog"]
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -97,17 +95,6 @@ def test_fields_and_class_names_of_the_metadata(root, tmp_path, staging):
     write(root / "data/test-00000-of-00001.parquet", [row(9), row(10)])
     assert len(list(SOURCE.scan(root).entries)) == 11
     assert len(list(staging.iterdir())) == 6
-
-
-def test_at_a_url(root, tmp_path):
-    pytest.importorskip("obstore")
-    url = f"memory://parquet-{next(_numbers)}/x"
-    for path in root.rglob("*.parquet"):
-        open_store(url).write(path.relative_to(root).as_posix(), path)
-    fields, rejected = built(SOURCE, url, tmp_path / "out")
-    assert not rejected
-    check(fields)
-    assert str(raw.raw_root(url)) == url
 
 
 def test_a_lost_staging_folder_is_made_anew(root, tmp_path, staging):

@@ -1,32 +1,24 @@
-"""Raw files at URLs: the same samples and the same bytes as in a folder."""
+"""References to raw files: what they hold, their bytes, the states of their files, and roots that are refused."""
 
-import itertools
-import json
 import os
-import tarfile
+import zipfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-import tfprep
-from tests.sources.building import built, write_picture
-from tfprep import Recipe, codecs, sources
-from tfprep.builder import BuildOptions, plan_build
-from tfprep.errors import BuildError, SampleError, SourceError, StorageError
+from tfprep import sources
+from tfprep.errors import SampleError, SourceError
 from tfprep.sources import raw
-from tfprep.sources.raw import Reference, parse_reference
+from tfprep.sources.raw import Reference, parse_reference, read_raw
 from tfprep.storage.store import open_store
-
-pytest.importorskip("obstore")
-_numbers = itertools.count()
+from tfprep.storage.urls import folder_at
 
 
 @pytest.mark.parametrize(
     "reference",
     [
         Reference("cat/1.jpg"),
+        Reference("s3://bucket/a.tfrecord", 57, 20, False, "cat/1.jpg"),
         Reference("a.tar", 512, 20, False, "cat/1.jpg"),
         Reference("/copies/a.zip", 0, 7, True, "x//y z.png"),
         Reference("b/a.zip", member="x.png", missing=True),
@@ -37,126 +29,31 @@ def test_the_text_of_a_reference_holds_all_of_it(reference):
     assert parse_reference(str(reference)) == reference
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Photos in two splits and two classes with masks, a tar, tables, a COCO file; hidden files and an empty folder's marker."""
-    root = tmp_path_factory.mktemp("raw")
-    numbers = range(6)
-    for number in numbers:
-        name = f"{'train' if number < 4 else 'val'}/{'cat' if number % 2 else 'a dog#1%'}/{number} ü.png"
-        write_picture(root / "photos" / name, number)
-        write_picture(root / "masks" / name, 0)
-    (root / "photos/.hidden.png").write_bytes(b"")
-    photos = sorted(path for path in (root / "photos").rglob("*.png") if path.name[0] != ".")
-    with tarfile.open(root / "all.tar", "w") as archive:
-        for number, path in enumerate(photos):
-            archive.add(path, f"{number:04}.png")
-    rows = [{"image": path.relative_to(root).as_posix(), "label": path.parent.name} for path in photos]
-    (root / "rows.csv").write_text("image,label\n" + "".join(f"{row['image']},{row['label']}\n" for row in rows))
-    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(pa.Table.from_pylist(rows), root / "rows.parquet")
-    images = [{"id": n, "file_name": row["image"], "height": 40, "width": 56} for n, row in enumerate(rows)]
-    boxes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [n, 2, 9, 8]} for n in range(len(rows))]
-    coco = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "thing"}]}
-    (root / "coco.json").write_text(json.dumps(coco))
-    return root
+@pytest.mark.parametrize("url", ["https://host/photos", "memory://bucket/photos"])
+@pytest.mark.parametrize(
+    "source",
+    [sources.Folder(), sources.Table("t.csv", image="f"), sources.Coco(), sources.Yolo(), sources.Archives()],
+    ids=lambda source: type(source).__name__,
+)
+def test_a_url_is_refused(source, url):
+    pytest.importorskip("obstore")
+    pytest.importorskip("yaml")
+    with pytest.raises(SourceError, match="raw files are read from folders; copy them first"):
+        list(source.scan(folder_at(url)).entries)
 
 
-def put(folder, url):
-    store = open_store(url)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            store.write(path.relative_to(folder).as_posix(), path)
-    return url
-
-
-@pytest.fixture(scope="module")
-def url(folder):
-    url = put(folder, f"memory://raw-{next(_numbers)}/below")
-    open_store(url).write("photos", b"")  # what some tools write in the name of a folder
-    return url
-
-
-SOURCES = [
-    sources.Folder("photos/{split}/{label}/*"),
-    sources.Folder("photos/**", splits=sources.Fractions(train=0.5, val=0.5)),
-    sources.Paired(image="photos/{split}/{a}/*.png", mask="masks/{split}/{a}/*.png"),
-    sources.Archives("*.tar"),
-    sources.Table("rows.csv", image="image", label="label"),
-    sources.Table("rows.jsonl", image="image", label="label"),
-    sources.Table("*.parquet", image="image", label="label"),
-    sources.Coco(annotations="coco.json", images="{file_name}"),
-]
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: f"{type(source).__name__}-{SOURCES.index(source)}")
-def test_samples_at_a_url_are_those_of_the_folder(folder, url, source):
-    local, remote = source.scan(folder), source.scan(raw.raw_root(url))
-    entries = list(local.entries)
-    assert list(remote.entries) == entries
-    assert len(entries) == 6
-    assert (remote.kinds, remote.classes, remote.tally) == (local.kinds, local.classes, local.tally)
-    root = raw.raw_root(url)
-    for entry in entries:
-        assert sources.read_files(root, remote.files, entry) == sources.read_files(folder, local.files, entry)
-
-
-def test_a_url_without_the_files_says_what_is_there(url):
-    with pytest.raises(SourceError, match=r"no file fits 'x/\*'.*'coco.json'.*'photos/'"):
-        list(sources.Folder("x/*").scan(raw.raw_root(url)).entries)
-    with pytest.raises(SourceError, match=r"memory://nothing/here: there are no objects below this URL"):
-        list(sources.Folder("x/*").scan(raw.raw_root("memory://nothing/here")).entries)
-
-
-def test_a_missing_object_rejects_its_sample_alone(folder, tmp_path):
-    url = put(folder, f"memory://raw-{next(_numbers)}")
-    open_store(url).delete(["photos/train/cat/1 ü.png"])
-    source = sources.Coco(annotations="coco.json", images="{file_name}", fields=("boxes",))
-    fields, rejected = built(source, url, tmp_path / "out")
-    assert {key: "no such object" in reason for key, reason in rejected.items()} == {"photos/train/cat/1 ü.png": True}
-    assert len(fields) == 5
-
-
-def test_building_from_s3_makes_the_bytes_of_a_local_build_and_notices_changes(s3, folder, tmp_path, monkeypatch):
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    s3.proxy.reset()
-    url = put(folder, s3.new_url())
-    store = {"image": codecs.Png(), "label": codecs.Scalar()}
-    recipe = Recipe(name="raw", source=sources.Folder("photos/{split}/{label}/*"), store=store)
-    tfprep.build(recipe, tmp_path / "local", folder, options=BuildOptions(workers=0))
-    for workers in (2, 0):
-        tfprep.build(recipe, tmp_path / f"out{workers}", url, options=BuildOptions(workers=workers))
-        for path in (tmp_path / "local").glob("current/*.tfrecord-*"):
-            assert path.read_bytes() == (tmp_path / f"out{workers}" / "current" / path.name).read_bytes(), path.name
-    assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
-    # The store's entity tag tells the change of a file from one of the same content.
-    open_store(url).write("photos/val/cat/5 ü.png", folder / "photos/val/cat/5 ü.png")
-    assert all(state.up_to_date for state in plan_build(recipe, tmp_path / "out2", url))
-    open_store(url).write("photos/val/cat/5 ü.png", folder / "photos/train/cat/3 ü.png")
-    assert {state.split for state in plan_build(recipe, tmp_path / "out2", url) if not state.up_to_date} == {"val"}
-    s3.proxy.always = "403"
-    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
-        raw.read_raw(raw.raw_root(url), "photos/val/cat/5 ü.png")
-    with pytest.raises(BuildError, match=r"the store refuses these credentials.*Run the same command again"):
-        tfprep.build(recipe, tmp_path / "none", url, options=BuildOptions(workers=0))
-    s3.proxy.reset()
-
-
-def test_a_web_server_is_refused():
-    with pytest.raises(SourceError, match="a web server does not list its files; copy them"):
-        raw.raw_root("https://host/photos")
-
-
-def test_states_name_what_is_missing(folder, url):
-    for root in (folder, raw.raw_root(url)):
-        states = raw.raw_states(root, ["all.tar//512+3//x", "all.tar", "nowhere.png"])
-        assert (states["all.tar"].bytes, states["nowhere.png"].text) == (
-            (folder / "all.tar").stat().st_size,
-            "FileNotFoundError",
-        )
-    with pytest.raises(SampleError, match="cut short"):
-        raw.read_raw(raw.raw_root(url), "coco.json//10+99999999//x")
+def test_states_and_parts_of_objects():
+    """As the references of `tfprep.dataset.Records` name them."""
+    pytest.importorskip("obstore")
+    url = "memory://raw-states/data"
+    open_store(url).write("a.bin", b"0123456789")
+    for root, name in ((folder_at(url), "a.bin"), (Path("elsewhere"), f"{url}/a.bin")):
+        states = raw.raw_states(root, [f"{name}//2+3//x", f"{url}/nowhere"])
+        assert (states[name].bytes, states[f"{url}/nowhere"].text) == (10, "FileNotFoundError")
+        assert raw.read_raw(root, f"{name}//2+3//x") == b"234"
+        for reference, reason in ((f"{name}//2+9//x", "cut short"), (f"{url}/nowhere//0+1//x", "no such object")):
+            with pytest.raises(SampleError, match=reason):
+                raw.read_raw(root, reference)
 
 
 def test_states_of_a_path_outside_the_root_and_of_a_root_that_is_gone(tmp_path):
@@ -192,3 +89,14 @@ def test_the_limit_holds_for_what_is_read_whatever_size_the_file_says_it_has():
     assert content.startswith(b"MemTotal:")
     with pytest.raises(SampleError, match=r"limit of 1,?000"):
         raw.read_raw(Path("/proc"), "meminfo", 1000)
+
+
+def test_a_member_that_is_large_when_it_is_inflated_is_over_the_limit(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(5000))
+        info = archive.getinfo("zeros")
+    member = str(Reference("a.zip", 30 + len("zeros"), info.compress_size, deflated=True, member="zeros"))
+    assert info.compress_size < 100
+    assert read_raw(tmp_path, member) == bytes(5000)
+    with pytest.raises(SampleError, match="the file has 5,000 bytes, more than the limit of 4,999"):
+        read_raw(tmp_path, member, 4999)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tfprep.errors import SourceError
 from tfprep.seeding import sample_hash
 from tfprep.sources import Entry, Fractions
-from tfprep.sources.splits import check_split_name, listing_of
+from tfprep.sources.splits import listing_of
 
 THREE = {"train": 0.7, "val": 0.2, "test": 0.1}
 
@@ -197,11 +197,18 @@ def test_samples_with_several_classes_are_stratified_by_the_rarest():
         assert abs(splits.count("val") - len(splits) / 4) <= 1
 
 
-@pytest.mark.parametrize("name", ["", "my split", "1st", "train_v2", "a-b", "über"])
-def test_split_names_that_cannot_be_part_of_a_shard_name(name):
-    with pytest.raises(SourceError, match="somewhere: expected the name of a split"):
-        check_split_name(name, "somewhere")
-
-
-def test_split_names_that_can_be_part_of_a_shard_name():
-    assert [check_split_name(name, "x") for name in ("train", "Val_2", "v1")] == ["train", "Val_2", "v1"]
+@pytest.mark.parametrize(
+    ("name", "is_right"),
+    [
+        (name, name in ("train", "Val_2", "v1"))
+        for name in ("train", "Val_2", "v1", "my split", "1st", "train_v2", "a-b")
+    ],
+)
+def test_names_of_splits_can_be_part_of_the_name_of_a_shard(name, is_right):
+    source = SimpleNamespace(kinds=dict, splits=None)
+    listing = listing_of(source, ("image",), (), {}, lambda tally: iter([(Entry("k", name, ("k",)), None)]))
+    if is_right:
+        assert [entry.split for entry in listing.entries] == [name]
+        return
+    with pytest.raises(SourceError, match=f"k: expected the name of a split: .*got '{name}'"):
+        list(listing.entries)

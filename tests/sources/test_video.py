@@ -8,7 +8,6 @@ import pytest
 
 from tests.sources.building import built, picture
 from tfprep import codecs, sources
-from tfprep.storage.store import open_store
 
 av = pytest.importorskip("av")
 STORE = {"image": codecs.Png()}
@@ -60,20 +59,6 @@ def test_the_frames_of_a_file_are_in_one_split(tmp_path, staging):
     assert all(len(names) == 1 for names in splits.values())
     assert len(set.union(*splits.values())) == 2
     assert len(list(staging.iterdir())) == 12
-
-
-def test_mp4_at_a_url(tmp_path):
-    pytest.importorskip("obstore")
-    path = write(tmp_path / "a.mp4", range(6), codec="mpeg4", pixels="yuv420p")
-    url = f"memory://video-{next(_numbers)}"
-    open_store(url).write("clips/a.mp4", path)
-    fields, rejected = built(sources.Video("clips/*.mp4", every=1), url, tmp_path / "out", store=STORE)
-    assert not rejected
-    with av.open(str(path)) as video:
-        expected = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
-    assert len(fields) == len(expected) == 6
-    for number, pixels in enumerate(expected):
-        np.testing.assert_array_equal(fields[f"clips/a.mp4/{number:06}"]["image"], pixels)
 
 
 @pytest.mark.parametrize(("degrees", "corner"), [(90, (1, 0)), (-90, (0, 1)), (180, (1, 1))])

@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 from tests.storage.server import VERBS
-from tfprep.errors import DatasetError, ObjectChangedError, SampleError, StorageError
+from tfprep.errors import DatasetError, ObjectChangedError, StorageError
 from tfprep.storage import store as objects
 from tfprep.storage.address import Url, parse_url, without_secrets
 from tfprep.storage.store import open_store
@@ -37,10 +37,6 @@ def place(request):
     return request.getfixturevalue("s3").new_url()
 
 
-def refuse(size):
-    raise SampleError(f"the check of {size} bytes")
-
-
 def test_what_is_written_is_listed_and_read(place, tmp_path):
     store = open_store(place)
     assert store.list() == []
@@ -57,11 +53,7 @@ def test_what_is_written_is_listed_and_read(place, tmp_path):
     assert [info.name for info in store.list("deep")] == sorted(name for name in contents if name.startswith("deep/"))
     for name, content in contents.items():
         assert bytes(store.read(name)) == content
-        sizes = []
-        assert (bytes(store.read_whole(name, sizes.append)), sizes) == (content, [len(content)])
         assert store.info(name).bytes == len(content)
-    with pytest.raises(SampleError, match="the check of 10 bytes"):
-        store.read_whole("a.txt", refuse)
     ranges = [(0, 3), (3, 3), (2, 7), (9, 10)]
     for start, stop in ranges:
         assert bytes(store.read("a.txt", start, stop)) == b"0123456789"[start:stop]
@@ -114,7 +106,6 @@ def test_what_is_missing_is_named(place):
         lambda: store.info("no/where"),
         lambda: store.read("no/where"),
         lambda: store.read("no/where", 2, 4),
-        lambda: store.read_whole("no/where", refuse),
     ):
         with pytest.raises(StorageError, match="no/where") as caught:
             call()

@@ -51,9 +51,8 @@ from tfprep.errors import BuildError, DatasetError, RecipeError, SourceError, St
 from tfprep.pool import Pool
 from tfprep.recipe import Recipe
 from tfprep.recipe.file import load_recipe
-from tfprep.sources.raw import raw_root
 from tfprep.storage.local import remove_leftovers
-from tfprep.storage.urls import is_remote, remove_file, size_of
+from tfprep.storage.urls import folder_at, is_remote, remove_file, size_of
 from tfprep.units import duration
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def plan_build(
       SourceError: The raw data is not laid out as the source expects.
       BuildError: The build would refuse to start, for example because `out` holds another dataset.
     """
-    root = raw_root(data)
+    root = folder_at(data)
     loaded, _ = loaded_recipe(recipe)
     with placed(out) as layout:
         check_folders(root, layout.out)

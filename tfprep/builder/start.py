@@ -14,7 +14,7 @@ from tfprep.builder.options import BuildOptions, BuildSummary, Part, PartSummary
 from tfprep.dataset.names import POINTER
 from tfprep.errors import BuildError
 from tfprep.pool import LATER, Pool
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import folder_at, is_remote
 
 if TYPE_CHECKING:
     from tfprep.builder.cluster import Ray
@@ -200,9 +200,8 @@ def _job(
         from tfprep.builder.layout import placed
         from tfprep.builder.run import Build, check_folders, loaded_recipe
         from tfprep.dataset.versions import NewVersion, locked
-        from tfprep.sources.raw import raw_root
 
-        raw = raw_root(root)
+        raw = folder_at(root)
         loaded, file = loaded_recipe(recipe)
         layout = stack.enter_context(placed(os.path.expanduser(out)))
         check_folders(raw, layout.out)

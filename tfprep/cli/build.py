@@ -30,7 +30,7 @@ _QUIET_S = 2.0
         help="Folder of the dataset, created if missing, or a URL such as s3://bucket/photos.")  # fmt: skip
 @option(
     "--data",
-    help="Folder of the raw files, or a URL such as s3://bucket/raw. [default: DATA of the recipe, else the current folder]",
+    help="Folder of the raw files; for Records also a URL. [default: DATA of the recipe, else the current folder]",
 )
 @option("--workers", type=click.IntRange(0),
         help="Number of worker processes; 0 builds in this process. [default: one per core]")  # fmt: skip
@@ -236,10 +236,10 @@ def _expected(recipe: Path, data: str | None, samples: int) -> str:
     from tfprep.bench.forms import expected_build
     from tfprep.errors import TfprepError
     from tfprep.recipe.file import data_root, load_recipe
-    from tfprep.sources.raw import raw_root
+    from tfprep.storage.urls import folder_at
 
     try:
-        nbytes, seconds = expected_build(load_recipe(recipe), raw_root(data or data_root(recipe)), samples)
+        nbytes, seconds = expected_build(load_recipe(recipe), folder_at(data or data_root(recipe)), samples)
     except TfprepError as error:  # what is due is known nevertheless
         return f"Size and time are not known: a sample cannot be built: {error}"
     return f"Expected, from a sample: {text.size(nbytes)} in {text.duration(seconds)} on this machine"

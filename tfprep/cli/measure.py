@@ -137,10 +137,10 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
     """Compare storage forms of a recipe on a sample."""
     from tfprep.bench.forms import compare_forms
     from tfprep.recipe.file import data_root, load_recipe
-    from tfprep.sources.raw import raw_root
+    from tfprep.storage.urls import folder_at
 
     start_tensorflow("tfprep bench")
-    root = raw_root(flags["data"] or data_root(recipe))
+    root = folder_at(flags["data"] or data_root(recipe))
     with tempfile.TemporaryDirectory(prefix="tfprep-forms-") as scratch:
         forms = compare_forms(
             load_recipe(recipe), root, Path(scratch), samples=flags["samples"], split=flags["split"] or "train",

@@ -33,7 +33,7 @@ from tfprep.sources.patterns import HIDDEN, IMAGE_SUFFIXES, Holes, compile_patte
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
-from tfprep.sources.splits import Row, check_split_name, listing_of
+from tfprep.sources.splits import Row, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 
 _MOST_CLASSES = 100_000
@@ -144,7 +144,7 @@ class Archives:
                 if isinstance(self.splits, tuple) and holes.get("split", split) not in self.splits:
                     tally[f"in no split of {self.splits}"] += 1
                     continue
-                of_sample = check_split_name(key_of(holes["split"]), str(root / path)) if "split" in holes else split
+                of_sample = key_of(holes["split"]) if "split" in holes else split
                 refs = tuple(str(sample.reference(endings.get(name, sample.image))) for name in files)
                 made = []
                 for name in values:

@@ -23,7 +23,7 @@ from tfprep.sources.folder import UNSPLIT, Splits, check_common
 from tfprep.sources.patterns import compile_pattern, walk
 from tfprep.sources.raw import Reference, open_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, constructor_text, key_of
-from tfprep.sources.splits import Row, check_split_name, listing_of
+from tfprep.sources.splits import Row, listing_of
 from tfprep.sources.staging import CheckedFile, staged
 
 _PIECE_BYTES = 4 << 20
@@ -173,7 +173,7 @@ def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredA
         with open_raw(root / file) as opened:
             opened.seek(start)
             shape, fortran, dtype = headers[np.lib.format.read_magic(opened)](opened)
-            return StoredArray(name, check_split_name(key_of(split), name), file, opened.tell(), shape, dtype, fortran)
+            return StoredArray(name, key_of(split), file, opened.tell(), shape, dtype, fortran)
     except (OSError, ValueError, KeyError) as error:
         raise SourceError(f"{root / name} is not an array of NumPy that can be read: {error}") from error
 

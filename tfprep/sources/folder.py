@@ -27,7 +27,7 @@ from tfprep.sources.source import (
     constructor_text,
     key_of,
 )
-from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
+from tfprep.sources.splits import Fractions, Row, is_split_pattern, listing_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,8 +137,8 @@ def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str
         files = [(path, holes) for path, holes in files if holes["split"] in splits]
     if not files:
         raise SourceError(f"{root}: no {what} fits {text!r}; say where it is, or give the right folder with --data")
-    for path, holes in files:
-        holes["split"] = check_split_name(key_of(holes["split"]), str(root / path))
+    for _, holes in files:
+        holes["split"] = key_of(holes["split"])
     return files
 
 
@@ -193,14 +193,12 @@ def listed_images(
 ) -> Iterator[ListedImage]:
     """Yield every image, in order. SourceError if there was none."""
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
-    path, checked = None, set[str]()
+    path = None
     for path, holes in fitting(root, pattern, rivals, tally):
         split = key_of(holes.get("split", UNSPLIT))
         if isinstance(splits, tuple) and split not in splits:
             tally[f"in no split of {splits}"] += 1
             continue
-        if split not in checked:
-            checked.add(check_split_name(split, str(root / path)))
         values: tuple[int, ...] = ()
         if numbers is not None:
             name = key_of(holes["label"])

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.sources.raw import names_of
+from tfprep.sources.raw import check_local, names_of
 from tfprep.sources.source import key_of
-from tfprep.storage.urls import is_remote
 
 IMAGE_SUFFIXES: tuple[str, ...] = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"),
@@ -242,6 +241,7 @@ def walk(
     followed, except for a link to a folder above itself, which has no end: it is passed over, and the tally names it. Names that
     begin with a dot are passed over. No file is opened, and only the names of one folder at a time are kept in memory.
     """
+    check_local(root)
     if not root.is_dir():
         raise SourceError(f"{root}: expected the folder that holds the raw data; there is no such folder")
 
@@ -274,11 +274,8 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         if folder and not enters(folder):  # only now: the answer may depend on the files that came before
             continue
         try:
-            if is_remote(root):  # objects have no links, and the path of every folder is longer than those above
-                identity = -1, len(folder)
-            else:
-                status = os.stat(os.path.join(root, folder))
-                identity = status.st_dev, status.st_ino
+            status = os.stat(os.path.join(root, folder))
+            identity = status.st_dev, status.st_ino
             if identity in above:  # a loop of links
                 tally[f"{LOOP}: {folder}"] += 1
                 continue

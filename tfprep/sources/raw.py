@@ -1,39 +1,32 @@
-"""Raw files, in a folder of this machine or below a URL: their names, their states, and the bytes of a reference.
+"""Raw files: the names in a folder, the states of files, and the bytes of a reference.
 
 A reference is text, as the entries of a listing hold it: `cat/1.jpg` is a file below the root. A part of a file has the first
 byte, the number of bytes (with `z` if they are deflated), and the name of the member, as in
 `shards/a.tar//1536+20480//cat/1.jpg`. Paths of sources never hold two slashes in a row, so that no file has such a name. An
 absolute path is that of a copy on this machine (`tfprep.sources.staging`).
 
-A source gets its root from `raw_root`: a `Path`, or a `RawUrl`, which has those methods of a `Path` that sources use. What is
-below a URL is listed once for each root, with one request for 1,000 objects, when a name is first needed.
+Raw files are on this machine. Only datasets are read at URLs (`tfprep.dataset.Records`): their references name files below a root
+that is a URL, or objects by their own, such as `s3://bucket/a.tfrecord//57+2048//key`.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
-import itertools
 import os
+import re
 import stat
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple
 
 from tfprep.errors import SampleError, SourceError, StorageError
 from tfprep.images import MAX_FILE_BYTES, check_file_size
-from tfprep.storage.address import Url
+from tfprep.storage.address import Url, parse_url
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import PathOrUrl, folder_at, is_remote, open_file
-
-Read: TypeAlias = Callable[[Path, str], bytes]
-"""Reads a reference below a root: `read_raw`, or a stand-in for it."""
+from tfprep.storage.urls import is_remote
 
 
 class Names(NamedTuple):
@@ -56,97 +49,14 @@ class RawState(NamedTuple):
     identity: str = ""
 
 
-class _Objects:
-    """The objects below a URL, by folder and name. They are listed when they are first needed."""
-
-    def __init__(self, url: Url) -> None:
-        self._url = url
-
-    @cached_property
-    def folders(self) -> Mapping[str, dict[str, RawState | None]]:
-        """The state of each file by folder and name; None stands for a folder."""
-        folders: dict[str, dict[str, RawState | None]] = {"": {}}
-        for info in open_store(self._url).list():
-            folder, _, name = info.name.rpartition("/")
-            _add_folder(folders, folder)
-            if folders[folder].get(name, info):  # some tools write an empty object in the name of each folder
-                text = f"{info.bytes}:{info.version or info.modified}".replace(" ", "_")
-                folders[folder][name] = RawState(text, info.bytes)
-        if not folders[""]:
-            raise SourceError(
-                f"{self._url}: there are no objects below this URL; say where the raw files are with --data"
-            )
-        return folders
-
-    def state(self, path: str) -> RawState:
-        folder, _, name = path.rpartition("/")
-        return self.folders.get(folder, {}).get(name) or _MISSING
-
-
-_MISSING = RawState("FileNotFoundError")
-
-
-@dataclass(frozen=True, order=True)
-class RawUrl(Url):
-    """A raw file at a URL, or a folder of them. The objects are those below the root."""
-
-    objects: _Objects = field(compare=False, repr=False)
-    path: str = ""
-    """The path below the root."""
-
-    def __str__(self) -> str:
-        return super().__str__()
-
-    def __truediv__(self, name: str) -> RawUrl:
-        path = f"{self.path}/{name}".strip("/")
-        return RawUrl(self.scheme, self.bucket, f"{self.key}/{name}".strip("/"), self.objects, path)
-
-    def absolute(self) -> RawUrl:
-        return self
-
-    @property
-    def suffix(self) -> str:
-        return os.path.splitext(self.key)[1]
-
-    def open(self, mode: str = "rb") -> BinaryIO:
-        """Open the file for reading; 4 MB are one request."""
-        assert mode == "rb", mode
-        return open_file(self)  # type: ignore[arg-type]
-
-    def read_bytes(self) -> bytes:
-        return bytes(open_store(self.parent).read_whole(self.name, lambda size: None))
-
-    def read_text(self, encoding: str) -> str:
-        return self.read_bytes().decode(encoding)
-
-    def is_dir(self) -> bool:
-        return self.path in self.objects.folders
-
-    def exists(self) -> bool:
-        return self.is_dir() or self.objects.state(self.path) is not _MISSING
-
-
-def raw_root(place: PathOrUrl) -> Path:
-    """Return the root of raw files: a `Path`, or for a URL a new `RawUrl`, which has the methods of a `Path` that sources use.
-
-    Raises:
-        DatasetError: The URL's scheme is unknown, or it carries credentials.
-        SourceError: It is that of a web server.
-        MissingDependencyError: The package for object stores is not installed.
-    """
-    root: Any = place if _remote(place) else folder_at(place)
-    if is_remote(root) and not _remote(root):
-        if root.scheme in ("http", "https"):
-            raise SourceError(f"{root}: a web server does not list its files; copy them to a folder or an object store")
-        root = RawUrl(root.scheme, root.bucket, root.key, _Objects(root))
-    return root  # type: ignore[no-any-return]
+def check_local(root: Path) -> None:
+    """Raise SourceError if a root is a URL."""
+    if is_remote(root):
+        raise SourceError(f"{root}: raw files are read from folders; copy them first, as with `aws s3 sync`")
 
 
 def names_of(folder: Path) -> Names:
-    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError, SourceError."""
-    if url := _remote(folder):
-        states = url.objects.folders.get(url.path, {})
-        return Names([name for name, state in states.items() if state], [n for n, state in states.items() if not state])
+    """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError."""
     names = Names([], [])
     others = 0
     with os.scandir(os.fspath(folder)) as entries:
@@ -167,26 +77,19 @@ def names_of(folder: Path) -> Names:
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:
     """Return the state of each file that the references are to, by `Reference.file`; each file is looked at once."""
     files = list(dict.fromkeys(texts))
-    plain = "//" not in "\0".join(files)  # Most references are paths of whole files, and a plan has millions.
-    if not plain:
+    if "//" in "\0".join(files):  # Most references are paths of whole files, and a plan has millions.
         files = list(dict.fromkeys(parse_reference(text).file for text in files))
-    url = _remote(root)
-    return {
-        file: url.objects.state(file) if url and not file.startswith("/") else _local_state(_local_path(root, file))
-        for file in files
-    }
+    return {file: _state(root, file) for file in files}
 
 
 def state_of(path: Path) -> RawState:
-    """Return the state of a raw file: a path below the root of a source."""
-    url = _remote(path)
-    return url.objects.state(url.path) if url else _local_state(str(path))
+    """Return the state of a raw file."""
+    return _local_state(str(path))
 
 
 def open_raw(path: Path) -> BinaryIO:
-    """Open a whole file below a root for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
-    if url := _remote(path):
-        return url.open()
+    """Open a whole file for reading. OSError also if it is not a regular file: a FIFO would wait for a writer."""
+    check_local(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -194,12 +97,9 @@ def open_raw(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def arrow_input(path: Path) -> Path | BinaryIO:
-    """Return what Arrow reads a file from: by itself if it is of this machine. The errors are those of `open_raw`."""
-    file = open_raw(path)
-    if _remote(path):
-        return file
-    file.close()
+def regular_file(path: Path) -> Path:
+    """Return the path itself, for what opens files by itself; the errors are those of `open_raw`."""
+    open_raw(path).close()
     return path
 
 
@@ -234,13 +134,12 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
     if reference.missing:
         raise SampleError(f"there is no member {reference.member!r} in {reference.file}")
     check(reference.bytes or 0)
-    remote = None if reference.file.startswith("/") else _remote(root)
-    url = remote / reference.file if remote else None
+    url = _url(root, reference.file)
     try:
         if url is None:
             data = _read_local(root, reference, check)
         elif reference.bytes is None:
-            data = bytes(open_store(url.parent).read_whole(url.name, check))
+            raise SampleError("a whole object at a URL is not read; copy the files first")
         else:
             end = reference.start + reference.bytes
             data = bytes(open_store(url.parent).read(url.name, reference.start, end))
@@ -268,7 +167,7 @@ def read_raw(root: Path, text: str, most_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 def file_system_of(root: Path) -> str:
     """Return what two looks at the raw files share if `RawState.identity` can be compared between them; "" if it never can."""
-    if _remote(root):
+    if is_remote(root):
         return ""
     device = os.stat(root).st_dev
     with suppress(OSError):  # Other systems than Linux have no such file.
@@ -278,9 +177,6 @@ def file_system_of(root: Path) -> str:
             if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}" and kind.startswith("fuse"):
                 return ""
     return f"{os.statvfs(root).f_fsid:x}"
-
-
-# --- files of this machine --------------------------------------------------------------------------------------------
 
 
 def _local_path(root: Path, file: str) -> str:
@@ -329,26 +225,37 @@ def _read_to_end(descriptor: int, size: int, check: Callable[[int], None]) -> by
     return b"".join(parts)
 
 
-def _remote(root: object) -> RawUrl | None:
-    return root if isinstance(root, RawUrl) else None
+def _url(root: Path, file: str) -> Url | None:
+    """Return the URL of a reference's file; None if it is a file of this machine."""
+    if "://" in file:
+        return parse_url(file)
+    url: Any = root if is_remote(root) and not file.startswith("/") else None
+    return url / file if url else None
 
 
-def _add_folder(folders: dict[str, dict[str, RawState | None]], folder: str) -> None:
-    if folder not in folders:
-        above, _, name = folder.rpartition("/")
-        _add_folder(folders, above)
-        folders[above][name], folders[folder] = None, {}
+def _state(root: Path, file: str) -> RawState:
+    url = _url(root, file)
+    if url is None:
+        return _local_state(_local_path(root, file))
+    try:
+        info = open_store(url.parent).info(url.name)
+    except StorageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return RawState("FileNotFoundError")
+        raise
+    return RawState(f"{info.bytes}:{info.version or info.modified}".replace(" ", "_"), info.bytes)
 
 
 _MARK = "//"
 _NOT_THERE = "missing"
+_SCHEME = re.compile(r"[a-z][a-z0-9]*://")
 
 
 class Reference(NamedTuple):
     """A place of raw bytes.
 
     Attributes:
-        file: The path of a file relative to the root, or the absolute path of a copy.
+        file: The path of a file relative to the root, the absolute path of a copy, or a URL.
         start: The first byte of the part.
         bytes: The number of bytes of the part; None for the whole file.
         deflated: Whether the part is deflated, as members of zip files are.
@@ -375,46 +282,12 @@ def parse_reference(text: str) -> Reference:
     """Return what the text of a reference says."""
     if _MARK not in text:  # most texts, and a listing has millions
         return Reference(text)
-    file, _, part = text.partition(_MARK)
-    place, _, member = part.partition(_MARK)
+    scheme = _SCHEME.match(text)
+    end = text.find(_MARK, scheme.end() if scheme else 0)
+    if end < 0:
+        return Reference(text)
+    place, _, member = text[end + len(_MARK) :].partition(_MARK)
     if place == _NOT_THERE:
-        return Reference(file, member=member, missing=True)
+        return Reference(text[:end], member=member, missing=True)
     start, _, size = place.removesuffix("z").partition("+")
-    return Reference(file, int(start), int(size), place.endswith("z"), member)
-
-
-FILES_AHEAD, MOST_BYTES = 16, 4 << 20
-"""Files ahead, and the largest of them, so that they take at most 64 MB of a worker. At 30 ms they are 500 files a second."""
-
-
-@contextmanager
-def files_ahead(root: Path, files: Iterable[str]) -> Iterator[Read]:
-    """Begin to read these files, in their order. The value stands in for `read_raw`, and is that for files of this machine.
-
-    A file that cannot be read ahead, or is large, is read when its sample comes, whose memory it then takes.
-    """
-    if not is_remote(root):
-        yield read_raw
-        return
-
-    def read_small(file: str) -> bytes | None:
-        with suppress(SampleError, StorageError):
-            return read_raw(root, file, MOST_BYTES)
-        return None
-
-    def read(root: Path, file: str) -> bytes:
-        for name in itertools.islice(left, FILES_AHEAD - len(ahead)):
-            ahead.append((name, pool.submit(read_small, name)))
-        if not any(name == file for name, _ in ahead):
-            return read_raw(root, file)
-        while ahead[0][0] != file:  # files of a sample that was rejected before they were needed
-            ahead.popleft()[1].cancel()
-        content = ahead.popleft()[1].result()
-        return read_raw(root, file) if content is None else content
-
-    left, ahead = iter(files), deque[tuple[str, Future[bytes | None]]]()
-    pool = ThreadPoolExecutor(FILES_AHEAD, "tfprep-raw")
-    try:
-        yield read
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return Reference(text[:end], int(start), int(size), place.endswith("z"), member)

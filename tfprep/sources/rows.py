@@ -27,7 +27,7 @@ import numpy as np
 
 from tfprep.errors import SourceError
 from tfprep.fields import Array
-from tfprep.sources.raw import Reference, arrow_input, open_raw
+from tfprep.sources.raw import Reference, open_raw, regular_file
 from tfprep.sources.source import class_name_fault
 from tfprep.sources.staging import CheckedFile, staged
 
@@ -127,7 +127,7 @@ def _open_csv(path: Path, columns: list[str] | None = None) -> Any:
     import pyarrow.csv
 
     return pyarrow.csv.open_csv(
-        arrow_input(path),
+        regular_file(path),
         read_options=pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(delimiter=csv_delimiter(path), newlines_in_values=True),
         convert_options=pyarrow.csv.ConvertOptions(
@@ -256,7 +256,7 @@ def _parquet_batches(path: Path, columns: list[str]) -> Iterator[RowBatch]:
 def _opened(path: Path) -> pq.ParquetFile:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(arrow_input(path))
+    return pyarrow.parquet.ParquetFile(regular_file(path))
 
 
 def _parquet_columns(path: Path) -> list[str]:

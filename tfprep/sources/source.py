@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Kind, Size, field_name_fault
-from tfprep.sources.raw import Read, read_raw
+from tfprep.sources.raw import read_raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,7 @@ class Source(Protocol):
         """List the samples below `root`. A label in an entry is its class number.
 
         Args:
-            root: A folder, or what `tfprep.sources.raw.raw_root` returns for a URL, which has the methods of a `Path` that
-                sources use.
+            root: A folder; for `tfprep.dataset.Records` also a URL, as `tfprep.storage.urls.folder_at` returns it.
 
         Raises:
             SourceError: The data is not laid out as the options say; the message names the folder, the pattern or the row. It is
@@ -102,7 +101,7 @@ class Source(Protocol):
         ...
 
 
-def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry, read: Read = read_raw) -> dict[str, bytes]:
+def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry) -> dict[str, bytes]:
     """Return the raw bytes of every file of `entry`, by field.
 
     Raises:
@@ -112,7 +111,7 @@ def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry, read: R
     data = {}
     for name, path in zip(listing_files, entry.files, strict=True):
         try:
-            data[name] = read(root, path)
+            data[name] = read_raw(root, path)
         except SampleError as error:
             raise error.located(stage="read", field=name, path=path) from error.__cause__
     return data

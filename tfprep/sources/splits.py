@@ -123,6 +123,14 @@ def listing_of(
     tally: Counter[str] = Counter()
 
     def entries() -> Iterator[Entry]:
+        checked = set[str]()
+        for entry in assigned():
+            if entry.split not in checked:
+                _check_split_name(entry.split, entry.key)
+                checked.add(entry.split)
+            yield entry
+
+    def assigned() -> Iterator[Entry]:
         pattern = compile_pattern(str(splits), "splits") if is_split_pattern(splits) else None
         fractions = splits if isinstance(splits, Fractions) else None
         if fractions is not None:
@@ -135,7 +143,7 @@ def listing_of(
                 holes = pattern.match_path(entry.files[0])
                 if holes is None:
                     raise SourceError(f"{entry.files[0]!r} does not fit {pattern.text!r}, which gives the splits")
-                yield replace(entry, split=check_split_name(key_of(holes["split"]), entry.files[0]))
+                yield replace(entry, split=key_of(holes["split"]))
             elif fractions is not None:
                 position = sample_hash(fractions.seed, unit(entry.key, column))
                 ends = plain
@@ -154,14 +162,13 @@ def is_split_pattern(splits: object) -> bool:
     return isinstance(splits, str) and "{split}" in splits
 
 
-def check_split_name(name: str, where: str) -> str:
-    """Return `name`; SourceError unless it can be part of a shard's name."""
+def _check_split_name(name: str, key: str) -> None:
+    """SourceError unless the name of a split can be part of a shard's name."""
     if not _SPLIT_NAME.fullmatch(name) or _VARIANT_NAME.fullmatch(name):
         raise SourceError(
-            f"{where}: expected the name of a split: a letter, then letters, digits and _, and no ending such as _v1, "
+            f"{key}: expected the name of a split: a letter, then letters, digits and _, and no ending such as _v1, "
             f"which names a variant; got {name!r}"
         )
-    return name
 
 
 def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:

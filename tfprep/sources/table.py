@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import KINDS, BoxFormat, Kind, check_box_format
-from tfprep.seeding import sample_hash
 from tfprep.sources.annotations.objects import TableBoxes
 from tfprep.sources.cells import (
     FILE_KINDS,
@@ -28,13 +24,13 @@ from tfprep.sources.cells import (
     sorted_classes,
     value_cell,
 )
-from tfprep.sources.folder import UNSPLIT, check_splits, split_files
+from tfprep.sources.folder import check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
 from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
-from tfprep.sources.splits import Fractions, Row, check_split_name, is_split_pattern, listing_of
+from tfprep.sources.splits import Fractions, Row, is_split_pattern, listing_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +38,7 @@ class Table:
     """The rows of a table. Fields: `image`, `label` if a column is given for it, and those of `fields`.
 
     The table is read in batches. It is read twice if class names or the type of a scalar must be found first: a scalar is int if
-    its whole column is, else float. 8 bytes per row are kept in memory, to find a key that comes twice.
+    its whole column is, else float. Two rows of one image are an error of the build, unless `key` tells them apart.
 
     Attributes:
         table: The file, relative to the root, or a pattern (`tfprep.sources.patterns`): `{split}.csv`, `rows/*.parquet`.
@@ -118,10 +114,7 @@ class Table:
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
-        pattern = self._pattern()
-        files = (
-            split_files(root, self.table, self.splits, "table") if pattern.holes else [(self.table, {"split": UNSPLIT})]
-        )
+        files = split_files(root, self.table, self.splits, "table")
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
         return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
 
@@ -207,30 +200,8 @@ class _Rows:
         self._numbers = {name: {c: number for number, c in enumerate(names)} for name, names in self.classes.items()}
 
     def all(self, tally: Counter[str]) -> Iterator[Row]:
-        """Yield one row at a time; SourceError at the end if there was none, or if two rows have one key."""
-        hashes = array("Q")
-        splits: set[str] = set()
-        for place, (entry, group) in self._numbered():
-            if entry.split not in splits:
-                splits.add(check_split_name(entry.split, place()))
-            hashes.append(sample_hash(0, entry.key))
-            yield entry, group
-        if not hashes:
-            raise SourceError(f"{self._root}: no rows in {', '.join(path for path, _ in self._tables)}")
-        values, counts = np.unique(np.frombuffer(hashes, np.uint64), return_counts=True)
-        twice = set(values[counts > 1].tolist())
-        first: dict[str, str] = {}
-        for place, (entry, _) in self._numbered() if twice else ():  # read again, to name the rows
-            row = place()
-            if sample_hash(0, entry.key) in twice and first.setdefault(entry.key, row) != row:
-                raise SourceError(
-                    f"{row} has the key {entry.key!r} of {first[entry.key]}; a sample is one row: merge them, or give a "
-                    "column of unique keys (key=)"
-                )
-
-    def _numbered(self) -> Iterator[tuple[Callable[[], str], Row]]:
-        """Yield what names each row in messages, and its entry with its group."""
-        options = self._options
+        """Yield one row at a time; SourceError at the end if there was none."""
+        options, row = self._options, None
         for row in table_rows(self._root, self._tables, self._columns):
             cells, split = row.cells, row.table.split
             try:
@@ -244,7 +215,9 @@ class _Rows:
                 group = None if self._group is None else read_cell(cells, self._group, name_cell)
             except SourceError as error:  # it names the column, or the field of a file
                 raise SourceError(f"{row.place()}, {error}") from error
-            yield row.place, (Entry(key, split, files, values), group)
+            yield Entry(key, split, files, values), group
+        if row is None:
+            raise SourceError(f"{self._root}: no rows in {', '.join(path for path, _ in self._tables)}")
 
     def _value(self, name: str, kind: Kind, columns: tuple[str, ...], row: TableRow) -> Any:
         numbers, separator = self._numbers.get(name, {}), self._options.separator if name == "label" else None

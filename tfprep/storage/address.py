@@ -46,6 +46,9 @@ class Url:
     def parent(self) -> Url:
         return Url(self.scheme, self.bucket, self.key.rpartition("/")[0])
 
+    def absolute(self) -> Url:
+        return self
+
     def with_name(self, name: str) -> Url:
         return self.parent / name
 

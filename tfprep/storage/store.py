@@ -135,21 +135,6 @@ class Store:
         data, version = self._request(name, content)
         return memoryview(data), version
 
-    def read_whole(self, name: str, check: Callable[[int], None]) -> memoryview:
-        """Return an object whole, with one request. `check` gets its size before its bytes are fetched; what it raises goes on.
-
-        Raises:
-            StorageError: As for `info`.
-        """
-        import obstore
-
-        def content() -> Any:
-            answer = obstore.get(self._store, self._key(name))
-            check(answer.meta["size"])
-            return answer.bytes()
-
-        return memoryview(self._request(name, content))
-
     def write(self, name: str, content: Content) -> str:
         """Write an object whole, in place of one of that name, and return its version.
 

@@ -156,7 +156,7 @@ def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
         ("- a", "expected names and values"),
         ("train: images/train", "names is a list"),
         ("names: {-1: a, 2: b}\ntrain: images/train", "names is a list"),
-        ("names: {0: a, 1000000000: b}\ntrain: images/train", "which is not a class number"),
+        ("names: {0: a, 1000000000: b}\ntrain: images/train", "all numbers from 0"),
         ("names: [a, a]\ntrain: images/train", "two classes have one name"),
         ("names: [a]", "there is neither train nor val nor test"),
         ("names: [a]\ntrain: elsewhere", "'elsewhere' is not below"),

@@ -30,9 +30,9 @@ from tfprep.limits import usable_cpus
 from tfprep.pool import Done, Mark, Pool, Task
 from tfprep.seeding import sample_hashes
 from tfprep.sources import Entry, Listing
-from tfprep.sources.raw import RawState, parse_reference, raw_root, raw_states
+from tfprep.sources.raw import RawState, parse_reference, raw_states
 from tfprep.storage.local import writing
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import folder_at, is_remote
 
 BLOCK = 1 << 18
 """Number of rows that are in memory at a time."""
@@ -362,7 +362,7 @@ def _by_helpers(chunks: Iterator[_Chunk], root: Path, seed: int) -> Iterator[Wri
 
 def open_helper(argument: tuple[str, int]) -> Callable[[_Chunk, Mark], Written]:
     """Return the work of a helper process (`tfprep.pool`)."""
-    root, seed = raw_root(argument[0]), argument[1]
+    root, seed = folder_at(argument[0]), argument[1]
 
     def work(chunk: _Chunk, mark: Mark) -> Written:
         gc.disable()  # A chunk holds no cycle; the collector would look at all of it several times, an eighth of the time.

@@ -8,13 +8,11 @@ but temporary files.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -58,9 +56,8 @@ from tfprep.recipe.file import load_recipe
 from tfprep.records import encode
 from tfprep.records.framing import HEADER_BYTES
 from tfprep.sources import Entry, Listing, read_files
-from tfprep.sources.raw import Read, files_ahead, raw_root, read_raw
 from tfprep.storage.local import sync_folder
-from tfprep.storage.urls import is_remote
+from tfprep.storage.urls import folder_at, is_remote
 
 STATISTICS_OF_ORIGINALS = 128
 _LEAST_A_SHARD, _MOST_A_SHARD = 2, 16
@@ -124,7 +121,7 @@ class Inputs:
     """The raw files below a folder or a URL.
 
     Attributes:
-      root: As `tfprep.sources.raw.raw_root` returns it.
+      root: A folder, or a URL as `tfprep.storage.urls.folder_at` returns it.
       files, values: The names of the fields, as in the source's `Listing`.
       image: The field of `files` whose own digest is kept.
     """
@@ -138,15 +135,15 @@ class Inputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_folder", _identity(self.root))
 
-    def read(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> RawSample:
-        """Read and digest the files of a sample, by `read`.
+    def read(self, files: Sequence[str], values: Sequence[Any]) -> RawSample:
+        """Read and digest the files of a sample.
 
         Raises:
           SampleError: A file cannot be read, or does not fit into memory.
           BuildError: The folder itself is gone, or its store cannot be reached or refuses, so that no file can be read.
         """
         try:
-            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)), read)}
+            raw: dict[str, Any] = {**read_files(self.root, self.files, Entry("", "", tuple(files)))}
         except MemoryError as error:
             raise SampleError("its files do not fit into memory", stage="read") from error
         except StorageError as error:
@@ -169,10 +166,10 @@ class Inputs:
         parts = {**raw, **dict(zip(self.values, values, strict=True))}
         return RawSample(parts, sha256.digest()[:16], image_digest)
 
-    def digest(self, files: Sequence[str], values: Sequence[Any], read: Read = read_raw) -> bytes:
+    def digest(self, files: Sequence[str], values: Sequence[Any]) -> bytes:
         """Return only the digest of `read`; it is empty if a file cannot be read."""
         try:
-            return self.read(files, values, read).digest
+            return self.read(files, values).digest
         except SampleError:
             return b""
 
@@ -253,7 +250,7 @@ class BuildContext:
     def inputs(self) -> Inputs:
         """Reads the raw files."""
         image = self.recipe.hashed_image(self.listing.kinds, self.listing.files)
-        return Inputs(raw_root(self.root), self.listing.files, self.listing.values, image)
+        return Inputs(folder_at(self.root), self.listing.files, self.listing.values, image)
 
 
 def open_work(context: BuildContext) -> Callable[[ShardTask, Mark], dict[str, Any]]:
@@ -290,12 +287,9 @@ def _renew(context: BuildContext, task: ShardTask, old: Receipt, mark: Mark) -> 
     }  # a rejected sample has none: it is read again
     due = {key for key, *_ in task.samples if key in changed or key not in digests}
     digest = _start_digest(task)
-    with _files_ahead(context, [sample for sample in task.samples if sample[0] in due]) as read:
-        for position, (key, files, values, *_) in enumerate(task.samples):
-            mark(position)
-            digest.update(
-                _digest_entry(key, context.inputs.digest(files, values, read) if key in due else digests[key])
-            )
+    for position, (key, files, values, *_) in enumerate(task.samples):
+        mark(position)
+        digest.update(_digest_entry(key, context.inputs.digest(files, values) if key in due else digests[key]))
     mark(NO_ITEM)
     if digest.hexdigest() != old.digest:
         return False
@@ -314,19 +308,14 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
     names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
     with shard_files([context.layout.staged / name for name in names], context.run) as files:
         shard = _Shard(context, task, files)
-        with _files_ahead(context, task.samples) as shard.read:
-            for position in range(len(task.samples)):
-                mark(position)
-                shard.add(shard.make(position))
+        for position in range(len(task.samples)):
+            mark(position)
+            shard.add(shard.make(position))
         mark(NO_ITEM)
         context.recipe.check_files()  # A function may have read them only now.
         for file in files:
             file.sync()
         return _commit(context, task, shard, files)
-
-
-def _files_ahead(context: BuildContext, samples: Sequence[Sequence[Any]]) -> AbstractContextManager[Read]:
-    return files_ahead(context.inputs.root, itertools.chain.from_iterable(files for _, files, *_ in samples))
 
 
 def _commit(context: BuildContext, task: ShardTask, shard: _Shard, files: Sequence[ShardFile]) -> Receipt:
@@ -371,7 +360,6 @@ class _Shard:
         self._count = context.recipe.variants_of(task.split)
         self._sampled = sampled_originals(task.shards)
         self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
-        self.read: Read = read_raw
         self._digest = _start_digest(task)
         self._forms: dict[str, dict[str, FieldForm]] = {}
         self._moments: dict[str, Moments] = {}
@@ -388,7 +376,7 @@ class _Shard:
             if position in self._task.skip:  # Its files are not read: that may be what takes too long.
                 raise SampleError(self._task.skip[position], stage="process")
             started = perf_counter()
-            raw = self._context.inputs.read(files, values, self.read)
+            raw = self._context.inputs.read(files, values)
             self._spent("read", started)
             result = SampleResult(key, raw.digest)
             result = self._made(position, key, raw)

@@ -10,7 +10,7 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,18 +162,15 @@ class CocoFile:
     @staticmethod
     def read(path: Path) -> CocoFile:
         """Read the file. SourceError if it is not JSON, or not as COCO's format says."""
-        text = JsonText(path)
-        starts: dict[str, tuple[Array, Array]] = {}
-        categories: tuple[Any, ...] = ()
-        text_ids: dict[str, int] = {}
-        for name, start in text.members():
-            if name in ("images", "annotations"):
-                starts[name] = _starts(text, start, "id" if name == "images" else "image_id", path, name, text_ids)
-            if name == "categories":
-                categories = tuple(value for value, _ in text.elements(start))
-        if missing := {"images", "annotations"} - set(starts):
+        text, numbers = JsonText(path), dict[str, int]()
+        keys = {"images": "id", "annotations": "image_id"}
+        places = {name: _Places(f"{path}: {name}", key, numbers) for name, key in keys.items()}
+        members = text.members({name: of_name.add for name, of_name in places.items()})
+        if missing := set(places) - set(members):
             raise SourceError(f"{path}: no {' and no '.join(sorted(missing))}; is this a COCO file?")
-        (ids, images), (of_image, annotations) = starts["images"], starts["annotations"]
+        (ids, images), (of_image, annotations) = (of_name.arrays() for of_name in places.values())
+        categories = members.get("categories")
+        categories = tuple(categories) if isinstance(categories, list) else ()
         if len(np.unique(ids)) < len(ids):
             raise SourceError(f"{path}: two images have one id; give each its own")
         order = np.argsort(of_image, kind="stable")
@@ -232,7 +229,6 @@ class CocoFiles:
                 tally[f"class {name!r} is that of several categories: {', '.join(ids)}"] += 1
         for file, holes in self._files:
             tally.update({UNKNOWN_IMAGE: file.unlisted} if file.unlisted else {})
-            tally.update({f"{file.path.name} {file.text.note}": 1} if file.text.note else {})
             for image, of_image in file.images():
                 if not of_image and self._unannotated == "skip":
                     tally[UNANNOTATED] += 1
@@ -264,25 +260,31 @@ def image_file_name(image: Mapping[str, Any]) -> Any:
     return name.replace("\\", "/") if isinstance(name, str) else name
 
 
-def _starts(
-    text: JsonText, start: int, key: str, path: Path, name: str, text_ids: dict[str, int]
-) -> tuple[Array, Array]:
-    """int64 [N] twice: the id of each element, and the character at which it begins.
+class _Places:
+    """The ids of the elements of an array, and the characters at which they begin.
 
-    An id that is text gets a number above all that tools give, which `text_ids` keeps.
+    An id that is text gets a number above all that tools give, which `numbers` keeps.
     """
-    ids, starts = array("q"), array("q")
-    for value, at in text.elements(start):
-        number = value.get(key) if isinstance(value, dict) else None
+
+    def __init__(self, where: str, key: str, numbers: dict[str, int]) -> None:
+        self._where, self._key, self._numbers = where, key, numbers
+        self._ids, self._starts = array("q"), array("q")
+
+    def add(self, value: Any, start: int) -> None:
+        number = value.get(self._key) if isinstance(value, dict) else None
         if isinstance(number, float) and number.is_integer():
             number = int(number)
         if isinstance(number, str) and number:
-            number = text_ids.setdefault(number, (1 << 62) + len(text_ids))
-        elif not isinstance(number, int):
-            raise SourceError(f"{path}: {name}[{len(ids)}] has no {key!r}, a whole number or text; got {value!r:.80}")
-        ids.append(number)
-        starts.append(at)
-    return np.array(ids, np.int64), np.array(starts, np.int64)
+            number = self._numbers.setdefault(number, (1 << 62) + len(self._numbers))
+        if not isinstance(number, int):
+            place = f"{self._where}[{len(self._ids)}]"
+            raise SourceError(f"{place} has no {self._key!r}, a whole number or text; got {value!r:.80}")
+        self._ids.append(number)
+        self._starts.append(start)
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Return both as int64 [N]."""
+        return np.array(self._ids, np.int64), np.array(self._starts, np.int64)
 
 
 _DECODER = json.JSONDecoder()
@@ -298,59 +300,46 @@ class JsonText:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.note = ""
-        """A remark about the file, as the end of a sentence."""
         try:
-            data = read_whole(path)
+            self._text = read_whole(path).decode("utf-8-sig")
         except OSError as error:
             raise SourceError(f"{path}: cannot read the annotations: {error.strerror}") from error
-        try:
-            self._text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            self._text, self.note = data.decode("latin-1"), "is not UTF-8, and was read as Latin-1"
-        self._ends: dict[int, int] = {}
-        """The end of the array that was read last, so that it is not read again to find the next name."""
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{path} is not UTF-8: save it as UTF-8 ({error})") from error
 
     def value(self, start: int) -> Any:
         """Return the value that begins at a character."""
         return self._decoded(start)[0]
 
-    def members(self) -> Iterator[tuple[str, int]]:
-        """Yield each name of the outermost object and the character at which its value begins. A caller reads the values that it
-        needs with `value` or `elements`; all others are read over."""
-        at = self._expect(0, "{")
-        if self._text[at : at + 1] == "}":
-            return
-        while True:
-            name, at = self._decoded(at)
-            if not isinstance(name, str):
-                raise self._error("expected a name", at)
-            start = self._expect(at, ":")
-            yield name, start
-            if self._text[start : start + 1] != "[":
-                at = self._skip(self._decoded(start)[1])
-            else:
-                for _ in self.elements(start) if start not in self._ends else ():
-                    pass  # an array that the caller does not need is not held as a whole either
-                at = self._skip(self._ends[start])
-            if self._text[at : at + 1] == "}":
-                return
-            at = self._expect(at, ",")
+    def members(self, take: Mapping[str, Callable[[Any, int], None]]) -> dict[str, Any]:
+        """Return the values of the outermost object by name; None for the arrays whose elements `take` gets.
 
-    def elements(self, start: int) -> Iterator[tuple[Any, int]]:
-        """Yield each element of the array that begins at a character, and the character at which the element begins."""
-        at = self._expect(start, "[")
-        if self._text[at : at + 1] == "]":
-            self._ends = {start: at + 1}
-            return
-        while True:
+        Args:
+            take: By the name of an array, what gets each of its elements and the character at which it begins.
+        """
+        members: dict[str, Any] = {}
+        at = self._expect(0, "{")
+        while self._text[at : at + 1] != "}":
+            at = self._expect(at, ",") if members else at
+            name, at = self._decoded(at)
+            at = self._expect(at, ":")
+            if name in take:
+                members[name], at = None, self._elements(at, take[name])
+            else:
+                members[str(name)], at = self._decoded(at)
+            at = self._skip(at)
+        return members
+
+    def _elements(self, start: int, take: Callable[[Any, int], None]) -> int:
+        """Give away the elements of the array that begins at a character. Return the character after the array."""
+        at, is_first = self._expect(start, "["), True
+        while self._text[at : at + 1] != "]":
+            at = at if is_first else self._expect(at, ",")
+            is_first = False
             value, end = self._decoded(at)
-            yield value, at
+            take(value, at)
             at = self._skip(end)
-            if self._text[at : at + 1] == "]":
-                self._ends = {start: at + 1}
-                return
-            at = self._expect(at, ",")
+        return at + 1
 
     def _decoded(self, at: int) -> tuple[Any, int]:
         try:

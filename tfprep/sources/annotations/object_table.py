@@ -25,7 +25,7 @@ from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import compile_pattern, image_places
 from tfprep.sources.rows import TABLE_SUFFIXES, table_rows
 from tfprep.sources.source import Entry, Listing, key_of
-from tfprep.sources.splits import Row, check_split_name
+from tfprep.sources.splits import Row
 
 _ONE_CLASS = "object"
 
@@ -120,7 +120,7 @@ class ObjectTable(AnnotatedSource):
             except SourceError as error:
                 raise SourceError(f"{row.place()}: {error}") from error
             where = f"{row.table.file.name}: row {row.number}"
-            image = images.setdefault(path, _Image(check_split_name(split, where)))
+            image = images.setdefault(path, _Image(split))
             if image.split != split:
                 rule = f"{where} is in {split}, other rows of the image are in {image.split}"
                 image.fault = image.fault or rule

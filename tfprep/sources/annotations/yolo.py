@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,9 +34,6 @@ from tfprep.sources.source import Listing, class_name_fault
 from tfprep.sources.splits import Row
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
-_MOST_VALUES = 1_000_000
-_MOST_CLASSES = 100_000
-"""A number above this is not a class number."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +87,7 @@ class Yolo(AnnotatedSource):
             lines = text_lines(root / self.data, "names of the classes")
             while lines and not lines[-1]:
                 lines.pop()
-            data = DataYaml(_names(root / self.data, lines)[0])
+            data = DataYaml(_names(root / self.data, lines))
         check_drawing(self.fields, len(data.names), self.void, "Yolo")
         if "points" in self.fields and not data.points:
             raise SourceError(f"{root / self.data}: there is no kpt_shape, which points need")
@@ -121,7 +118,7 @@ class Yolo(AnnotatedSource):
         counted: set[str] = set()
         of_split: dict[str, str] = {}
         for split, place in [(one, place) for one in splits for place in data.places[one]]:
-            paths = _images(root, place, tally)
+            paths = images_in(root, place, tally)
             for path in paths:
                 if (other := of_split.setdefault(path, split)) != split:
                     raise SourceError(
@@ -194,29 +191,27 @@ class DataYaml:
     """The content of `data.yaml`.
 
     Attributes:
-        names: Class names in the order of their numbers; a number without a name is called `class N`.
+        names: Class names in the order of their numbers.
         places: Folders or lists of images by split, relative to the root.
         points: Number of key points, and 2 or 3 numbers for each.
         missing: The splits whose images are not below the root, and what the file says of each.
-        twins: The splits that name the images of another split, as `val` does in coco128.
-        doubts: What is unusual about the file, in words.
+        twins: The splits that name the images of another split, as `val` does in coco128, and that other one.
     """
 
     names: tuple[str, ...]
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
     points: tuple[int, int] | None = None
     missing: dict[str, str] = field(default_factory=dict)
-    twins: frozenset[str] = frozenset()
-    doubts: tuple[str, ...] = ()
+    twins: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def read(root: Path, path: str) -> DataYaml:
         """Read the file. SourceError if it is not as it should be, or none of its splits is below the root."""
         content = _yaml(root / path)
-        names, doubts = _names(root / path, content.get("names"))
+        names = _names(root / path, content.get("names"))
         places: dict[str, tuple[str, ...]] = {}
         missing: dict[str, str] = {}
-        twins: set[str] = set()
+        twins: dict[str, str] = {}
         for split in _SPLITS:
             if not content.get(split):
                 continue
@@ -228,8 +223,7 @@ class DataYaml:
                 continue
             found = tuple(place for place in listed.values() if place is not None)
             if (twin := next((other for other, of_other in places.items() if of_other == found), None)) is not None:
-                doubts.append(f"{path}: {split} names the images of {twin}, which are in {twin} only")
-                twins.add(split)
+                twins[split] = twin
             places[split] = found
         if not places and not missing:
             raise SourceError(f"{root / path}: there is neither train nor val nor test")
@@ -245,27 +239,24 @@ class DataYaml:
                 points = count, numbers
             case shape:
                 raise SourceError(f"{root / path}: kpt_shape is [number of points, 2 or 3]; got {shape!r}")
-        return DataYaml(names, places, points, missing, frozenset(twins), tuple(doubts))
+        return DataYaml(names, places, points, missing, twins)
 
 
-def _names(path: Path, names: Any) -> tuple[tuple[str, ...], list[str]]:
-    """The class names of a YAML file in the order of their numbers, and the doubts about them."""
-    doubts: list[str] = []
-    if isinstance(names, dict) and all(isinstance(number, str) and number.isdecimal() for number in names):
-        names = {int(number): name for number, name in names.items()}
-    if isinstance(names, dict) and names and all(isinstance(number, int) and number >= 0 for number in names):
-        unnamed = sorted(set(range(max(names) + 1)) - set(names)) if max(names) < _MOST_CLASSES else []
-        if max(names) >= _MOST_CLASSES:
-            raise SourceError(f"{path}: names has the number {max(names)}, which is not a class number")
-        doubts += [f"{path.name}: names has no {', '.join(map(str, unnamed[:10]))}"] if unnamed else []
-        names = [names.get(number, f"class {number}") for number in range(max(names) + 1)]
-    found = tuple(str(name) for name in names) if isinstance(names, list) else ()
-    fault = next(
-        filter(None, map(class_name_fault, found)), "" if found else "names is a list, or numbers from 0 with names"
+def _names(path: Path, names: Any) -> tuple[str, ...]:
+    """The class names of a YAML file in the order of their numbers."""
+    if isinstance(names, dict):
+        by_number = {str(number): name for number, name in names.items()}
+        names = [by_number.get(str(number)) for number in range(len(names))]
+    fault = (
+        ""
+        if names and isinstance(names, list) and None not in names
+        else "names is a list, or all numbers from 0 with names"
     )
+    found = () if fault else tuple(map(str, names))
+    fault = next(filter(None, map(class_name_fault, found)), fault)
     if fault or len(set(found)) < len(found):
         raise SourceError(f"{path}: {fault or 'two classes have one name'}")
-    return found, doubts
+    return found
 
 
 def _yaml(path: Path) -> dict[Any, Any]:
@@ -273,23 +264,18 @@ def _yaml(path: Path) -> dict[Any, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(read_whole(path))
+        text = read_whole(path)
+        if any(
+            isinstance(token, yaml.AliasToken) for token in yaml.scan(text)
+        ):  # a few lines can stand for 10^9 values
+            raise SourceError(f"{path} has aliases, such as *name: write out what they stand for")
+        content = yaml.safe_load(text)
     except OSError as error:
         raise SourceError(f"{path}: cannot read the file: {error.strerror}") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise SourceError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected names and values; got a {type(content).__name__}")
-    pending: list[Any] = [content]
-    count = 0  # aliases: a few lines can stand for 10^9 values
-    while pending:
-        count += 1
-        if count > _MOST_VALUES:
-            raise SourceError(f"{path}: its aliases stand for more than {_MOST_VALUES:,} values; write them out")
-        value = pending.pop()
-        pending += (
-            [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
-        )
     return content
 
 
@@ -313,7 +299,8 @@ def _place(root: Path, yaml: str, content: dict[Any, Any], value: str) -> str | 
     return None
 
 
-def _images(root: Path, place: str, tally: Counter[str]) -> list[str]:
+def images_in(root: Path, place: str, tally: Counter[str]) -> list[str]:
+    """Return the paths of the images in a folder, or of those that a list names. SourceError if it cannot be read."""
     if not place.endswith(".txt"):
         pattern = compile_pattern("**" if place == "." else f"{literal(place)}/**", "Yolo")
         found = [path for path, _ in walk(root, pattern, tally)]

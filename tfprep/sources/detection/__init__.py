@@ -33,6 +33,7 @@ class Proposal(NamedTuple):
         checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
         doubts: Reasons to refuse the source unless the user asks for it.
         unlabeled: Paths of images that the annotations name without labels, as those of a test split.
+        read: Paths of annotations that the source reads, where no pattern fits only these.
     """
 
     layout: str
@@ -41,3 +42,4 @@ class Proposal(NamedTuple):
     checks: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     unlabeled: frozenset[str] = frozenset()
+    read: frozenset[str] = frozenset()

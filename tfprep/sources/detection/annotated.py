@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -13,19 +14,14 @@ from typing import Any, NamedTuple
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
-from tfprep.sources.annotations.yolo import DataYaml, label_path
+from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, without_place
 from tfprep.sources.patterns import by_form, literal, split_form
 
 _OTHER_TOOLS = (
     (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
-    (".json", (b'"annotations"', b'"coordinates"', b'"image'), "CreateML", "export COCO"),
     (".json", (b'"regions"', b'"shape_attributes"'), "VGG Image Annotator", "export COCO"),
-    (".csv", (b"region_shape_attributes",), "VGG Image Annotator", "export COCO"),
-    (".json", (b'"objects"', b'"classTitle"'), "Supervisely", "export COCO"),
-    (".json", (b'"annotations"', b'"from_name"'), "Label Studio", "export COCO"),
-    (".json", (b'"labels"', b'"box2d"'), "BDD100K", "convert it to COCO"),
     (".json", (b'"projects"', b'"data_row"'), "Labelbox", "convert it with the package labelformat"),
 )
 """Suffix, what the file holds, the tool, and what to do."""
@@ -34,11 +30,11 @@ _KITTI = re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}")
 
 def other_tools(files: Files) -> Iterator[str]:
     """Yield a cause for each kind of annotations that tfprep does not read, with what to do."""
-    for suffix, words, tool, way in _OTHER_TOOLS:
+    for suffix, words, tool, fix in _OTHER_TOOLS:
         for path in files.others(suffix)[:FEW]:
             head = files.head(path)
-            if all(word in head for word in words) and b'"images"' not in head:
-                yield f"{path} is a file of {tool}, which tfprep does not read: {way}"
+            if all(word in head for word in words):
+                yield f"{path} is a file of {tool}, which tfprep does not read: {fix}"
                 break
     for path in files.others(".txt")[:FEW]:
         if (lines := files.lines(path)) and _KITTI.fullmatch(lines[0]):
@@ -68,11 +64,16 @@ def yolo(files: Files) -> Iterator[Proposal]:
         places = [place for of_split in data.places.values() for place in of_split]
         labels = [posixpath.normpath(posixpath.dirname(label_path(f"{place}/x.jpg"))) for place in places]
         patterns = [f"{literal(one)}/**/*.txt" for one in labels if one != "."]
-        anywhere = ["**/*.txt"] if any(place.endswith(".txt") or place == "." for place in places) else []
+        mixed = [place for place in places if place.endswith(".txt") or place == "."]
+        exact = [label_path(image) for place in mixed for image in images_in(files.root, place, Counter())]
         same = [literal(one) for one in lists if tuple(files.lines(one)) == data.names]
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
         source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
-        yield Proposal("yolo", source, (literal(path), *patterns, *anywhere, *same), (*checks, *data.doubts, *further))
+        checks += [
+            f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
+        ]
+        declared = (literal(path), *patterns, *same)
+        yield Proposal("yolo", source, declared, (*checks, *further), read=frozenset((*mixed, *exact)))
     texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from tfprep.errors import SourceError
@@ -102,23 +100,12 @@ def videos(files: Files) -> Iterator[Proposal]:
             yield Proposal("videos", source, (pattern,), (check,), tuple(doubts))
 
 
-def _from_idx(root: Path) -> str:
-    """Return the commands that write arrays of NumPy beside files of MNIST's format, and that read these."""
-    array = 'np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(np.frombuffer(data, ">i4", data[3], 4))'
-    name = 'path.with_name(re.sub("[.-]idx.*", "", path.name).replace("t10k", "test"))'
-    content = "gzip.decompress(file) if file[:2] == bytes([31, 139]) else file"
-    loop = f'for path in pathlib.Path(sys.argv[1]).rglob("*ubyte*") for file in [path.read_bytes()] for data in [{content}]'
-    code = f"import gzip, pathlib, re, sys, numpy as np; [np.save({name}, {array}) {loop}]"
-    folder = shlex.quote(str(root))
-    write, read = f"python -c '{code}' {folder}", f"tfprep init {folder} --ignore '*ubyte*'"
-    return f"Write them as arrays of NumPy, and ignore them from then on:\n{write}\n{read}"
-
-
 def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
     for folder, names in files.names.items():
         if any("ubyte" in name for name in names):
-            raise SourceError(f"{folder or '.'}/ holds files of MNIST's format (IDX). {_from_idx(files.root)}")
+            rule = "holds files of MNIST's format (IDX): write them as arrays of NumPy, as docs/sources.md shows"
+            raise SourceError(f"{folder or '.'}/ {rule}")
     texts = [literal(path) for path in files.others(".npy")]
     for path in files.others(".npz"):
         texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]

@@ -152,7 +152,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
             f"none of {facts.opened} samples that were opened can be read{''.join((': ', *facts.problems)[:2])}"
         )
     checks += _checks(source, facts)
-    left, missing = _left_over(files, facts, declared)
+    left, missing = _left_over(files, facts, declared, proposal.read)
     unlabeled = [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
@@ -191,12 +191,13 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
     return source, declared, checks
 
 
-def _left_over(files: Files, facts: Facts, declared: Sequence[str]) -> tuple[list[str], int]:
+def _left_over(files: Files, facts: Facts, declared: Sequence[str], read: frozenset[str]) -> tuple[list[str], int]:
     """Return the files that the source does not read and the rule does not explain, and how many that it names do not exist."""
     patterns = [compile_pattern(text, "init") for text in declared]
     paths = [below(folder, name) for folder, names in files.names.items() for name in names]
     unread = [path for path in paths if hash(path) not in facts.used]
-    left = [p for p in unread if p not in declared and all(pattern.match_path(p) is None for pattern in patterns)]
+    known = {*declared, *read}
+    left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
     found = len(paths) - len(unread)
     return left, len(facts.used) - found if found else 0  # members of archives and copies are not files of the folder
 

@@ -59,11 +59,9 @@ def masks(files: Files) -> Iterator[Proposal]:
                 if _names_masks(other) and pairs[0][1].lower().endswith((".jpg", ".jpeg")):
                     rule = "JPEG does not keep class numbers: write masks as PNG"
                     lossy = f"{other} may be the masks of {image}, and {rule}"
-        maps, pictures = _fields(image, of_kind["map"], "map"), _fields(image, of_kind["picture"], "image")
+        maps = _fields(image, of_kind["map"])
         for mask in (*of_kind["mask"], *([] if of_kind["mask"] or not maps else [None])):
-            yield _proposal(Paired(image, mask, maps | pictures, splits=_splits(image)), files)
-        if len(pictures) == 1 and not (maps or of_kind["mask"]) and image < of_kind["picture"][0] and "/*" in image:
-            yield _proposal(Paired(image, fields=pictures, splits=_splits(image)), files)
+            yield _proposal(Paired(image, mask, maps, splits=_splits(image)), files)
     if lossy:
         raise SourceError(lossy)
 
@@ -97,16 +95,16 @@ def _splits(image: str) -> Fractions | None:
     return None if "{split}" in image else FRACTIONS
 
 
-def _fields(image: str, others: Sequence[str], kind: Kind) -> dict[str, tuple[Kind, str]]:
-    """Return fields, each named after what only its pattern has."""
+def _fields(image: str, others: Sequence[str]) -> dict[str, tuple[Kind, str]]:
+    """Return fields of maps, each named after what only its pattern has."""
     fields: dict[str, tuple[Kind, str]] = {}
     for other in others:
         words = [
             word for word in re.findall(r"[A-Za-z]\w*", re.sub(r"\{\w+\}|\.\w+$", "/", other)) if word not in image
         ]
-        name = words[0].lower() if words and not field_name_fault(words[0].lower()) else kind
+        name = words[0].lower() if words and not field_name_fault(words[0].lower()) else "map"
         if name not in (*fields, "image", "mask", "label", "key"):
-            fields[name] = kind, other
+            fields[name] = "map", other
     return fields
 
 
@@ -145,10 +143,8 @@ def _proposal(source: Paired, files: Files) -> Proposal:
         doubts.append(f"{source.mask} may number objects, or hold depths or edges, and not classes")
     unnamed = source.mask is not None and not _names_masks(source.mask)
     checks = [f"{source.mask} is taken for masks, because its files have few colors"] if unnamed else []
-    for kind, pattern in source.fields.values():
-        if kind == "image":
-            doubts.append(f"{pattern} may be further pictures of {source.image}, or depths (fields=)")
-        elif _names_masks(pattern):
+    for _, pattern in source.fields.values():
+        if _names_masks(pattern):
             doubts.append(f"{pattern} may number objects")
         else:
             checks.append(f"{pattern} is taken for numbers of each pixel, such as depths (fields=)")
