@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tfprep import __version__
-from tfprep.load.data import SplitLoaders, Subset
+from tfprep.load.data import Loaders
 
 project = "tfprep"
 author = "The tfprep developers"
@@ -57,6 +57,6 @@ html_theme_options = {
 }
 
 # Options are documented once, at `LoaderOptions`: the pages show the calls of loaders as they are written.
-for call in (*vars(SplitLoaders).values(), *vars(Subset).values()):
+for call in vars(Loaders).values():
     if hasattr(call, "__signature__"):
         del call.__signature__

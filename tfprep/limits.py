@@ -39,12 +39,10 @@ def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
 def _quotas(mount: Path, own: Path) -> list[int]:
     cpus = []
     for group in groups("cpu", mount, own):
-        for quota, period in (
-            (_number(group / "cpu.max"), _number(group / "cpu.max", 1)),
-            (_number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")),
-        ):
-            if quota and period and quota > 0:  # version 1 writes -1 for no limit
-                cpus.append(max(1, -(-quota // period)))
+        quota = _number(group / "cpu.max") or _number(group / "cpu.cfs_quota_us")
+        if quota and quota > 0:  # version 1 writes -1 for no limit
+            period = _number(group / "cpu.max", 1) or _number(group / "cpu.cfs_period_us")
+            cpus += [max(1, -(-quota // period))] if period else []
     return cpus
 
 
@@ -63,8 +61,8 @@ def available_memory(mount: Path = MOUNT, own: Path = OWN) -> int:
     free = int(psutil.virtual_memory().available)
     for group in groups("memory", mount, own):
         for limit, used, cached in _VERSIONS:
-            allowed, taken = _number(group / limit), _number(group / used)
-            if allowed is not None and taken is not None:
+            allowed = _number(group / limit)
+            if allowed is not None and (taken := _number(group / used)) is not None:
                 freeable = 0
                 with contextlib.suppress(OSError, StopIteration):
                     lines = (group / "memory.stat").read_text().splitlines()

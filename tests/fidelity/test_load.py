@@ -193,7 +193,7 @@ def test_where_selects_and_mix_takes_its_shares(data, tmp_path):
 
 def test_folds_are_disjoint_and_whole(data):
     def samples(part):
-        loader = part.numpy_loader(12, fields=["number"], training=False, threads=1)
+        loader = part.numpy_loader(batch_size=12, fields=["number"], training=False, threads=1)
         try:
             return column(list(loader), "number")[:, 0].tolist()
         finally:

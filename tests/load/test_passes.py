@@ -344,8 +344,8 @@ def test_the_name_of_a_split_says_what_it_is_for(splits, split):
 
 def test_folds_and_mixes(data):
     train, validation = data.folds(5)[0]
-    assert train.numpy_loader(8).report()["training"]
-    assert not validation.numpy_loader(8).report()["training"]
+    assert train.numpy_loader(batch_size=8).report()["training"]
+    assert not validation.numpy_loader(batch_size=8).report()["training"]
     with pytest.raises(LoaderError, match=r"is for training and for evaluation: add training=True"):
         tfprep.mix({train: 1, validation: 1}).numpy_loader("train", 8)
 

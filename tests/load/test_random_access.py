@@ -70,8 +70,8 @@ def test_folds_and_mixes(data, photos):
 def test_a_batch_sampler_of_a_fold_numbers_its_samples(data):
     train, _ = data.folds(5)[0]
     samples = train.random_access(variant="all", fields=["key", "variant"])
-    expected = train.numpy_loader(8, seed=2, fields=["key", "variant"])
-    batches = train.batch_sampler(8, seed=2)
+    expected = train.numpy_loader(batch_size=8, seed=2, fields=["key", "variant"])
+    batches = train.batch_sampler(batch_size=8, seed=2)
     for _ in range(2):
         for numbers, batch in zip(batches, expected, strict=True):
             read = samples.__getitems__(numbers)

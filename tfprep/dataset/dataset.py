@@ -106,7 +106,7 @@ class Dataset:
         added = self.manifest.groups.values()
         return {**self.manifest.fields, **{name: info for one in added for name, info in one.fields.items()}}
 
-    @property
+    @cached_property
     def fields(self) -> Mapping[str, FieldSpec]:
         """Kind, shape and dtype of every stored field, with those that models added."""
         return {name: info.spec for name, info in self.infos.items()}

@@ -41,78 +41,8 @@ _OF_TF_DATASET = (
 """The options that `tf_dataset` takes."""
 
 
-@dataclass(frozen=True, eq=False)
-class Subset:
-    """Samples that a loader reads: a split, a fold of one, or a mix. `options` are the fields of `LoaderOptions`."""
-
-    sources: tuple[SplitRows, ...]
-
-    @with_options
-    def loader(self, batch_size: int = 32, **options: Any) -> TensorFlowLoader:
-        """A `tf.data.Dataset` of batches (see `Data.loader`). Imports TensorFlow."""
-        require_package("tensorflow", "loader()", "numpy_loader() works without it")
-        from tfprep.load.tensorflow.loader import make_loader
-
-        return make_loader(self._pipeline("loader()", batch_size, options))
-
-    @with_options
-    def numpy_loader(self, batch_size: int = 32, **options: Any) -> NumpyLoader:
-        """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
-        from tfprep.load.loader import NumpyLoader
-
-        return NumpyLoader(self._pipeline("numpy_loader()", batch_size, options))
-
-    @with_options
-    def torch_loader(self, batch_size: int = 32, **options: Any) -> TorchLoader:
-        """The same batches as a PyTorch `IterableDataset`. Imports PyTorch."""
-        require_package("torch", "torch_loader()", "numpy_loader() works without it")
-        from tfprep.load.torch_loader import TorchLoader
-
-        return TorchLoader(self._pipeline("torch_loader()", batch_size, options))
-
-    @with_options
-    def keras_loader(self, batch_size: int = 32, **options: Any) -> KerasLoader | TensorFlowLoader:
-        """The same batches for `fit` on any backend of Keras (see `Data.keras_loader`). Imports Keras."""
-        require_package("keras", "keras_loader()", "numpy_loader() works without it")
-        import keras
-
-        if keras.backend.backend() == "tensorflow":
-            return self.loader(batch_size, **options)
-        from tfprep.load.keras_loader import KerasLoader
-
-        return KerasLoader(self._pipeline("keras_loader()", batch_size, options))
-
-    @with_options
-    def jax_loader(self, batch_size: int = 32, *, sharding: Any = None, ahead: int = 2, **options: Any) -> JaxLoader:
-        """The same batches as JAX arrays on the devices (see `Data.jax_loader`). Imports JAX."""
-        require_package("jax", "jax_loader()", "numpy_loader() works without it")
-        from tfprep.load.jax_loader import JaxLoader
-
-        return JaxLoader(self._pipeline("jax_loader()", batch_size, options), sharding, ahead)
-
-    def random_access(self, **options: Any) -> RandomAccess:
-        """The samples by number (see `Data.random_access`)."""
-        from tfprep.load.random_access import open_random_access
-
-        return open_random_access(self.sources, **options)
-
-    def batch_sampler(self, batch_size: int = 32, **options: Any) -> BatchSampler:
-        """The numbers of the samples of each batch (see `Data.batch_sampler`)."""
-        from tfprep.load.random_access import BatchSampler
-
-        known = deciding("order", "part")
-        return BatchSampler(self.sources, loader_options("batch_sampler()", batch_size, options, known))
-
-    def _pipeline(self, call: str, batch_size: int, options: Mapping[str, Any]) -> Pipeline:
-        return Pipeline(self.sources, loader_options(call, batch_size, options))
-
-    def __len__(self) -> int:
-        """The number of samples; the variants of a sample count as one."""
-        return sum(source.samples if source.rows is None else len(source.rows) for source in self.sources)
-
-
-class SplitLoaders(ABC):
-    """The loaders of a dataset or mix, by split."""
+class Loaders(ABC):
+    """The loaders of a dataset, by split, of a fold, or of a mix."""
 
     @abstractmethod
     def subset(self, split: str = "train") -> Subset:
@@ -137,17 +67,25 @@ class SplitLoaders(ABC):
             LoaderError: Options that exclude each other, or that this dataset cannot meet.
             DatasetError: There is no such split.
         """
-        return self.subset(split).loader(batch_size, **options)
+        require_package("tensorflow", "loader()", "numpy_loader() works without it")
+        from tfprep.load.tensorflow.loader import make_loader
+
+        return make_loader(self._pipeline("loader()", split, batch_size, options))
 
     @with_options
     def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:
         """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
-        return self.subset(split).numpy_loader(batch_size, **options)
+        from tfprep.load.loader import NumpyLoader
+
+        return NumpyLoader(self._pipeline("numpy_loader()", split, batch_size, options))
 
     @with_options
     def torch_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TorchLoader:
         """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
-        return self.subset(split).torch_loader(batch_size, **options)
+        require_package("torch", "torch_loader()", "numpy_loader() works without it")
+        from tfprep.load.torch_loader import TorchLoader
+
+        return TorchLoader(self._pipeline("torch_loader()", split, batch_size, options))
 
     @with_options
     def keras_loader(
@@ -171,7 +109,14 @@ class SplitLoaders(ABC):
             LoaderError: Options that exclude each other, or elements that the backend has no arrays for.
             MissingDependencyError: Keras is not installed.
         """
-        return self.subset(split).keras_loader(batch_size, **options)
+        require_package("keras", "keras_loader()", "numpy_loader() works without it")
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            return self.loader(split, batch_size, **options)
+        from tfprep.load.keras_loader import KerasLoader
+
+        return KerasLoader(self._pipeline("keras_loader()", split, batch_size, options))
 
     @with_options
     def jax_loader(
@@ -198,7 +143,10 @@ class SplitLoaders(ABC):
             LoaderError: Options that exclude each other, or a sharding that cannot divide the batches.
             MissingDependencyError: JAX is not installed.
         """
-        return self.subset(split).jax_loader(batch_size, sharding=sharding, ahead=ahead, **options)
+        require_package("jax", "jax_loader()", "numpy_loader() works without it")
+        from tfprep.load.jax_loader import JaxLoader
+
+        return JaxLoader(self._pipeline("jax_loader()", split, batch_size, options), sharding, ahead)
 
     def random_access(self, split: str = "train", **options: Any) -> RandomAccess:
         """The samples of a split by number: a map-style dataset for PyTorch, and a data source for Grain. Imports neither.
@@ -220,7 +168,9 @@ class SplitLoaders(ABC):
             LoaderError: There is no such field or variant.
             DatasetError: There is no such split, or a shard is missing.
         """
-        return self.subset(split).random_access(**options)
+        from tfprep.load.random_access import open_random_access
+
+        return open_random_access(self.subset(split).sources, **options)
 
     def batch_sampler(self, split: str = "train", batch_size: int = 32, **options: Any) -> BatchSampler:
         """The order of `loader` as a batch sampler for PyTorch: numbers in `random_access(split, variant="all")`.
@@ -241,11 +191,36 @@ class SplitLoaders(ABC):
             LoaderError: Options that exclude each other, or that do not decide the order.
             DatasetError: There is no such split.
         """
-        return self.subset(split).batch_sampler(batch_size, **options)
+        from tfprep.load.random_access import BatchSampler
+
+        checked = loader_options("batch_sampler()", batch_size, options, deciding("order", "part"))
+        return BatchSampler(self.subset(split).sources, checked)
+
+    def _pipeline(self, call: str, split: str, batch_size: int, options: Mapping[str, Any]) -> Pipeline:
+        return Pipeline(self.subset(split).sources, loader_options(call, batch_size, options))
 
 
 @dataclass(frozen=True, eq=False)
-class Data(SplitLoaders, Dataset):
+class Subset(Loaders):
+    """The samples of a split, of a fold of one, or of a mix: `train.loader(batch_size=32)`. It has one split only."""
+
+    sources: tuple[SplitRows, ...]
+
+    def subset(self, split: str = "train") -> Subset:
+        """These samples."""
+        if split not in ("train", *(source.split for source in self.sources)):
+            raise LoaderError(
+                f"a fold has no splits to choose from, not {split!r}; give the batch size as batch_size=32"
+            )
+        return self
+
+    def __len__(self) -> int:
+        """The number of samples; the variants of a sample count as one."""
+        return sum(source.samples if source.rows is None else len(source.rows) for source in self.sources)
+
+
+@dataclass(frozen=True, eq=False)
+class Data(Loaders, Dataset):
     """An opened dataset. Only its metadata is read until a loader needs more. Made by `tfprep.open`."""
 
     __hash__ = object.__hash__  # by identity: datasets are the keys of a mix
@@ -418,7 +393,7 @@ class Data(SplitLoaders, Dataset):
 
 
 @dataclass(frozen=True, eq=False)
-class Mix(SplitLoaders):
+class Mix(Loaders):
     """Several datasets as one, each with its share of every epoch. Made by `tfprep.mix`."""
 
     shares: Mapping[Data | Subset, float]

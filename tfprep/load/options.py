@@ -9,6 +9,7 @@ import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -210,18 +211,25 @@ class LoaderOptions:
     """Seconds without a batch after which StalledPipelineError is raised."""
 
     def __post_init__(self) -> None:
+        given = set()
         for option in fields(self):
-            if (check := option.metadata.get("check")) is not None:
-                object.__setattr__(self, option.name, check(option.name, getattr(self, option.name)))
+            value, check = getattr(self, option.name), option.metadata.get("check")
+            if value is option.default or (option.default is MISSING and value == {}):
+                continue
+            given.add(option.name)
+            if check is not None:
+                object.__setattr__(self, option.name, check(option.name, value))
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
-        check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
-        check_mix(self.mix, self.one_hot)
+        if given & {"geometry", "derive", "color", "views", "bucket"}:
+            check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
+        if given & {"mix", "one_hot"}:
+            check_mix(self.mix, self.one_hot)
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
             raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")
 
-    @property
+    @cached_property
     def host(self) -> Hosts:
         """The host from (index, count), from a `tf.distribute.InputContext`, or from None for a single host."""
         hosts = self.hosts
@@ -248,25 +256,6 @@ def deciding(*decides: Decides) -> list[str]:
 DEFAULTS = {option.name: _listed(option.default) for option in fields(LoaderOptions)}
 """The default of each option, with lists for tuples, and {} for a dict."""
 
-ELSEWHERE = {
-    "shuffle": "training=True shuffles, order='sequential' does not",
-    "repeat": "each pass is the next epoch; loader(...).repeat() has no end",
-    "epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
-    "drop_remainder": "remainder='drop'",
-    "num_workers": "workers, 'threads' or 'processes', and threads, their number",
-    "as_supervised": "inputs='image' and targets='label'",
-    "num_parallel_calls": "threads",
-    "image_size": "geometry=[augment.Resize(224, 224)]",
-    "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
-    "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
-    "transforms": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
-    "label": "targets",
-    "class_weight": "balance or weights, or class_weight of model.fit",
-    "layout": "numpy_loader() and torch_loader() have it; a model can begin with keras.layers.Permute((3, 1, 2))",
-    "prefetch_to_device": "loader(...).apply(tf.data.experimental.prefetch_to_device('/GPU:0'))",
-}
-"""Options of other loaders, and what has that effect here."""
-
 
 def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], known: Sequence[str] = ()) -> LoaderOptions:
     """The options from the keywords of a call such as "loader()", which takes those of the names `known`, or all.
@@ -279,8 +268,7 @@ def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], know
     for name in keywords:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
-            instead = ELSEWHERE.get(name) or (near[0] if near else "")
-            hint = f"instead: {instead}" if instead else f"there are {', '.join(names)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise LoaderError(f"{call} has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
 

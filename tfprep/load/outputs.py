@@ -86,7 +86,7 @@ class Output:
     @cached_property
     def fixed_shape(self) -> tuple[int, ...]:
         """The sizes that all samples have."""
-        return tuple(size for size in self.shape if size is not None)
+        return tuple([size for size in self.shape if size is not None])
 
     def empty(self, rows: int) -> Array | list[Any]:
         """An array of arbitrary content for a batch of `rows` rows, or a list of nothing where samples differ in size."""
@@ -105,7 +105,7 @@ class Outputs:
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of all fields that are read, each once."""
-        return tuple(dict.fromkeys(name for output in self.outputs for name in output.fields))
+        return tuple(dict.fromkeys([name for output in self.outputs for name in output.fields]))
 
     @cached_property
     def ragged(self) -> bool:
@@ -130,8 +130,8 @@ def resolve(
     if inputs is None:
         if targets is not None:
             raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
-        names = tuple(name for name in specs if stored_name(name) == name) if fields is None else names_of(fields)
-        return Outputs(tuple(_single(specs, name, name) for name in names), {name: name for name in names})
+        names = tuple([name for name in specs if stored_name(name) == name]) if fields is None else names_of(fields)
+        return Outputs(tuple([_single(specs, name, name) for name in names]), dict(zip(names, names, strict=True)))
     if fields is not None:
         raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")
     outputs: dict[str, Output] = {}

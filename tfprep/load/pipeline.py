@@ -66,6 +66,7 @@ class Pipeline:
         self.made_in = self._process = os.getpid()
         self._lock, self._reading = threading.Lock(), 0  # calls of `read` now
         self._unused: DecodedCache | None = None  # of a closed pipeline, until no `read` copies from it
+        self._held: dict[str, Any] = {"kind": "none"}  # what that held
         self._shared: SharedMemory | None = None
         plan = plan_loader(sources, options)
         if plan.workers.processes:
@@ -227,6 +228,7 @@ class Pipeline:
             self.pool.state = ThreadState("tfprep-pool")
         self.slots.close()
         self.assembler.close()
+        self._held = self._cache_report()
         self._unused, self.cache = self.cache if is_ours else None, None
         self._free_cache()
 
@@ -260,7 +262,7 @@ class Pipeline:
             **{name: value for name, value in counts.items() if name != "records"},
             "records_read": counts["records"] - counts["records_cached"],
             "prefetch": self.prefetch,
-            "threads": len(self.threads.threads),
+            "threads": self.plan.threads,
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
             "requests": fetched.requests,
             "bytes_fetched": fetched.bytes,
@@ -270,11 +272,7 @@ class Pipeline:
 
     def report(self) -> dict[str, Any]:
         """See `Loader.report`."""
-        plan, schedule, rows, memory = self.plan, self.schedule, self.cache, self.plan.memory
-        cache: dict[str, Any] = {"kind": "none"}
-        if rows is not None:
-            cache = {"kind": "decoded", "capacity": rows.capacity, "of": plan.table.records}
-            cache |= {"records": rows.records, "bytes": rows.nbytes}
+        plan, schedule, memory = self.plan, self.schedule, self.plan.memory
         return {
             "samples": schedule.sampler.size,
             "training": self.training,
@@ -290,7 +288,7 @@ class Pipeline:
                 "workers_bytes": plan.workers.nbytes,
                 "index_bytes": plan.table.nbytes,
             },
-            "cache": cache,
+            "cache": self._cache_report(),
             "fetching": {"memory_bytes": memory.fetch_bytes} if plan.is_remote else None,
             "threads": plan.threads,
             "workers": self._workers_report(),
@@ -298,6 +296,13 @@ class Pipeline:
             "on_bad": self.options.on_bad,
             "bad_records": self.bad.report(),
         }
+
+    def _cache_report(self) -> dict[str, Any]:
+        """Return what the decoded cache holds, or held when the loader was closed."""
+        if self.cache is None:
+            return self._held
+        held = {"records": self.cache.records, "bytes": self.cache.nbytes}
+        return {"kind": "decoded", "capacity": self.cache.capacity, "of": self.plan.table.records, **held}
 
     def _workers_report(self) -> dict[str, Any]:
         """Return what fills batches, why, and which worker processes died of what."""

@@ -125,7 +125,7 @@ class LoaderPlan:
             elif added := self.sources[0].dataset.fields_added_since():
                 reason += f"; {', '.join(added)} came since it was opened: open it again"
             raise LoaderError(reason) from None
-        outputs = pad_outputs(named, self.all_specs, options.pad)
+        outputs = pad_outputs(named, self.all_specs, options.pad) if options.pad else named
         self._check_computed(outputs)
         check_class_names(self.sources, outputs.fields)
         return outputs
