@@ -22,7 +22,16 @@ from hypothesis import HealthCheck, settings
 from tests.storage.server import s3_server
 from tfprep import codecs, records
 from tfprep.builder.planning.plan import PRECISE_OPENCV
-from tfprep.dataset import FieldInfo, FileInfo, Manifest, SplitInfo, Statistics, read_manifest
+from tfprep.dataset import (
+    FieldInfo,
+    FileInfo,
+    IndexOptions,
+    Manifest,
+    SplitInfo,
+    Statistics,
+    index_tfrecords,
+    read_manifest,
+)
 from tfprep.dataset.index import schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import digest_of, seal
@@ -243,6 +252,26 @@ def make_dataset(tmp_path):
         return write_dataset(tmp_path / name, **options)
 
     return make
+
+
+@pytest.fixture
+def indexed(tmp_path):
+    """A folder of TFRecords of another tool, 4 training and 2 validation records, with an index."""
+    pixels = np.random.default_rng(21).integers(0, 256, (12, 16, 3), np.uint8)
+    (tmp_path / "indexed").mkdir()
+    for split, count in (("train", 4), ("val", 2)):
+        examples = [
+            {
+                "picture": cv2.imencode(".png" if number % 2 else ".jpg", pixels + np.uint8(number))[1].tobytes(),
+                "label": np.array([number % 2]), "ragged": np.arange(number % 3, dtype=np.float32) / 4,
+                "texts": [b"t%d" % n for n in range(number)],
+            }
+            for number in range(count)
+        ]  # fmt: skip
+        path = tmp_path / "indexed" / f"{split}-00000.tfrecord"
+        path.write_bytes(b"".join(records.frame(records.encode(example)[0]) for example in examples))
+        index_tfrecords(path, split, options=IndexOptions(workers=0))
+    return path.parent
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tfprep
-from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tests.docs.test_tutorials import BLOCK, DOCS, demo, follow, session  # noqa: F401 # fixtures
 
 grain = pytest.importorskip("grain")
@@ -50,9 +49,9 @@ def test_a_state_resumes_exactly(samples, step):
     assert [next(resumed)["key"].tolist() for _ in range(4)] == expected
 
 
-def test_tfrecords_of_another_tool_are_shuffled_as_a_whole():
+def test_tfrecords_of_another_tool_are_shuffled_as_a_whole(indexed):
     """Those of `tfprep index`, whose records stay as they are."""
-    data = tfprep.open(GOLDEN / "v3" / "indexed")
+    data = tfprep.open(indexed)
     dataset = grain.MapDataset.source(data.random_access("train", fields=["key", "picture"])).shuffle(seed=2)
     expected = dict(zip(data.index("train")["key"].to_pylist(), data.samples("train"), strict=True))
     assert {sample["key"] for sample in dataset} == set(expected)

@@ -5,18 +5,16 @@ import shutil
 import warnings
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image, ImageFont
+from PIL import Image
 
 from tests.commands import status_of
 from tests.dataset.conftest import LABELS, flip
-from tfprep import Recipe, build, codecs, derive, sources
-from tfprep.builder import BuildOptions
+from tfprep import codecs
 from tfprep.dataset import open_dataset
-from tfprep.dataset.names import check_name, shard_name
+from tfprep.dataset.names import check_name
 from tfprep.errors import DatasetError, RecordError
-from tfprep.inspect.sheet import _caption, _panels, _words, _wrapped, class_colors, contact_sheet, marked_image
+from tfprep.inspect.sheet import class_colors, contact_sheet, marked_image
 from tfprep.records import format_index, read_records
 
 tf = pytest.importorskip("tensorflow")
@@ -78,14 +76,6 @@ def test_the_spans_of_fields_and_records_are_those_of_tensorflows_parser(data):
             assert span["boxes"] == sample["boxes"].tobytes()
             assert span["label"][0] == example["label"].int64_list.value[0] == row["label"] == sample["label"]
             assert (row["height"], row["width"]) == sample["image"].shape[:2]
-
-
-def test_columns(data):
-    fields = [f"{name}_{what}" for name in data.fields for what in ("offset", "size")]
-    assert pq.read_schema(data.path / "index.parquet").names == [
-        *("key", "split", "variant", "shard", "offset", "size", "payload_crc"),
-        *("label", "height", "width", "source_digest", "image_digest", "image_hash"), *fields
-    ]  # fmt: skip
 
 
 # --- other readers --------------------------------------------------------------------------------------------------
@@ -189,11 +179,6 @@ def test_names_that_would_not_parse_are_refused(name):
         check_name("the name", name)
 
 
-def test_shard_names():
-    assert shard_name("camvid", "train", 0, 0, 4) == "camvid-train.tfrecord-00000-of-00004"
-    assert shard_name("camvid", "train", 2, 3, 4) == "camvid-train_v2.tfrecord-00003-of-00004"
-
-
 def test_a_contact_sheet_shows_the_stored_pixels(data):
     sheet = np.asarray(contact_sheet(data, "val", samples=12, panel_px=40))
     unmarked = [sample["image"] for sample in data.samples("val") if not len(sample["boxes"])]
@@ -220,12 +205,6 @@ def test_splits_are_printed_as_a_table_and_compare_as_a_mapping(data):
     assert val.split()[:4] == ["val", "12", "1", "1"]
     assert len(first) == len(train) == len(val)
     assert data.splits == data.manifest.splits
-
-
-def test_class_colors_are_distinct():
-    colors = class_colors(range(40))
-    assert len({tuple(color) for color in colors.tolist()}) == 40
-    assert np.array_equal(colors[[3, 0, 4]], class_colors([3, 0, 4]))
 
 
 def test_a_contact_sheet_of_any_class_numbers(make_dataset):
@@ -258,40 +237,3 @@ def test_boxes_have_the_color_of_their_class_and_the_sheet_its_name(make_dataset
     marked = marked_image(data, next(data.samples("train")))
     assert (marked[4, 4:20] == class_colors([1])).all()
     assert (marked[6, 30:44] == class_colors([2])).all()
-
-
-def test_the_channels_of_click_maps_are_captioned(tmp_path):
-    raw = tmp_path / "raw"
-    for name in ("train", "trainmask"):
-        (raw / name).mkdir(parents=True)
-        picture = np.zeros((40, 40, 3) if name == "train" else (40, 40), np.uint8)
-        picture[10:30, 10:30] = 1
-        Image.fromarray(picture).save(raw / name / "0.png")
-    recipe = Recipe(
-        "clicks", sources.Paired(image="{split}/*.png", mask="{split}mask/*.png"),
-        {"image": codecs.Png(), "clicks": codecs.Zstd()}, derive={"clicks": derive.Clicks(sets=2)},
-    )  # fmt: skip
-    build(recipe, tmp_path / "out", raw, options=BuildOptions(workers=0))
-    data = open_dataset(tmp_path / "out")
-    titles = [panel.title.partition(":")[0] for panel in _panels(data, next(data.samples("train")), 0)]
-    assert titles == ["image", *["clicks, positive", "clicks, negative"] * 2]
-
-
-def test_captions_of_a_contact_sheet_are_short_and_a_key_has_one_color_and_ends_its_lines_between_words(data):
-    """The width of each line is measured letter by letter, which takes minutes for arrays and long texts."""
-    for value, caption in (
-        (np.float32(0.5), "0.5"),
-        (np.arange(3), "[0 1 2]"),
-        (np.zeros((12, 12, 8), np.float16), "float16 [12, 12, 8]"),
-        ("a" * 100_000, "a" * 200 + " ..."),
-    ):
-        assert _caption(value) == caption
-    for label, caption in ((1, "dog"), (-1, "-1"), (3, "3")):  # -1 is a sample without a label, of TensorFlow Datasets
-        words = _words(data, "key", {"label": np.int64(label)})
-        assert words == ["key", f"label: {caption}"]
-    key, name = "train/a-rather-long-class/frame_of_a_camera_0001.png", "x" * 60
-    lines = list(_wrapped([key, name], ImageFont.load_default(10)))
-    of_key = [line for line, ink in lines if ink == lines[0][1]]
-    assert "".join(of_key) == key
-    assert all(line[-1] in "-_/." for line in of_key[:-1])
-    assert "".join(line for line, ink in lines if ink != lines[0][1]) == name

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfprep.dataset.manifest import parse_manifest, seal
+from tfprep.dataset.manifest import FORMAT_VERSION, parse_manifest, seal
 from tfprep.errors import DatasetError
 
 PATH = Path("some/manifest.json")
@@ -111,6 +111,15 @@ def test_an_entry_that_breaks_a_rule_is_named(document, change, message):
 def test_a_file_that_is_not_a_manifest(content):
     with pytest.raises(DatasetError, match=r"some/manifest\.json"):
         parse_manifest(content, PATH)
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [(FORMAT_VERSION + 1, "upgrade tfprep"), (FORMAT_VERSION - 1, "build it again with this version"), (True, "")],
+)
+def test_other_versions_of_the_format_are_refused(document, version, advice):
+    with pytest.raises(DatasetError, match=f"format version {version}, this tfprep reads .*; {advice}"):
+        parse({**document, "format_version": version})
 
 
 def test_a_huge_manifest_is_not_parsed(monkeypatch):

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from tests.commands import status_of
-from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tfprep import codecs
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, DatasetError
@@ -198,9 +197,9 @@ def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
             check(values, name, sample[f"{name}.{suffix}"])
 
 
-def test_an_index_of_other_tfrecords_is_exported(tmp_path):
+def test_an_index_of_other_tfrecords_is_exported(indexed, tmp_path):
     """Images are files there, numbers are lists of any length, and texts lists too."""
-    data = open_dataset(GOLDEN / "v3" / "indexed")
+    data = open_dataset(indexed)
     for to in ("parquet", "webdataset"):
         assert export(data, tmp_path / to, to).samples == {"train": 4, "val": 2}
     rows = pq.read_table(tmp_path / "parquet" / "indexed-train-00000.parquet").to_pylist()

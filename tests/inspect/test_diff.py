@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from tests.commands import status_of
-from tests.dataset.golden.test_golden import HERE as GOLDEN
 from tests.examples import write
 from tests.photos import natural, save
 from tfprep import augment, codecs, sources
@@ -106,8 +105,8 @@ def test_the_command(before, tmp_path, build_folder, capsys):
     assert capsys.readouterr().out == "Both hold the same samples and records.\n"
 
 
-def test_imported_tfrecords_are_compared_by_their_records(before, tmp_path):
-    first = shutil.copytree(GOLDEN / "v3" / "indexed", tmp_path / "first")
+def test_imported_tfrecords_are_compared_by_their_records(before, indexed, tmp_path):
+    first = indexed
     second = shutil.copytree(first, tmp_path / "second")
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
     write(second / "train-00000.tfrecord", [records[0], records[2], records[2]])
