@@ -6,9 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.commands import status_of
 from tests.dataset.conftest import LABELS, flip
 from tfprep import codecs
 from tfprep.dataset import open_dataset
@@ -102,20 +100,6 @@ def test_tensorflow_datasets_reads_every_split_and_variant(data):
                 assert ours["text"] == other["text"].decode()
 
 
-def test_a_plain_tfrecord_dataset_reads_them_too(data):
-    types = {"image": tf.string, "label": tf.int64, "weight": tf.float32, "text": tf.string, "gray": tf.string}
-    specification = {name: tf.io.FixedLenFeature([], dtype) for name, dtype in types.items()}
-    for split, variant in ALL:
-        files = [str(data.path / info.name) for info in data.splits[split].files[variant]]
-        for record, ours in zip(tf.data.TFRecordDataset(files), data.samples(split, variant), strict=True):
-            parsed = tf.io.parse_single_example(record, specification)
-            image = tf.io.decode_jpeg(parsed["image"], dct_method="INTEGER_ACCURATE")
-            assert np.array_equal(image, ours["image"])
-            assert np.array_equal(tf.io.decode_raw(parsed["gray"], tf.float32), ours["gray"].reshape(-1))
-            assert (int(parsed["label"]), float(parsed["weight"])) == (ours["label"], ours["weight"])
-            assert parsed["text"].numpy().decode() == ours["text"]
-
-
 # --- what is wrong with a folder ------------------------------------------------------------------------------------
 
 
@@ -187,15 +171,6 @@ def test_a_contact_sheet_shows_the_stored_pixels(data):
     for image in unmarked:
         candidates = windows[(windows[:, :, 0, 0] == image[0, 0]).all(-1)]
         assert (candidates == image).all((1, 2, 3)).any(), "every image is in the sheet pixel by pixel"
-
-
-def test_a_sheet_in_a_format_that_cannot_hold_it_is_refused(data, tmp_path, capsys, monkeypatch):
-    assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.jpg") == 0
-    assert status_of("show", data.path, "--samples", 1, "--out", tmp_path / "sheet.txt2") == 2
-    assert "sheet.txt2 cannot be written (unknown file extension: .txt2); name a .png" in capsys.readouterr().err
-    monkeypatch.setattr("tfprep.inspect.sheet.contact_sheet", lambda *_, **__: Image.new("RGB", (1 << 16, 2)))
-    assert status_of("show", data.path, "--out", tmp_path / "sheet.gif") == 2
-    assert "sheet.gif cannot be written (" in capsys.readouterr().err
 
 
 def test_splits_are_printed_as_a_table_and_compare_as_a_mapping(data):

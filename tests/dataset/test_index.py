@@ -58,11 +58,6 @@ def test_the_first_rows(made, first):
     assert data.index("train", 0, ["key", "shard"], first=first) == data.index("train", 0, ["key", "shard"])[:first]
 
 
-def test_heights_may_be_missing(made):
-    made.change_index(3, height=None, width=None)
-    assert open_dataset(made.path).index("train").column("height").null_count == 1
-
-
 def retyped(table):
     return table.set_column(table.schema.get_field_index("size"), "size", table["size"].cast(pa.float64()))
 

@@ -99,14 +99,6 @@ def test_a_built_dataset_field_by_field(first, tmp_path, at):
         assert sorted(after.index(split)["key"].to_pylist()) == sorted(before.index(split)["key"].to_pylist())
 
 
-def test_resized_and_encoded_anew(first, tmp_path):
-    source = Records({"image": "image", "mask": "mask"}, splits=("val",))
-    store = {"image": codecs.Jpeg(90), "mask": codecs.Raw()}
-    fields, rejected = built(source, first, tmp_path / "out", store=store, geometry=[augment.Resize(16, 16)])
-    shapes = {(row["split"], row["image"].shape, row["mask"].shape) for row in fields.values()}
-    assert (rejected, shapes) == ({}, {("val", (16, 16, 3), (16, 16))})
-
-
 def test_a_damaged_record_is_a_reject(first, tmp_path):
     copy = shutil.copytree(first, tmp_path / "copy", symlinks=True)
     row = tfprep.open(first).index("train")

@@ -167,18 +167,6 @@ def test_numbers_of_rare_types(make_dataset, tmp_path, dtype, written):
     assert (row["map"], row["number"]) == ([0.5, -3, 7, 1], 2.5)
 
 
-def test_numbers_that_begin_as_an_image_file_does(make_dataset, tmp_path):
-    """FF D8 begins a JPEG, and a float32 as well."""
-    value = np.frombuffer(b"\xff\xd8\x00\x3f" * 4, np.float32).reshape(2, 2)
-    made = make_dataset(
-        samples={"train": 2}, shards=1, make=lambda *_: {"depth": value},
-        codec={"depth": codecs.Raw()}, kinds={"depth": "map"},
-    )  # fmt: skip
-    export(open_dataset(made.path), tmp_path / "parquet", "parquet")
-    (row, _) = pq.read_table(tmp_path / "parquet" / "made-train-00000.parquet").to_pylist()
-    assert np.float32(row["depth"]).tobytes() == value.tobytes()
-
-
 def test_masks_and_images_of_zstd_become_png(make_dataset, tmp_path):
     draws = np.random.default_rng(0)
     values = {

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -230,9 +229,8 @@ def test_the_command_reports(plain, capsys):
 
 def test_shards_without_records_get_files_too(plain):
     shutil.rmtree(plain.out)
-    plain.build(shards={"train": 20, "val": 20})
-    counts = [file.records for info in tfprep.open(plain.out).splits.values() for file in info.files[0]]
-    assert 0 in counts
+    plain.build(shards={"train": 1, "val": 12})
+    assert 0 in [file.records for file in tfprep.open(plain.out).splits["val"].files[0]]
     add_fields(plain.out, plain.fields)
     check_all(plain)
 
@@ -478,12 +476,3 @@ def test_published_fields_at_a_store_need_no_receipts(plain, s3):
     assert len(plain.calls) == calls
     assert not [one for one in s3.proxy.reads("score-") if one.path.endswith("-of-00003")]
     assert {info.name: info.version for info in store.list()} == before
-
-
-def test_temperatures_of_any_size_give_shares_of_one():
-    with pytest.raises(RecipeError, match="a number above 0, or None"):
-        codecs.TopK(2, temperature=math.inf)
-    codec = codecs.TopK(2, temperature=1e-320)
-    values = codec.encode(np.array([1.0, 3.0, 2.0]))[""]
-    spec = codec.spec("scalar", np.zeros(3))
-    np.testing.assert_array_equal(codec.decode(values, spec), [0, 1, 0])

@@ -14,12 +14,11 @@ from tests.commands import status_of
 from tests.load.batches import stages
 from tests.model_fields.conftest import VIEWS, check_all, check_batch, every_batch, expected
 from tfprep import augment
-from tfprep.dataset import Records, open_dataset
+from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
-from tfprep.errors import DatasetError, LoaderError, RecordError, SourceError
+from tfprep.errors import DatasetError, LoaderError, RecordError
 from tfprep.export.export import export
 from tfprep.model_fields import add_fields
-from tfprep.recipe.template import recognized
 
 
 def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain):
@@ -132,17 +131,6 @@ def test_samples_are_not_mixed_where_a_field_would_stay_that_of_one(plain, follo
         assert len(next(iter(data.numpy_loader("train", 4, fields=["image", "label"], **stages([op]))))["label"]) == 4
 
 
-def test_a_mix_follows_the_strictest_of_its_datasets(plain):
-    other = plain.root / "other"
-    shutil.copytree(plain.out, other, symlinks=True)
-    add_fields(other, plain.fields)
-    add_fields(plain.out, plain.define(options="follows_pixels=False,"))
-    for paths in ((plain.out, other), (other, plain.out)):
-        mixed = tfprep.mix({tfprep.open(path): 0.5 for path in paths})
-        with pytest.raises(LoaderError, match="Flip changes the pixels"):
-            mixed.numpy_loader("train", 4, **stages([augment.Flip()]))
-
-
 def test_a_run_does_not_resume_with_the_values_of_another_model(site):
     before = tfprep.open(site.out)
     state = json.loads(json.dumps(before.numpy_loader("train", 4, seed=1).state_dict(step=3)))
@@ -173,14 +161,6 @@ def test_some_splits_and_variants_have_them_and_others_say_so(plain):
     assert "score" in next(iter(data.numpy_loader("train", 4, variants=0)))
     assert "score" in next(iter(data.samples("train", 0)))
     assert "score" not in next(iter(data.samples("train", 1)))
-
-
-def test_a_source_of_records_says_that_they_are_no_part_of_them(site):
-    with pytest.raises(
-        SourceError, match=r"no field 'score' of kind scalar in its records; fields that a model added are not"
-    ):
-        Records({"image": "image", "score": "scalar"}).scan(site.out)
-    assert recognized(site.out).source.kinds() == {"image": "image", "label": "label"}
 
 
 BRIGHT = """
@@ -277,15 +257,3 @@ def test_class_scores_are_delivered_sparse_where_that_is_named(plain):
     other = plain.root / "mixed"
     shutil.copytree(plain.out, other, symlinks=True)
     check(next(iter(tfprep.mix({data: 0.5, tfprep.open(other): 0.5}).numpy_loader("train", 8, fields=SPARSE))))
-
-
-def test_other_parts_of_fields_do_not_exist(plain):
-    add_fields(plain.out, plain.other(SCORES))
-    data = tfprep.open(plain.out)
-    for name in ("other/index", "image/indices", "other/indices/x", "key/values"):
-        message = f"no field '{name}'; it has image, label, other, other/indices, other/values"
-        for read in (data.numpy_loader, data.tf_dataset, data.random_access):
-            with pytest.raises(LoaderError, match=message):
-                read("train", fields=[name])
-    with pytest.raises(LoaderError, match=r"Flip changes the pixels that a model computed 'other/indices' from"):
-        data.numpy_loader("train", 4, fields=SPARSE, **stages([augment.Flip()]))

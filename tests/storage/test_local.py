@@ -2,7 +2,6 @@
 
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -73,22 +72,3 @@ def test_a_link_inside_the_folder_is_followed_and_so_is_one_of_the_folder(tmp_pa
         assert regular_size(tmp_path / name) == 5
         with open_regular(tmp_path / name) as file:
             assert file.read() == b"12345"
-
-
-def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset/file").write_bytes(b"123")
-    monkeypatch.chdir(tmp_path)
-    user, nobody = os.geteuid(), 65534
-    try:
-        tmp_path.chmod(0o711)
-        (tmp_path / "dataset").chmod(0o111)
-        if user == 0:  # root may list every folder
-            os.seteuid(nobody)
-        with pytest.raises(PermissionError):
-            os.listdir("dataset")
-        assert regular_size(Path("dataset/file")) == 3
-    finally:
-        if user == 0:
-            os.seteuid(user)
-        (tmp_path / "dataset").chmod(0o755)

@@ -2,9 +2,6 @@
 
 import itertools
 import pickle
-import subprocess
-import sys
-import threading
 import traceback
 
 import pytest
@@ -77,27 +74,6 @@ def test_replacing_only_what_is_unchanged(place):
     assert store.info("sub/manifest").version == second
     with pytest.raises(ObjectChangedError):
         store.replace("nothing", b"x", second)
-
-
-def test_of_many_writers_one_replaces(place):
-    store = open_store(place)
-    version = store.write("m", b"old")
-    results = []
-
-    def write(number):
-        try:
-            open_store(place).replace("m", b"new %d" % number, version)
-            results.append(number)
-        except ObjectChangedError:
-            pass
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = results
-    assert bytes(store.read("m")) == b"new %d" % winner
 
 
 def test_what_is_missing_is_named(place):
@@ -260,15 +236,6 @@ def test_a_password_in_an_endpoint_is_not_shown(s3, monkeypatch, variable):
         assert "minio" not in text
 
 
-def test_google_at_an_endpoint_of_its_own(s3, monkeypatch):
-    """As at an emulator. Reading is the same request as that of S3, but for the signature."""
-    monkeypatch.setenv("GOOGLE_BASE_URL", s3.endpoint)
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
-    folder = s3.new_url()
-    s3.put(f"{folder}/x", b"0123456789")
-    assert bytes(open_store(folder.replace("s3://", "gs://")).read("x", 2, 5)) == b"234"
-
-
 def test_http_reads_and_does_not_list(s3):
     folder = s3.new_url()
     s3.put(f"{folder}/x", b"0123456789")
@@ -366,27 +333,3 @@ def test_missing_credentials_are_named(monkeypatch):
     text = r"/x cannot be read: the environment holds no credentials; check AWS_ACCESS_KEY_ID"
     with pytest.raises(StorageError, match=text):
         open_store("s3://bucket/folder").info("x")
-
-
-THREADS = """
-import threading
-from tfprep.storage.store import open_store
-def work(number):
-    for round in range(5000):
-        name = f"{number}-{round % 50}"
-        store.write(name, b"content")
-        assert name in [info.name for info in store.list()]
-        assert bytes(store.read(name)) == b"content"
-        store.delete([name])
-store = open_store("memory://bucket/folder")
-threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-"""
-
-
-def test_threads_that_list_do_not_wait_for_each_other_without_end():
-    """In a process of its own: with obstore 0.11 the threads, and all others of the process, stood still."""
-    subprocess.run([sys.executable, "-c", THREADS], check=True, timeout=100)

@@ -10,10 +10,10 @@ from tests.examples import detection, serialized, write
 
 @pytest.fixture(scope="module")
 def detections(tmp_path_factory):
-    """60 records in 3 shards."""
+    """30 records in 3 shards."""
     folder, rng = tmp_path_factory.mktemp("detections"), np.random.default_rng(1)
     for shard in range(3):
-        examples = [serialized(detection(rng, 20 * shard + number)) for number in range(20)]
+        examples = [serialized(detection(rng, 10 * shard + number)) for number in range(10)]
         write(folder / f"train-{shard:05d}-of-00003.tfrecord", examples)
     return folder
 

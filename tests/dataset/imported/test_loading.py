@@ -72,7 +72,7 @@ def check(batch, row, expected):
 
 def test_every_record_once_an_epoch_with_the_values_of_tensorflow(data, expected):
     with contextlib.closing(data.numpy_loader("train", 8, fields=FIELDS, seed=3, remainder="keep")) as loader:
-        two_epochs = itertools.islice(loader.repeat(), 16)
+        two_epochs = itertools.islice(loader.repeat(), 8)
         names = [check(batch, row, expected) for batch in two_epochs for row in range(len(batch["image_height"]))]
     assert collections.Counter(names) == dict.fromkeys(expected, 2)
     evaluated = data.loader("train", 7, fields=FIELDS, training=False)
@@ -140,8 +140,8 @@ def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, det
             compared += check_mirrored(boxes, expected[name], sizes[name], (30, 50))
             assert numbers.tolist() == labels[name]["image/object/class/label"].numpy().tolist()
             seen += 1
-    assert seen == 60
-    assert compared > 10
+    assert seen == 30
+    assert compared > 5
     recipe = Recipe(
         "mirrored", Records({"image_encoded": "image", "boxes": "boxes", "image_filename": "text"}),
         {"image_encoded": codecs.Png(), "boxes": codecs.Scalar(), "image_filename": codecs.Text()},
@@ -236,12 +236,12 @@ def test_where(data, expected, where, keep):
 
 
 def test_balance(data):
-    """Formats come 48 to 12 in the files, and as often as one another in the batches; class numbers too."""
+    """Formats come 24 to 6 in the files, and as often as one another in the batches; class numbers too."""
     loader = data.numpy_loader("train", 10, fields=["image_format", "image_night"], balance="image_format")
     batches = iter(loader)
-    counts = collections.Counter(name for _ in range(6) for name in next(batches)["image_format"].tolist())
-    assert counts == {"jpeg": 30, "png": 30}
-    with pytest.raises(LoaderError, match="30 samples have no value of 'image_weather'"):
+    counts = collections.Counter(name for _ in range(3) for name in next(batches)["image_format"].tolist())
+    assert counts == {"jpeg": 15, "png": 15}
+    with pytest.raises(LoaderError, match="15 samples have no value of 'image_weather'"):
         data.numpy_loader("train", 10, balance="image_weather")
     with pytest.raises(LoaderError, match=r"no column 'image_nigth'.* did you mean 'image_night'"):
         data.numpy_loader("train", 10, balance="image_nigth")
