@@ -40,15 +40,14 @@ def lifts(out):
     return {int(sample["lifted"].min()) for split in ("train", "val") for sample in open_dataset(out).samples(split)}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_changed_file_builds_everything_anew(lifting, workers):
-    lifting.build(workers=workers)
+def test_a_changed_file_builds_everything_again(lifting):
+    lifting.build(workers=1)
     assert lifts(lifting.out) == {1}
     os.utime(lifting.recipe.parent / "weights/lift.npy")  # its content is the same
     assert lifting.build().built_shards == 0
     lift(lifting, 2)
     assert lifting.due() == "6 of 6 shards: the recipe changed: files['weights/lift.npy'] changed"
-    assert lifting.build(workers=workers).built_shards == 6
+    assert lifting.build(workers=1).built_shards == 6
     assert lifts(lifting.out) == {2}
     lifting.build(lifting.out.with_name("fresh"))
     assert digests(lifting.out) == digests(lifting.out.with_name("fresh"))
@@ -103,9 +102,7 @@ def test_a_recipe_in_memory_keeps_what_it_was_made_with(tmp_path):
     ("files", "message"),
     [
         ("model", "files: expected a list of names of files, not 'model'"),
-        (["absent"], "absent cannot be read: No such file or dir.*; a relative name is one below the recipe's folder"),
-        (["folder"], "folder is not a regular file; name each file"),
-        (["pipe"], "pipe is not a regular file"),
+        *(([name], f"there is no regular file .*{name}; a relative name is") for name in ("absent", "folder", "pipe")),
     ],
 )
 def test_wrong_names_are_named(tmp_path, files, message):
@@ -117,5 +114,5 @@ def test_wrong_names_are_named(tmp_path, files, message):
 
 def test_a_missing_file_is_named_with_its_line(lifting):
     (lifting.recipe.parent / "weights/lift.npy").unlink()
-    with pytest.raises(RecipeError, match=r"tiny\.py, line \d+: files: .*lift\.npy cannot be read.*\n.*files="):
+    with pytest.raises(RecipeError, match=r"tiny\.py, line \d+: files: there is no regular file .*lift\.npy"):
         load_recipe(lifting.recipe)

@@ -95,7 +95,7 @@ _digested: dict[tuple[Any, ...], str] = {}
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
     if not path.is_file():
-        raise RecipeError(f"files: {path} is not a regular file; a relative name is one below the recipe's folder")
+        raise RecipeError(f"files: there is no regular file {path}; a relative name is one below the recipe's folder")
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
