@@ -1,4 +1,4 @@
-"""CamVid with a good part of what tfprep can do in one recipe: twelve derived inputs, eight geometry ops, policies.
+"""CamVid with a good part of what tfprep can do in one recipe: nine derived inputs, eight geometry ops, policies.
 
 Not a recipe to train from: one to look at, and to take lines out of. At 160 x 224 a record holds about 1 MB.
 Data: see data/README.md.
@@ -26,9 +26,6 @@ RECIPE = Recipe(
         "car": derive.OneObject(mask="mask", target=CAR, void=VOID),
         "points": derive.ClickPoints(mask="car", target=1, void=OBJECT_VOID),
         "clicks": derive.ClickMaps(points="points"),
-        "geodesic": derive.GeodesicDistance(points="points", truncate_px=255),
-        "extreme": derive.ExtremePoints(mask="car", target=1),
-        "heat": derive.Heatmaps(points="extreme", sigma_px=6, channels=1, dtype="uint8"),
         "distance": derive.Distance(mask="car", target=1, truncate_px=255),
         "signed": derive.SignedDistance(mask="car", target=1, void=OBJECT_VOID),
         "edges": derive.Boundaries(mask="mask", void=VOID),
@@ -48,8 +45,8 @@ RECIPE = Recipe(
     fill={"mask": VOID},
     store={
         "image": codecs.Jpeg(95),
-        **dict.fromkeys(("mask", "car", "edges", "clicks", "heat", "onehot"), codecs.Zstd()),
-        **dict.fromkeys(("geodesic", "distance", "signed", "weights", "sobel"), codecs.Zstd(dtype="float16")),
+        **dict.fromkeys(("mask", "car", "edges", "clicks", "onehot"), codecs.Zstd()),
+        **dict.fromkeys(("distance", "signed", "weights", "sobel"), codecs.Zstd(dtype="float16")),
     },
     seed=5,
 )

@@ -42,7 +42,6 @@ GEOMETRY = [
     "Translate((0.2, 0.2), (-0.1, -0.1))",
     "Perspective(0.5)",
     "Elastic(150, 10)",
-    "GridDistortion(4, 0.24)",
     "Resize(96, 192)",
     "Resize(192, 96, pad=True)",
     "CenterCrop(128, 128)",
@@ -63,9 +62,7 @@ COLOR = [
     "Saturation((2, 2))",
     "Hue((0.25, 0.25))",
     "Gamma((2, 2))",
-    "ToneCurve(60)",
     "Grayscale(1)",
-    "ChannelShuffle(1)",
     "ColorJitter((1.3, 1.3), (0.6, 0.6), (1.8, 1.8), (0.05, 0.05))",
     "Invert(1)",
     "Posterize((2, 2))",
@@ -80,7 +77,6 @@ COLOR = [
     "JpegArtifacts((10, 10))",
     "Cutout(60)",
     "Erasing(1)",
-    "AugMix(severity=6)",
 ]
 DERIVED = [
     "Distance(target=1)",
@@ -93,9 +89,7 @@ DERIVED = [
     "Clicks(target=1, strategies=(2,), n_neg2=(2, 2))[..., 1]",
     "ClickPoints(target=1, strategies=(3,))",
     'ClickMaps(points="clicks")[..., 0]',
-    'GeodesicDistance(points="clicks", only=1, edge_weight_px=150, truncate_px=250)',
-    "ExtremePoints(target=2, jitter_px=3)",
-    'Heatmaps(points="extremes", channels=1, sigma_px=8)[..., 0]',
+    "Heatmaps(channels=1, sigma_px=8)[..., 0]",
     'UNetWeights(mask="instances", sigma_px=15, balance=False)',
     "Boundaries()",
     'Boundaries(mode="inner", width_px=2)',
@@ -109,10 +103,9 @@ DERIVED = [
     'InstanceClasses(mask="instances", classes="mask")',
     "Canny()",
     "Sobel()",
-    "ChannelStatistics()",
 ]
 """A caption is the call that made the picture; `[..., 0]` names the channel that is shown."""
-CLICKS, EXTREMES = "ClickPoints(target=1, strategies=(3,))", "ExtremePoints(target=2, jitter_px=3)"
+CLICKS = "ClickPoints(target=1, strategies=(3,))"
 
 
 def called(caption: str, package: Any) -> Any:
@@ -223,8 +216,7 @@ def colors() -> dict[str, Any]:
 
 def derived() -> dict[str, Any]:
     sample, cells = scene(), {}
-    for name, caption in (("clicks", CLICKS), ("extremes", EXTREMES)):
-        sample[name] = called(caption, derive)(sample, draws(caption))
+    sample["clicks"] = called(CLICKS, derive)(sample, draws(CLICKS))
     for caption in DERIVED:
         op, channel = called(caption, derive), caption.partition("[..., ")[2]
         value = op(sample, draws(caption))
@@ -264,10 +256,8 @@ def numbers(values: Any, sample: Mapping[str, Any]) -> Any:
 
 SHOWN: dict[type, Callable[[Any, Mapping[str, Any]], Any]] = {
     derive.ClickPoints: dots,
-    derive.ExtremePoints: dots,
     derive.InstanceBoxes: frames,
     derive.InstanceClasses: numbers,
-    derive.ChannelStatistics: numbers,
 }
 
 

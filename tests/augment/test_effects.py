@@ -12,7 +12,7 @@ OPS = [
     augment.Resize(30, 50), augment.Resize(50, 50, pad=True), augment.CenterCrop(40, 90), augment.Crop(30, 30),
     augment.RandomResizedCrop(32, 32), augment.Flip(), augment.Flip(0.5, "vertical"), augment.Rotate(20), augment.Rotate90(),
     augment.Scale(), augment.Shear(15), augment.Translate(), augment.Translate(whole=False), augment.Perspective(),
-    augment.Elastic(), augment.GridDistortion(), augment.RandAugment(), augment.TrivialAugment(),
+    augment.Elastic(), augment.RandAugment(), augment.TrivialAugment(),
     augment.OneOf([augment.Flip(), augment.Crop(30, 30)]), augment.SomeOf([augment.Resize(20, 20), augment.Rotate(5)], 1),
     augment.Maybe(augment.Flip(1)),
 ]  # fmt: skip

@@ -10,7 +10,6 @@ from tfprep.augment import (
     Crop,
     Elastic,
     Flip,
-    GridDistortion,
     Perspective,
     RandomResizedCrop,
     Resize,
@@ -73,7 +72,7 @@ def test_ops_draw_the_same_number_of_values_whatever_the_size(op):
 SIZE = (120, 160)
 ALL = [
     Flip(1), Rotate(30), Rotate90(), Scale((0.7, 1.4)), Shear(15, 10), Translate(0.2, 0.2),
-    Translate(0.2, 0.2, whole=False), Perspective(0.4), Elastic(150, 12), GridDistortion(4, 0.2),
+    Translate(0.2, 0.2, whole=False), Perspective(0.4), Elastic(150, 12),
 ]  # fmt: skip
 
 
@@ -137,17 +136,6 @@ def test_a_bend_accepts_empty_points_and_boxes():
     out = warp_sample(sample, {"p": "points", "b": "boxes"}, Elastic()(SIZE, draws()))
     assert out["p"].shape == (0, 3)
     assert out["b"].shape == (0, 4)
-
-
-def test_grid_distortion_keeps_the_edge_and_never_folds():
-    for seed in range(10):
-        transform = GridDistortion(5, 0.249)(SIZE, draws(seed))
-        edge = np.array([[0, 0], [160, 0], [0, 77.7], [40.4, 120], [160, 120]], float)
-        np.testing.assert_allclose(transform.pull(edge), edge, atol=1e-4)
-        grid = np.stack(np.meshgrid(np.arange(161.0), np.arange(121.0)), 2)
-        source = transform.pull(grid)
-        right, down = np.diff(source, axis=1)[:-1], np.diff(source, axis=0)[:, :-1]
-        assert (right[..., 0] * down[..., 1] - right[..., 1] * down[..., 0]).min() > 0
 
 
 def test_resize_after_a_bend_is_antialiased():

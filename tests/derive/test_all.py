@@ -31,12 +31,12 @@ MASKS = {
 }  # fmt: skip
 OPS = [
     derive.Boundaries(void=255), derive.Boundaries(mode="outer", width_px=2), derive.Canny(),
-    derive.ChannelStatistics(), derive.ClickMaps(), derive.ClickPoints(void=255, sets=2),
+    derive.ClickMaps(), derive.ClickPoints(void=255, sets=2),
     derive.Clicks(strategies=(1,), void=255), derive.Clicks(strategies=(2,), background=None),
     derive.Clicks(strategies=(3,), dtype="float32"), derive.Distance(void=255),
     derive.Distance(to="inside", truncate_px=20, dtype="uint8"),
     derive.Distance(to="boundary", truncate_px=20, normalize=True), derive.Distance(target=(1, 2), void=255),
-    derive.ExtremePoints(), derive.GeodesicDistance(), derive.Heatmaps(), derive.InstanceBoxes(void=255),
+    derive.Heatmaps(), derive.InstanceBoxes(void=255),
     derive.InstanceCenters(void=255), derive.InstanceClasses(classes="classes"), derive.InstanceOffsets(void=255),
     derive.OneHot(classes=3, mask="classes"), derive.OneInstance(mask="mask", void=255), derive.OneObject(void=255),
     derive.SignedDistance(void=255), derive.SignedDistance(outline="inner", truncate_px=9, dtype="uint8"),
@@ -74,7 +74,7 @@ def test_derived_inputs_are_defined_for_every_mask_and_random_ones_depend_on_the
     sample = sample_of(MASKS["classes"])
     check_equal_bytes(lambda arrays: {"x": made(op, arrays)}, sample)
     outs = {op(sample, generator(7, f"key {number}", 1, "derive/x")).tobytes() for number in range(12)}
-    drawn = {"ClickPoints", "Clicks", "ExtremePoints", "OneInstance", "OneObject"}
+    drawn = {"ClickPoints", "Clicks", "OneInstance", "OneObject"}
     assert (len(outs) > 1) == (name_of(op) in drawn)
 
 
@@ -114,8 +114,6 @@ ODD = {
     "no boxes": (derive.InstanceBoxes(), EMPTY, np.zeros((0, 4))),
     "no classes": (derive.InstanceClasses(), EMPTY, np.zeros(0)),
     "an instance that covers all": (derive.InstanceOffsets(), SEVEN, 3.0 - np.indices((5, 7)).transpose(1, 2, 0) - [1, 0]),
-    "extreme points of nothing": (derive.ExtremePoints(target=7), EMPTY, [[0, 0, 0]] * 4),
-    "extreme points of one pixel": (derive.ExtremePoints(target=7), ONE, [[3.5, 2.5, 1]] * 4),
 }  # fmt: skip
 
 

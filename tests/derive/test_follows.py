@@ -16,9 +16,9 @@ CLICKS = np.array([[10.5, 20.5, 1, 0], [40.5, 30.5, 0, 0]], np.float32)
 SAMPLE = {"image": IMAGE, "mask": MASK, "classes": MASK, "points": CLICKS[:, :3], "clicks": CLICKS}
 EXACT = [
     derive.Distance(target=2), derive.Distance(target=(1, 2), to="boundary"), derive.SignedDistance(target=1),
-    derive.UNetWeights(), derive.GeodesicDistance(), derive.ClickMaps(), derive.Boundaries(width_px=2), derive.OneHot(4),
+    derive.UNetWeights(), derive.ClickMaps(), derive.Boundaries(width_px=2), derive.OneHot(4),
     derive.Heatmaps(channels=1), derive.Heatmaps(channels=3), derive.Sobel(), derive.Sobel(of="both"),
-    derive.InstanceCenters(), derive.InstanceOffsets(), derive.ChannelStatistics(),
+    derive.InstanceCenters(), derive.InstanceOffsets(),
 ]  # fmt: skip
 """Those without draws whose values are arrays of pixels or numbers."""
 DRAWN = {
@@ -26,7 +26,6 @@ DRAWN = {
     "Clicks",
     "OneObject",
     "OneInstance",
-    "ExtremePoints",
     "InstanceBoxes",
     "InstanceClasses",
     "Canny",

@@ -5,8 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import ndimage
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import dijkstra
 from skimage.feature import canny
 from skimage.segmentation import find_boundaries
 
@@ -15,13 +13,10 @@ from tfprep import augment
 from tfprep.derive import (
     Boundaries,
     Canny,
-    ChannelStatistics,
     ClickMaps,
     ClickPoints,
     Clicks,
     Distance,
-    ExtremePoints,
-    GeodesicDistance,
     Heatmaps,
     InstanceBoxes,
     InstanceCenters,
@@ -148,67 +143,6 @@ def test_derived_inputs_come_from_the_warped_mask_and_keep_void():
     assert set(np.unique(mask)) <= set(np.unique(MASK))
     np.testing.assert_allclose(made["d"], np.where(mask == 2, to((mask != 2) & (mask != VOID)), 0), atol=1e-3)
     np.testing.assert_array_equal(made["hot"].sum(2) == 0, mask == VOID)
-
-
-def by_dijkstra(image, pixels, weight):
-    """Least costs from these pixels, (row, column), on the graph of 8 neighbors."""
-    number = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2])
-    colors = image.astype(float) / 255 * weight
-    starts, ends, costs = [], [], []
-    for a, b, squared in (
-        (np.s_[:, :-1], np.s_[:, 1:], 1),
-        (np.s_[:-1], np.s_[1:], 1),
-        (np.s_[:-1, :-1], np.s_[1:, 1:], 2),
-        (np.s_[1:, :-1], np.s_[:-1, 1:], 2),
-    ):
-        starts.append(number[a].ravel())
-        ends.append(number[b].ravel())
-        costs.append(np.sqrt(squared + np.square(colors[a] - colors[b]).sum(-1)).ravel())
-    graph = coo_matrix((np.concatenate(costs), (np.concatenate(starts), np.concatenate(ends))), (number.size,) * 2)
-    seeds = [number[pixel] for pixel in pixels]
-    return dijkstra(graph, directed=False, indices=seeds).min(0).reshape(image.shape[:2])
-
-
-def maze(size=31):
-    """A spiral, in which the path to the center is much longer than the straight line."""
-    image = np.zeros((size, size, 3), np.uint8)
-    for ring in range(0, size // 2, 4):
-        image[ring : size - ring, ring : size - ring] = 255
-        image[ring + 2 : size - ring - 2, ring + 2 : size - ring - 2] = 0
-        image[ring + 5, ring : ring + 2] = 0
-    return image
-
-
-NOISE = np.random.default_rng(0).integers(0, 256, (23, 31, 3), dtype=np.uint8)
-CHECKS = (np.indices((9, 40)).sum(0) % 2 * 255).astype(np.uint8)[:, :, None].repeat(3, 2)
-
-
-@pytest.mark.covers("GeodesicDistance")
-@pytest.mark.parametrize("weight", [0, 5, 50, 200])
-def test_geodesic_distance_is_dijkstras(weight):
-    image = PHOTO[:40, :50]
-    points = np.array([[30.5, 20.5, 1], [5.2, 33.9, 1], [1, 1, 0], [99, 3, 1], [np.nan, 4, 1]], np.float32)
-    ours = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=points)[0]
-    exact = by_dijkstra(image, [(20, 30), (33, 5)], weight)
-    np.testing.assert_allclose(ours, exact, rtol=1e-5, atol=1e-4)
-    cut = derived(GeodesicDistance(edge_weight_px=weight, truncate_px=9, only=0), image=image, points=points)[0]
-    np.testing.assert_allclose(cut, np.minimum(by_dijkstra(image, [(1, 1)], weight), 9), atol=1e-4)
-    for image in (NOISE, maze(), CHECKS, NOISE[:1], NOISE[:, :1]):
-        ends = np.array([[0.5, 0.5, 1], [image.shape[1] - 0.5, image.shape[0] - 0.5, 1]], np.float32)
-        ours = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=ends)[0]
-        np.testing.assert_allclose(ours, by_dijkstra(image, [(0, 0), (-1, -1)], weight), rtol=1e-5, atol=1e-4)
-        none = derived(GeodesicDistance(edge_weight_px=weight), image=image, points=ends[:0])[0]
-        assert none.min() == none.max() >= ours.max() - 1e-3, "farther than all"
-
-
-@pytest.mark.covers("GeodesicDistance")
-def test_fewer_scans_give_an_upper_bound_of_geodesic_distance():
-    middle = np.array([[15.5, 15.5, 1]], np.float32)
-    one, exact = (
-        derived(GeodesicDistance(edge_weight_px=50, scans=n), image=maze(), points=middle)[0] for n in (1, None)
-    )
-    assert (one >= exact - 1e-4).all()
-    assert (one > exact + 1).any()
 
 
 # --- clicks -------------------------------------------------------------------------------------------------------------
@@ -341,22 +275,6 @@ def test_heatmaps_are_gaussians():
     ]
     for op, expected, allowed in cases:
         np.testing.assert_allclose(derived(op, image=PHOTO, points=points)[0], expected, atol=allowed, err_msg=repr(op))
-
-
-@pytest.mark.covers("ExtremePoints")
-def test_extreme_points_are_the_ends_of_the_class():
-    rows, columns = np.nonzero(IS)
-    ends = np.array([columns.min(), rows.min(), columns.max(), rows.max()]) + 0.5
-    for jitter in (0, 4):
-        table = np.array(derived(ExtremePoints(target=2, jitter_px=jitter), 60, mask=MASK))
-        x, y = table[:, :, 0].astype(int), table[:, :, 1].astype(int)
-        assert IS[y, x].all()
-        assert (table[:, :, 2] == 1).all()
-        along = np.stack([table[:, 0, 0], table[:, 1, 1], table[:, 2, 0], table[:, 3, 1]], 1)
-        away = np.abs(along - ends)
-        assert away.max() == jitter
-        assert (np.sign(ends - along) * [-1, -1, 1, 1] >= 0).all()
-    assert not derived(ExtremePoints(target=9), mask=MASK)[0].any()
 
 
 # --- labels -------------------------------------------------------------------------------------------------------------
@@ -520,10 +438,3 @@ def test_canny_marks_the_edges_of_scikit_image():
     faint = np.where(SCENE == 2, 40, 30).astype(np.uint8)[:, :, None].repeat(3, 2)  # |gx| + |gy| = 4 * 10
     assert not derived(Canny(low=10, high=60), image=faint)[0].any()
     assert derived(Canny(low=10, high=35), image=faint)[0].any()
-
-
-@pytest.mark.covers("ChannelStatistics")
-def test_channel_statistics_are_numpys():
-    flat = PHOTO.reshape(-1, 3).astype(float)
-    expected = np.stack([flat.mean(0), flat.std(0), flat.min(0), flat.max(0)], 1)
-    np.testing.assert_allclose(derived(ChannelStatistics(), image=PHOTO)[0], expected, atol=1e-3)

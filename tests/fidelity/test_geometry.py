@@ -19,7 +19,6 @@ from tfprep.augment import (
     Custom,
     Elastic,
     Flip,
-    GridDistortion,
     Maybe,
     OneOf,
     Perspective,
@@ -165,7 +164,7 @@ def test_quarter_turns_are_numpys_and_equally_likely():
 
 TRACKED = [
     Flip(), Rotate(40), Rotate90(), Scale((1.0, 1.6)), Shear(15, 10), Translate(0.2, 0.2),
-    Translate(0.2, 0.2, whole=False), Perspective(0.5), Elastic(120, 10), GridDistortion(4, 0.2), Crop(60, 70),
+    Translate(0.2, 0.2, whole=False), Perspective(0.5), Elastic(120, 10), Crop(60, 70),
     CenterCrop(70, 80), RandomResizedCrop(110, 130, scale=(0.3, 0.7)), Resize(130, 150), Maybe(Flip(1), 0.5),
     OneOf([Flip(1), Shear(20, 0)]), SomeOf([Flip(1), Rotate(20), Crop(80, 90)], 2),
 ]  # fmt: skip
@@ -231,7 +230,7 @@ def test_every_field_follows_the_same_map(ops):
 
 def test_unaugmented_ops_show_the_image_as_it_is():
     sample = scene()
-    for op in TRACKED[:10]:
+    for op in TRACKED[:9]:
         out = variants(sample, KINDS, first=0, geometry=[op])[0]
         for name, value in sample.items():
             np.testing.assert_array_equal(out[name], value, err_msg=f"{op}: {name}")
@@ -414,25 +413,6 @@ def test_elastic_offsets_are_smoothed_uniform_noise():
         across = np.corrcoef(offsets[:, :, :-d].ravel(), offsets[:, :, d:].ravel())[0, 1]
         down = np.corrcoef(offsets[:, :-d].ravel(), offsets[:, d:].ravel())[0, 1]
         np.testing.assert_allclose([across, down], np.exp(-(d**2) / (4 * sigma**2)), atol=0.1)
-
-
-@pytest.mark.covers("GridDistortion")
-def test_grid_distortion_moves_inner_nodes_uniformly():
-    cells, amount, size = 4, 0.2, (200, 240)
-    y, x = np.mgrid[: size[0], : size[1]] + 0.5
-    sample = {"where": np.stack([x, y], -1).astype(np.float32)}
-    nodes = []
-    for out in variants(sample, {"where": "map"}, 40, geometry=[GridDistortion(cells, amount)], border="replicate"):
-        offset = out["where"] - sample["where"]
-        inner = offset[49:-49:50, 59:-59:60]  # half a pixel from the nodes
-        nodes.append(inner[:3, :3] / [60, 50])
-        corner, right, below, both = offset[49, 59], offset[49, 118], offset[98, 59], offset[98, 118]
-        np.testing.assert_allclose(offset[74, 89], np.mean([corner, right, below, both], axis=0), atol=0.5)
-        assert np.abs(offset[[0, -1]][:, :, 1]).max() < 0.3  # edges stay
-        assert np.abs(offset[:, [0, -1]][:, :, 0]).max() < 0.3
-    flat = np.ravel(nodes)
-    assert np.abs(flat).max() <= amount + 0.005
-    check_uniform(np.clip(flat, -amount, amount), -amount, amount)
 
 
 # --- rows of points and boxes -------------------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import ndimage, stats
 
-from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, colored, line_of, variants
+from tests.fidelity.public import FALSE_ALARM, check_counts, check_share, check_uniform, colored, variants
 from tfprep.augment import (
-    AugMix,
     Brightness,
     Flip,
     Invert,
@@ -218,59 +217,3 @@ def test_ops_inside_draw_their_own_numbers():
     right = np.array([each["points"][1] - each["points"][0] for each in made])
     check_uniform(np.degrees(np.arctan2(-right[:, 1], right[:, 0])), -40.01, 40.01)
     check_share([image[0, 0, 0] == 0 for image in colored(OneOf([Invert(0.5), Invert(0.5)]), white, 400)], 0.5)
-
-
-# --- AugMix -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.covers("AugMix")
-def test_augmix_draws_the_papers_ops():
-    """With one chain of one op and a large alpha, a pixel is the mean of the image and of what the op makes of it."""
-    candidates = {
-        ("AutoContrast", 0): ImageOps.autocontrast(PIL),
-        ("Equalize", 0): ImageOps.equalize(PIL),
-        **{("Posterize", bits): ImageOps.posterize(PIL, bits) for bits in (1, 2, 3, 4)},
-        **{("Solarize", level): ImageOps.solarize(PIL, level) for level in range(257)},
-    }
-    means = (np.stack([np.asarray(image, np.float32) for image in candidates.values()]) + IMAGE) / 2
-    drawn = Counter()
-    for made in colored(AugMix(severity=10, width=1, depth=1, alpha=1e6), IMAGE, 360):
-        away = np.abs(means - made).max((1, 2, 3))
-        drawn[[*candidates][int(away.argmin())] if away.min() <= 1 else ("geometry", 0)] += 1
-    names = ("AutoContrast", "Equalize", "Posterize", "Solarize", "geometry")
-    check_counts(
-        [sum(n for (of, _), n in drawn.items() if of == name) for name in names], np.array([1, 1, 1, 1, 5]) / 9
-    )
-    assert {bits for name, bits in drawn if name == "Posterize"} == {1, 2, 3, 4}
-    assert min(level for name, level in drawn if name == "Solarize") < 80  # from 256 down to 0
-
-
-@pytest.mark.covers("AugMix")
-def test_augmix_weighs_its_chains_by_dirichlet_and_beta():
-    """The middle of a white image is 0 after Solarize, 256 less a power of two after Posterize, and white after all other ops.
-
-    The paper's formula is simulated with NumPy.
-    """
-    white = np.full((9, 9, 3), 255, np.uint8)
-    made = [image[4, 4, 0] for image in colored(AugMix(10, width=4, depth=1, alpha=0.1), white, 700)]
-    rng = np.random.default_rng(0)
-    op, bits = rng.integers(9, size=(50_000, 4)), 4 - (rng.uniform(0.01, 1, (50_000, 4)) * 4).astype(int)
-    level = np.select([op == 0, op == 1], [0, 256 - 2 ** (8 - bits)], 255)
-    mixture = (rng.dirichlet(np.full(4, 0.1), 50_000) * level).sum(1)
-    share = rng.beta(0.1, 0.1, 50_000)
-    expected = np.rint((1 - share) * 255 + share * mixture)
-    assert stats.ks_2samp(made, expected, method="asymp").pvalue > FALSE_ALARM
-
-
-@pytest.mark.covers("AugMix")
-def test_augmix_moves_no_further_than_its_severity():
-    """The angle of a turn of severity s is at most 3 s degrees: seen on a bright bar, with the whole weight on one chain."""
-    bar = np.zeros((61, 61, 3), np.uint8)
-    bar[28:33] = 200
-    y, x = np.mgrid[-30:31, -30:31]
-    near, slants = np.hypot(x, y) < 22, []
-    for image in colored(AugMix(6, width=1, depth=1, alpha=1e6), bar, 200):
-        moved = np.clip(2 * image[:, :, 0].astype(float) - bar[:, :, 0], 0, 255) * near
-        if moved.any() and np.abs(np.array([(moved * x).sum(), (moved * y).sum()]) / moved.sum()).max() < 0.3:
-            slants.append(line_of(moved)[0])
-    assert 12 < np.max(np.abs(slants)) < 21

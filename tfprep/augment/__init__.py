@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tfprep.augment.color import (
         AutoContrast,
         Brightness,
-        ChannelShuffle,
         Clahe,
         ColorJitter,
         Contrast,
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
         Posterize,
         Saturation,
         Solarize,
-        ToneCurve,
     )
-    from tfprep.augment.dense import Elastic, GridDistortion
+    from tfprep.augment.dense import Elastic
     from tfprep.augment.geometry import (
         CenterCrop,
         Crop,
@@ -47,30 +45,30 @@ if TYPE_CHECKING:
     )
     from tfprep.augment.mixing import CutMix, MixUp
     from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtifacts, MotionBlur, Noise, Sharpness
-    from tfprep.augment.policies import AugMix, Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
+    from tfprep.augment.policies import Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
     from tfprep.augment.transform import ColorOp, GeometryOp, Transform
 
 __all__ = [
-    "AugMix", "AutoContrast", "Blur", "Brightness", "CenterCrop", "ChannelShuffle", "Clahe", "ColorJitter", "ColorOp",
+    "AutoContrast", "Blur", "Brightness", "CenterCrop", "Clahe", "ColorJitter", "ColorOp",
     "Contrast", "Crop", "Custom", "CutMix", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp",
-    "Grayscale", "GridDistortion", "Hue", "Invert", "JpegArtifacts", "Maybe", "MixUp", "MotionBlur", "Noise", "OneOf",
+    "Grayscale", "Hue", "Invert", "JpegArtifacts", "Maybe", "MixUp", "MotionBlur", "Noise", "OneOf",
     "Perspective", "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale",
-    "Sharpness", "Shear", "Solarize", "SomeOf", "ToneCurve", "Transform", "Translate", "TrivialAugment",
+    "Sharpness", "Shear", "Solarize", "SomeOf", "Transform", "Translate", "TrivialAugment",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "chain": ["Custom"],
     "color": [
-        "AutoContrast", "Brightness", "ChannelShuffle", "Clahe", "ColorJitter", "Contrast", "Equalize", "Gamma", "Grayscale",
-        "Hue", "Invert", "Posterize", "Saturation", "Solarize", "ToneCurve",
+        "AutoContrast", "Brightness", "Clahe", "ColorJitter", "Contrast", "Equalize", "Gamma", "Grayscale",
+        "Hue", "Invert", "Posterize", "Saturation", "Solarize",
     ],
-    "dense": ["Elastic", "GridDistortion"],
+    "dense": ["Elastic"],
     "geometry": [
         "CenterCrop", "Crop", "Flip", "Perspective", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Scale",
         "Shear", "Translate",
     ],
     "mixing": ["CutMix", "MixUp"],
     "optics": ["Blur", "Cutout", "Erasing", "JpegArtifacts", "MotionBlur", "Noise", "Sharpness"],
-    "policies": ["AugMix", "Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
+    "policies": ["Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
     "transform": ["ColorOp", "GeometryOp", "Transform"],
 })  # fmt: skip

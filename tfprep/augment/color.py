@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfprep.augment.chain import ToneOp, apply_curve
-from tfprep.checks import Range, around, require, require_number, require_probability, require_range, require_whole
+from tfprep.checks import Range, around, require, require_probability, require_range, require_whole
 from tfprep.fields import Array, ImageArray
 from tfprep.optional import cv2
 
@@ -165,20 +165,6 @@ class Grayscale:
         return _repeated(gray(image))
 
 
-@dataclass(frozen=True)
-class ChannelShuffle:
-    """Puts the channels into one of their six orders with probability `p`; all orders, the original too, are equally likely."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        require_probability("ChannelShuffle.p", self.p)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        happens, order = generator.random() < self.p, generator.permutation(3)
-        return np.asarray(cv2.transform(image, np.eye(3)[order]), np.uint8) if happens else image
-
-
 def gray(image: ImageArray) -> ImageArray:
     """uint8 [H, W]: Pillow's convert("L"), (19595 R + 38470 G + 7471 B + 32768) >> 16."""
     # All sums stay below 2^24, so float32 holds them exactly.
@@ -296,27 +282,6 @@ class Invert(ToneOp):
 
     def curve(self, generator: np.random.Generator) -> Array:
         return (255 - _LEVELS if generator.random() < self.p else _LEVELS).astype(np.uint8)
-
-
-@dataclass(frozen=True)
-class ToneCurve(ToneOp):
-    """Bends the tone curve of each channel, as film and white balance do: v → round(v + s · 4 · v (255 - v) / 255²).
-
-    Black and white stay.
-
-    Attributes:
-        shift: s is drawn uniformly from ± this number of levels, for each channel.
-    """
-
-    shift: float = 20.0
-
-    def __post_init__(self) -> None:
-        require_number("ToneCurve.shift", self.shift, 0, 63, what="a number of levels", example=20)
-
-    def curve(self, generator: np.random.Generator) -> Array:
-        shifts = generator.uniform(-self.shift, self.shift, 3)
-        bow = 4 * _LEVELS * (255 - _LEVELS) / 255**2
-        return np.rint(_LEVELS[:, None] + bow[:, None] * shifts).astype(np.uint8)
 
 
 @dataclass(frozen=True)

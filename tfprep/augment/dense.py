@@ -1,8 +1,8 @@
-"""Elastic deformation and grid distortion: every pixel moves by its own offset. Both keep the size.
+"""Elastic deformation: every pixel moves by its own offset, and the size stays.
 
-Each is a `Bend`: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together
-with all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration, and
-by a search where that does not settle. Unaugmented, each does nothing.
+It is a `Bend`: output = where the input is *pulled* from. In a chain they are evaluated once for each output pixel, together with
+all matrices before and after, and the image is interpolated once. Points go the other way, by fixed-point iteration, and
+by a search where that does not settle. Unaugmented, it does nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tfprep.augment.transform import Transform, identity
-from tfprep.checks import is_number, require, require_count, require_number
+from tfprep.checks import is_number, require, require_number
 from tfprep.fields import Array, Size
 from tfprep.optional import cv2
 
@@ -61,37 +61,6 @@ class Elastic:
         # A number per node is the mean of step² pixels' numbers: their mean is smaller by the factor step.
         offsets = smooth[margin:-margin, margin:-margin] * np.float32(self.alpha_px / step)
         return bent(offsets, step, size)
-
-
-@dataclass(frozen=True)
-class GridDistortion:
-    """Distorts the image like a rubber sheet with a grid of `cells` × `cells`.
-
-    The inner nodes are moved and everything between them follows bilinearly. The nodes on the edge stay, so no border shows.
-
-    Attributes:
-        cells: the number of cells in each direction, at least 2.
-        amount: each node is moved by a uniform draw of up to this share of a cell's width and height. Below 0.25 the image
-            cannot fold over itself.
-    """
-
-    effects: ClassVar[frozenset[str]] = frozenset({"crop", "warp"})
-
-    cells: int = 5
-    amount: float = 0.2
-
-    def __post_init__(self) -> None:
-        require_count("GridDistortion.cells", self.cells, 2)
-        fits = is_number(self.amount) and 0 <= self.amount < 0.25
-        require(fits, "GridDistortion.amount is from 0 to below 0.25", self.amount, "for example 0.2")
-
-    def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform:
-        if generator is None:
-            return identity(size)
-        cell = (size[1] / self.cells, size[0] / self.cells)
-        offsets = np.zeros((self.cells + 1, self.cells + 1, 2), np.float32)
-        offsets[1:-1, 1:-1] = generator.uniform(-self.amount, self.amount, (self.cells - 1, self.cells - 1, 2)) * cell
-        return bent(offsets, cell, size)
 
 
 @dataclass(frozen=True, eq=False)

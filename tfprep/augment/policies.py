@@ -3,8 +3,8 @@
 Each op inside draws from its own generator, so that the draws of one op do not change those of another. The color ops of a
 geometry policy inside (RandAugment, TrivialAugment) are applied too, after the derived inputs.
 
-RandAugment, TrivialAugment and AugMix are as their papers define them. RandAugment (Cubuk et al., NeurIPS 2020) applies n ops
-drawn uniformly, all with one magnitude m; TrivialAugment (Müller and Hutter, ICCV 2021) one op with a magnitude drawn uniformly.
+RandAugment and TrivialAugment are as their papers define them. RandAugment (Cubuk et al., NeurIPS 2020) applies n ops drawn
+uniformly, all with one magnitude m; TrivialAugment (Müller and Hutter, ICCV 2021) one op with a magnitude drawn uniformly.
 Both take 14 ops. `Magnitudes` is the table of how strong each is at the highest magnitude; the sign of signed ops is drawn.
 
 | op               | RandAugment (AutoAugment's ranges)     | TrivialAugment "wide"     | at the lowest   |
@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import atan, degrees, inf
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,17 +35,14 @@ from tfprep.augment.color import AutoContrast, Brightness, Contrast, Equalize, P
 from tfprep.augment.geometry import Rotate, Shear, Translate
 from tfprep.augment.optics import Sharpness
 from tfprep.augment.transform import ColorOp, Transform, effects_of, identity
-from tfprep.augment.warp import warp_sample
 from tfprep.checks import (
     is_number,
     require,
     require_count,
-    require_number,
-    require_positive,
     require_probability,
     require_whole,
 )
-from tfprep.fields import ImageArray, Size
+from tfprep.fields import Size
 
 
 class Policy:
@@ -281,59 +278,3 @@ class TrivialAugment(Automatic):
     def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         number, magnitude, sign = (int(generator.integers(high)) for high in (len(OPS), MAGNITUDES, 2))
         return [(OPS[number], magnitude, 1 - 2 * sign)]
-
-
-@dataclass(frozen=True)
-class AugMix:
-    """Hendrycks et al., ICLR 2020: `width` chains of one to `depth` ops each, mixed with weights of a Dirichlet distribution, and
-    the mixture blended with the image by a share of a Beta distribution, both of parameter `alpha`; `severity` is from 1 to 10.
-
-    A *color* op, for classification: its chains move the image by themselves, masks and boxes do not follow. Their ops are
-    the nine of the paper, which leaves out contrast, color, brightness and sharpness, as its test corruptions have them:
-    AutoContrast, Equalize, Posterize, Rotate, Solarize, ShearX, ShearY, TranslateX, TranslateY. An op's strength is drawn
-    uniformly up to severity / 10 of the greatest: 30°, shear 0.3, a third of the side, solarized from threshold 0 on; 4 to 1 bits
-    are left. Borders are black. Rounded to whole levels after each op, and of the mixture once, at the end.
-    """
-
-    severity: float = 3
-    width: int = 3
-    depth: int | Literal["random"] = "random"
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_number("AugMix.severity", self.severity, 1, 10, example=3)
-        require_count("AugMix.width", self.width, 1)
-        if self.depth != "random":
-            require_whole("AugMix.depth", self.depth, 1, what="'random' (1 to 3) or a whole number", example=3)
-        require_positive("AugMix.alpha", self.alpha, 1)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        weights = generator.dirichlet([self.alpha] * self.width).astype(np.float32)
-        share = np.float32(generator.beta(self.alpha, self.alpha))
-        mixture = np.zeros(image.shape, np.float32)
-        for weight, inner in zip(weights, children(generator, self.width), strict=True):
-            mixed = image
-            for _ in range(int(inner.integers(1, 4)) if self.depth == "random" else self.depth):
-                mixed = _augmix_op(mixed, self.severity, inner)
-            mixture += weight * mixed
-        return np.asarray(np.rint((1 - share) * image + share * mixture).astype(np.uint8))
-
-
-_AUGMIX_OPS = (
-    "AutoContrast", "Equalize", "Posterize", "Rotate", "Solarize", "ShearX", "ShearY", "TranslateX", "TranslateY",
-)  # fmt: skip
-_AUGMIX = Magnitudes(translate=1 / 3)
-
-
-def _augmix_op(image: ImageArray, severity: float, generator: np.random.Generator) -> ImageArray:
-    """One op of the paper's code: its level is uniform from 0.1 to the severity, of 10."""
-    name = _AUGMIX_OPS[generator.integers(len(_AUGMIX_OPS))]
-    level, sign = generator.uniform(0.1, severity) / 10, 1 - 2 * int(generator.integers(2))
-    if name in GEOMETRIC:
-        op = _AUGMIX.geometry(name, level * (MAGNITUDES - 1), sign, image.shape[:2])
-        return np.asarray(warp_sample({"": image}, {"": "image"}, op(image.shape[:2], generator))[""])
-    if name == "Posterize":
-        return Posterize((max(1, 4 - int(level * 4)),) * 2)(image, generator)
-    if name == "Solarize":
-        return Solarize((256 - int(level * 256),) * 2)(image, generator)
-    return np.asarray(_AUGMIX.color(name, 0, sign)(image, generator))

@@ -15,9 +15,8 @@ from tfprep.optional import lazy_names
 if TYPE_CHECKING:
     from tfprep.derive.clicks import ClickMaps, ClickPoints, Clicks
     from tfprep.derive.distance import Distance, SignedDistance, UNetWeights
-    from tfprep.derive.filters import Canny, ChannelStatistics, Sobel
-    from tfprep.derive.geodesic import GeodesicDistance
-    from tfprep.derive.heatmaps import ExtremePoints, Heatmaps
+    from tfprep.derive.filters import Canny, Sobel
+    from tfprep.derive.heatmaps import Heatmaps
     from tfprep.derive.inputs import Derived, Own
     from tfprep.derive.labels import (
         Boundaries,
@@ -31,17 +30,16 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "Boundaries", "Canny", "ChannelStatistics", "ClickMaps", "ClickPoints", "Clicks", "Derived", "Distance",
-    "ExtremePoints", "GeodesicDistance", "Heatmaps", "InstanceBoxes", "InstanceCenters", "InstanceClasses",
+    "Boundaries", "Canny", "ClickMaps", "ClickPoints", "Clicks", "Derived", "Distance",
+    "Heatmaps", "InstanceBoxes", "InstanceCenters", "InstanceClasses",
     "InstanceOffsets", "OneHot", "OneInstance", "OneObject", "Own", "SignedDistance", "Sobel", "UNetWeights",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(__name__, {
     "clicks": ["ClickMaps", "ClickPoints", "Clicks"],
     "distance": ["Distance", "SignedDistance", "UNetWeights"],
-    "filters": ["Canny", "ChannelStatistics", "Sobel"],
-    "geodesic": ["GeodesicDistance"],
-    "heatmaps": ["ExtremePoints", "Heatmaps"],
+    "filters": ["Canny", "Sobel"],
+    "heatmaps": ["Heatmaps"],
     "inputs": ["Derived", "Own"],
     "labels": [
         "Boundaries", "InstanceBoxes", "InstanceCenters", "InstanceClasses", "InstanceOffsets", "OneHot", "OneInstance",

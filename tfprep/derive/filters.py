@@ -1,4 +1,4 @@
-"""Derived inputs of an image: edges, gradients, statistics. They are computed before the color ops."""
+"""Derived inputs of an image: edges and gradients. They are computed before the color ops."""
 
 from __future__ import annotations
 
@@ -76,26 +76,6 @@ class Sobel:
         right = np.asarray(cv2.Sobel(gray, cv2.CV_32F, 1, 0, scale=1 / 8, borderType=cv2.BORDER_REFLECT))
         down = np.asarray(cv2.Sobel(gray, cv2.CV_32F, 0, 1, scale=1 / 8, borderType=cv2.BORDER_REFLECT))
         return np.hypot(right, down) if self.of == "magnitude" else np.stack([right, down], axis=2)
-
-
-@dataclass(frozen=True)
-class ChannelStatistics:
-    """Summarizes each channel: float32 [C, 4] with its mean, its standard deviation (of the population), and its lowest and
-    highest level."""
-
-    kind: ClassVar[Kind] = "scalar"
-    follows: ClassVar[frozenset[str]] = frozenset({"flip"})
-    inputs: ClassVar[tuple[str, ...]] = ("image",)
-
-    image: str = "image"
-
-    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        image = image_of(sample, self.image)
-        mean, deviation = (value.ravel() for value in cv2.meanStdDev(image))
-        # OpenCV reduces the rows many times faster than NumPy reduces two axes at once.
-        least = np.asarray(cv2.reduce(image, 0, cv2.REDUCE_MIN)).reshape(-1, image.shape[2]).min(0)
-        greatest = np.asarray(cv2.reduce(image, 0, cv2.REDUCE_MAX)).reshape(-1, image.shape[2]).max(0)
-        return np.stack([mean, deviation, least, greatest], axis=1).astype(np.float32)
 
 
 def _gray(image: Array) -> Array:

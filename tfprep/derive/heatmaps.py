@@ -1,4 +1,4 @@
-"""Gaussian heatmaps of keypoints, and the four extreme points of an object."""
+"""Gaussian heatmaps of keypoints."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from tfprep.checks import require, require_class, require_count, require_positive
-from tfprep.derive.inputs import mask_of, points_of, size_of
+from tfprep.checks import require, require_count, require_positive
+from tfprep.derive.inputs import points_of, size_of
 from tfprep.fields import EFFECTS, Array, Kind, Sample
 
 REACH = 6
@@ -64,44 +64,6 @@ class Heatmaps:
             if np.isfinite(point[:2]).all() and (len(point) < 3 or point[2] >= self.min_visibility):
                 stamp_gaussian(maps[:, :, number % channels], point[0], point[1], self.sigma_px)
         return maps if self.dtype == "float32" else np.rint(maps * 255).astype(np.uint8)
-
-
-@dataclass(frozen=True)
-class ExtremePoints:
-    """The leftmost, topmost, rightmost and bottommost pixel of a class: float32 [4, 3], x, y of its center, visible.
-
-    Maninis et al., 'Deep Extreme Cut', CVPR 2018. For their input channel, draw them with
-    `Heatmaps(points=..., channels=1, sigma_px=4.2466)`: their Gaussian is 10 pixels wide at half its height.
-    Where the class is absent all four are (0, 0), invisible.
-
-    Attributes:
-        mask: the field of class numbers.
-        target: the class.
-        jitter_px: one is drawn of the pixels within this number of columns (rows) of the extreme one. Their training uses 5,
-            their evaluation 0.
-    """
-
-    kind: ClassVar[Kind] = "points"
-    follows: ClassVar[frozenset[str]] = frozenset({"crop", "resize"})
-    inputs: ClassVar[tuple[str, ...]] = ("mask",)
-
-    mask: str = "mask"
-    target: int = 1
-    jitter_px: int = 5
-
-    def __post_init__(self) -> None:
-        require_class("ExtremePoints.target", self.target)
-        require_count("ExtremePoints.jitter_px", self.jitter_px)
-
-    def __call__(self, sample: Sample, generator: np.random.Generator, /) -> Array:
-        pixels = np.argwhere(mask_of(sample, self.mask) == self.target)[:, ::-1]
-        if not len(pixels):
-            return np.zeros((4, 3), np.float32)
-        # Along x, y forwards for the left and top end, backwards for the right and bottom end.
-        ends = [pixels[:, 0], pixels[:, 1], -pixels[:, 0], -pixels[:, 1]]
-        near = [pixels[along <= along.min() + self.jitter_px] for along in ends]
-        chosen = [pixels[generator.integers(len(pixels))] for pixels in near]
-        return np.column_stack([np.array(chosen) + 0.5, np.ones(4)]).astype(np.float32)
 
 
 def stamp_gaussian(heatmap: Array, x: float, y: float, sigma_px: float) -> None:
