@@ -1,11 +1,14 @@
-"""The result of a bench, as text and as JSON."""
+"""The result of a bench, as text, as JSON and as a page."""
 
+import html
 import json
 import os
+import re
 
 import pytest
 
 from tests.commands import status_of
+from tfprep.bench.page import bench_page
 from tfprep.bench.rounds import Candidate
 from tfprep.bench.run import BenchOptions, bench, lines
 
@@ -34,6 +37,22 @@ def test_a_bench_as_text_and_as_json(jpeg_data):
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert document["loader"]["images_per_s"]["median"] == result.rounds.images_per_s("loader").median
     assert document["against"]["mine"]["ratio"]["median"] > 0
+
+
+def test_the_page_has_the_rates_on_one_axis(jpeg_data):
+    slower = Candidate("<b>mine</b>", lambda: iter(jpeg_data.numpy_loader("train", 8)))
+    result = bench(jpeg_data, BenchOptions(batch_size=8, rounds=1, seconds=0.2), baselines=[slower])
+    page = bench_page(result)
+    assert "http" not in page  # it opens offline
+    assert "<b>" not in page
+    assert "&lt;b&gt;mine&lt;/b&gt;" in page
+    widths = [float(width) for width in re.findall(r'class="s0" style="width: ([0-9.]+)%"', page)]
+    assert len(widths) == 3  # the loader from its cache, without it, and the other pipeline
+    whiskers = re.findall(r'class="whisker" style="left: ([0-9.]+)%; width: ([0-9.]+)%"', page)
+    assert max(float(left) + float(width) for left, width in whiskers) == pytest.approx(100, abs=0.11)
+    largest = max(result.rounds.images_per_s(name).greatest for name in ("loader", "first epoch", "<b>mine</b>"))
+    assert f"<span>{largest:,.0f}</span></div>" in page  # the end of the axis
+    assert page.count(html.escape(lines(result)[0], quote=False)) == 1
 
 
 pytest.importorskip("obstore")

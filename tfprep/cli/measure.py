@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from tfprep.cli import text
-from tfprep.cli.options import PATH, POSITIVE, json_option, named, option, share
+from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
 from tfprep.errors import LoaderError
 from tfprep.optional import require_package
@@ -58,8 +58,9 @@ EXIT_WAITING = 4
 )
 @option("--data", help="With --forms, the folder of the recipe's raw files, or its URL. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
+@option("--html", type=FILE, metavar="FILE", help="Write a page with bars of the rates to FILE.")
 @json_option
-def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **flags: Any) -> int:
+def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting: float | None, **flags: Any) -> int:
     """Measure how fast the dataset in FOLDER loads, what limits the rate, and what to do about it.
 
     With --forms: size, rate and build time of the whole dataset in each storage form,
@@ -67,7 +68,7 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
 
     Exit status 4: the input wait exceeded the share of --fail-if-waiting.
     """
-    from tfprep.storage.urls import folder_at
+    from tfprep.storage.urls import durable_write, folder_at
 
     if flags["forms"]:
         return _forms(Path(folder), as_json, flags)
@@ -75,6 +76,7 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
     step_s = None if flags["step_ms"] is None else flags["step_ms"] / 1000
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
+    from tfprep.bench.page import bench_page
     from tfprep.bench.run import BenchOptions, bench, lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
@@ -104,6 +106,8 @@ def bench_command(folder: str, as_json: bool, fail_if_waiting: float | None, **f
         more = {"seconds": options.training_s, "tolerated": options.tolerated, **model_options}
         trained = train_with_model(model, open_data(place), result.split, options.batch_size, **more)
     document = {**result.as_json(), **({"model": asdict(trained)} if trained else {})}
+    if html:
+        durable_write(html, bench_page(result))
     text.print_result(as_json, document, [*lines(result), *(trained.lines() if trained else [])])
     waited = max(result.against.share if result.against else 0.0, trained.share if trained else 0.0)
     return EXIT_WAITING if fail_if_waiting is not None and waited > fail_if_waiting else 0
