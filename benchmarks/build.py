@@ -1,7 +1,7 @@
 """`tfprep build` compared with the limit of the machine, and with the script that most people write.
 
     python benchmarks/build.py --data data/photos [--repeat 12] [--rounds 5] [--workers 1,2]
-        [--only NAME,...] [--megapixels 12] [--json FILE]
+        [--only NAME,...] [--json FILE]
 
 Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 x 224 at the center, encoded as JPEG of quality 95
 (4:2:0) and written to TFRecords. The candidates are
@@ -9,20 +9,17 @@ Each image is scaled to a shorter side of 256 by area averaging, cropped to 224 
 - `limit`: processes that do only this, with simplejpeg and OpenCV, each for its share of the files, without checks or an index;
 - `pil pool`: the script that most people write (`benchmarks/build_usual.py`): Pillow in a `multiprocessing.Pool`, Examples and
   the writer of TensorFlow. A large part of its time is the import of TensorFlow;
-- `lean pil pool`: the same pixels without TensorFlow: no Examples, framed by tfprep's writer;
 - `tfprep`: the recipe below on the command line, with index, receipts, checksums and statistics.
 
-The photos are linked `--repeat` times into one folder, so that a run takes seconds. With `--megapixels`, the first 16 of them are
-enlarged to that size before, with a camera's noise, as JPEG of quality 90. The files come from a warm page cache. In each round
-every candidate runs once, in alternating order and in new processes, with compiled bytecode as after an installation by pip. The
-time includes start-up. Ratios are taken within a round; figures are medians. `cpu` is the processor time of the process tree,
-which varies less than wall time on a machine that runs other programs.
+The photos are linked `--repeat` times into one folder, so that a run takes seconds. The files come from a warm page cache. In
+each round every candidate runs once, in alternating order and in new processes, with compiled bytecode as after an installation
+by pip. The time includes start-up. Ratios are taken within a round; figures are medians. `cpu` is the processor time of the
+process tree, which varies less than wall time on a machine that runs other programs.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -63,15 +60,13 @@ def main() -> None:
         data=(Path("data/photos"), "Folder of class folders"), repeat=(12, "Number of links to each photo"),
         rounds=(5, "Measured rounds"), workers=("1,2", "Numbers of worker processes, comma-separated"),
         only=("", "Prefixes of the candidates' names, comma-separated"),
-        megapixels=(float, "Size to which 16 photos are enlarged"), part=([], argparse.SUPPRESS),
+        part=([], argparse.SUPPRESS),
     )  # fmt: skip
     if options.part:
-        pil(*options.part[1:]) if options.part[0] == "pil" else in_shares(*options.part)
+        in_shares(*options.part)
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if options.megapixels:
-            options.data = enlarged(options.data, folder / "large", options.megapixels)
         images = gather(options.data, folder / "data", options.repeat)
         workers = options.workers.split(",")
         turns = {
@@ -101,24 +96,6 @@ def gather(data: Path, into: Path, repeat: int) -> int:
     return len(files) * repeat
 
 
-def enlarged(data: Path, into: Path, megapixels: float) -> Path:
-    import numpy as np
-    from PIL import Image
-
-    noise = np.random.default_rng(0).normal(0, 3, (512, 512, 3))
-    for path in sorted(path for path in data.rglob("*") if path.is_file())[:16]:
-        with Image.open(path) as image:
-            scale = (megapixels * 1e6 / (image.width * image.height)) ** 0.5
-            large = np.asarray(image.convert("RGB").resize((round(image.width * scale), round(image.height * scale))))
-        tiled = np.tile(noise, (-(-large.shape[0] // 512), -(-large.shape[1] // 512), 1))[
-            : large.shape[0], : large.shape[1]
-        ]
-        target = into / path.parent.name / f"{path.stem}.jpg"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.clip(large + tiled, 0, 255).astype(np.uint8)).save(target, quality=90)
-    return into
-
-
 # --- candidates -------------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +109,6 @@ def candidates(folder: Path, workers: str) -> dict[str, list[str]]:
     return {
         f"limit {workers}": [*part, "limit", data, out, workers],
         f"pil pool {workers}": [sys.executable, str(here.with_name("build_usual.py")), data, out, workers],
-        f"lean pil pool {workers}": [*part, "pil", data, out, workers],
         f"tfprep {workers}": [*tfprep, "--workers", workers, "--out", out, "--quiet"],
     }
 
@@ -166,31 +142,6 @@ def limit(paths: list[Path], file: BinaryIO) -> None:
         file.write(frame(simplejpeg.encode_jpeg(crop, 95, colorsubsampling="420")))
 
 
-def pil(data: str, out: str, workers: str) -> None:
-    from tfprep.records import frame
-
-    os.makedirs(out)
-    with multiprocessing.Pool(int(workers)) as pool, open(f"{out}/all.tfrecord", "wb") as file:
-        for encoded in pool.imap_unordered(one_with_pil, files_of(data), chunksize=8):
-            file.write(frame(encoded))
-
-
-def one_with_pil(path: Path) -> bytes:
-    import io
-
-    from PIL import Image
-
-    with Image.open(path) as image:
-        picture = image.convert("RGB")
-    scale = 256 / min(picture.size)
-    width, height = round(picture.width * scale), round(picture.height * scale)
-    picture = picture.resize((width, height))
-    left, top = (width - 224) // 2, (height - 224) // 2
-    file = io.BytesIO()
-    picture.crop((left, top, left + 224, top + 224)).save(file, "JPEG", quality=95)
-    return file.getvalue()
-
-
 def files_of(data: str) -> list[Path]:
     return sorted(Path(data).rglob("*.*"))
 
@@ -221,7 +172,7 @@ def summary(runs: dict[str, list[Run]], images: int, workers: str) -> dict[str, 
         return {name: median(value(run) for run in of_one) for name, of_one in runs.items()}
 
     ours, times = runs.get(f"tfprep {workers}", []), {}
-    for other in ("limit", "pil pool", "lean pil pool"):
+    for other in ("limit", "pil pool"):
         if pairs := list(zip(ours, runs.get(f"{other} {workers}", []), strict=False)):
             name = f"build_vs_{other.replace(' ', '_')}"
             times[name] = median(theirs.seconds / mine.seconds for mine, theirs in pairs)

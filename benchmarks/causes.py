@@ -6,10 +6,10 @@ Twelve causes: the epoch that fills a cache, JPEG decoded by one thread, reads t
 TensorFlow ops, a memory budget for one or two batches under uneven reads, a step that computes, a callback that sleeps, eight
 other programs on every processor, a step that is traced again and again, a store with a latency, and validation.
 
-They are staged after tfprep's loader and after plain tf.data, on TensorFlow and on JAX (--jax names an interpreter that has it;
-plain tf.data on JAX needs both). A process for each input and backend answers one cause after the other, on 600 images of
-224 x 224 pixels; `bench` is asked for the causes that it can see. An answer is right if its first cause is the staged one and it
-advises nothing that is done already. --burners runs programs beside everything that take a processor each.
+They are staged after tfprep's loader, on TensorFlow and on JAX (--jax names an interpreter that has it), and after plain
+tf.data on TensorFlow. A process for each input and backend answers one cause after the other, on 600 images of 224 x 224
+pixels; `bench` is asked for the causes that it can see. An answer is right if its first cause is the staged one and it advises
+nothing that is done already. --burners runs programs beside everything that take a processor each.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ BENCH = {
 """By cause what `bench` names as its limit; of the step the limit of the comparison with it."""
 NOT_STAGED = {
     ("plain", "tensorflow"): {"memory", "remote"},
-    ("plain", "jax"): {"memory", "remote", "retracing"},
     ("tfprep", "jax"): {"python map", "map"},
     ("tfprep", "tensorflow"): set(),
 }
@@ -86,12 +85,12 @@ def main() -> None:
 
 def trainings(options: argparse.Namespace) -> Iterator[tuple[str, str, str, list[str]]]:
     """Tool, input, backend and causes of each training process."""
-    for source, backend in itertools.product(("tfprep", "plain"), ("tensorflow", "jax")):
-        there = installed(options.jax if backend == "jax" else sys.executable)
-        if missing := ({backend} | ({"tensorflow"} if source == "plain" else set())) - there:
-            print(f"{source} on {backend}: left out, {', '.join(sorted(missing))} is not installed")
+    for (source, backend), not_staged in NOT_STAGED.items():
+        packages = installed(options.jax if backend == "jax" else sys.executable)
+        if backend not in packages:
+            print(f"{source} on {backend}: left out, {backend} is not installed")
             continue
-        left_out = NOT_STAGED[source, backend] | (set() if "obstore" in there else {"remote"})
+        left_out = not_staged | (set() if "obstore" in packages else {"remote"})
         yield "monitor", source, backend, [cause for cause in options.cause if cause not in left_out]
     yield "bench", "tfprep", "tensorflow", [cause for cause in options.cause if cause in BENCH]
 

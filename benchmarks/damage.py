@@ -60,7 +60,7 @@ def mend(out: Path) -> Path:
 
 
 def index_survives(out: Path, receipt: str, rng: np.random.Generator) -> bool:
-    """Flip a bit of a receipt, take the index away, and return whether a build brings the same index back."""
+    """Flip a bit of a receipt, take the index away, return True if a build brings the same index back."""
     path, index = out / ".tfprep" / "receipts" / receipt, open_dataset(out).path / "index.parquet"
     note, expected = path.read_bytes(), index.read_bytes()
     other = path.with_name(receipt.replace(".contents", ""))

@@ -46,7 +46,7 @@ MEMORY_BYTES = 3_000_000_000
 """Address space of each process."""
 STORED_AS = (codecs.Png(0), codecs.Png(0), codecs.Jpeg(95), codecs.Original())
 FOREIGN_ERROR = re.compile(r"[A-Z]\w*(Error|Exception|Interrupt|Exit)\b: ")
-"""Matches the beginning of a reject whose exception is not tfprep's."""
+"""Matches the beginning of a rejection whose exception is not tfprep's."""
 
 
 def run(options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Odd files of other projects: `tfprep init`, then `tfprep build` without an edit, on each file alone and on each folder whole.
+"""Odd files of other projects: `tfprep init`, then `tfprep build` without an edit, on each file and on each folder.
 
     pip download --no-deps --no-binary pillow pillow && tar xzf pillow-*.tar.gz
     pip download --no-deps pydicom-data && unzip pydicom_data-*.whl
@@ -49,7 +49,7 @@ def outcome_of(folder: Path, out: Path) -> str:
     return "rejected" if summary.rejected else "built"
 
 
-def alone(file: Path) -> str:
+def one_file(file: Path) -> str:
     """The outcome of one file in a folder of its own."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stderr(io.StringIO()):
         folder = Path(scratch) / "raw"
@@ -68,7 +68,7 @@ def run(options: Any) -> None:
     cases: list[tuple[str, Callable[[], str], float]] = []
     for folder in map(Path, options.folders or [pydicom_files()]):
         files = sorted(path for path in folder.rglob("*") if path.is_file())
-        cases += [(str(file), partial(alone, file), TIMEOUT_S) for file in files]
+        cases += [(str(file), partial(one_file, file), TIMEOUT_S) for file in files]
         cases.append((f"{folder} as a whole", partial(whole, folder), 20 * TIMEOUT_S))
     harness.run_cases(options, cases, allowed=lambda outcome: outcome in ("built", "rejected", "refused"))
 

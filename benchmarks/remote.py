@@ -4,8 +4,8 @@ Run: python benchmarks/remote.py [--images 3000] [--side 224] [--latency 1 10 30
      [--only NAME ...] [--json FILE]
 
 A server in a process of its own (`store_server.py`) sends a dataset of photo-like JPEG images of `--side` pixels (14 kB each at
-224) in 8 shards, which every candidate decodes to batches of 64. In each round every candidate runs for some seconds, after
-as many to fill its buffers; figures are medians over the rounds, with the cores that the whole machine, and the server, took
+224) in 8 shards, which every candidate decodes to batches of 64. In each round every candidate runs for some seconds, after the
+same time to fill its buffers; figures are medians over the rounds, with the cores that the whole machine, and the server, took
 meanwhile: on a machine that does nothing else, all cores together are what limits a candidate that takes all of them.
 
 - "limit": 16 threads fetch ranges of 8 MB and decode nothing: what this server sends.
@@ -96,7 +96,7 @@ def of_s3(folder: Path, image_bytes: float) -> dict[str, Begin]:
 
 
 def ranges(place: str, image_bytes: float) -> Iterator[int]:
-    """Ranges of `RANGE_BYTES` by `THREADS` threads, as the number of images that have so many bytes."""
+    """Ranges of `RANGE_BYTES` by `THREADS` threads, as the number of images of that size."""
     data = tfprep.open(place)
     read = open_store(data.shards_folder).read
     files = [file for files in data.splits["train"].files for file in files]
@@ -135,7 +135,7 @@ def measured(chosen: dict[str, Begin], options: argparse.Namespace, server: psut
 
 
 def measure(begin: Begin, seconds: float, server: psutil.Process) -> dict[str, float]:
-    """Images per second over `seconds`, after as many that are not counted, and the cores that were busy meanwhile."""
+    """Images per second over `seconds`, after the same time that does not count, and the cores that were busy meanwhile."""
     with closing(begin()) as batches:  # type: ignore[type-var]
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:

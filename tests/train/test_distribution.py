@@ -123,19 +123,6 @@ def test_tf_data_service_with_two_workers(tf, photos, service):
     assert sorted(_flat(map(_numbers, dataset.apply(distribute)))) == list(range(11))
 
 
-def test_the_monitor_sees_the_service_as_a_stage(tf, service, tmp_path):
-    distribute = tf.data.experimental.service.distribute(processing_mode="distributed_epoch", service=service)
-    dataset = tf.data.Dataset.range(40).batch(4).apply(distribute)
-    seen = []
-    with train.InputMonitor(tmp_path, every_s=60) as monitor:
-        for batch in monitor.watch(dataset):
-            seen += batch.numpy().tolist()
-        sample = monitor.sample()
-    assert sorted(seen) == list(range(40))
-    assert sample.waits is not None
-    assert sample.waits.images == 40
-
-
 def _tiny_model():
     import keras
 

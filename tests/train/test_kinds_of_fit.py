@@ -110,13 +110,13 @@ def test_fit_prints_what_limits_in_two_lines(dense, pairs, slow_step, tmp_path, 
 DETERMINISTIC = """
 import sys, time
 import keras, tensorflow as tf
-from tfprep.train import InputMonitor, Watchdog
+from tfprep.train import InputMonitor
 
 keras.utils.set_random_seed(0)
 tf.config.experimental.enable_op_determinism()
 
 def delay(number):
-    time.sleep(30 if number == int(sys.argv[2]) else 0.02)
+    time.sleep(0.02)
     return number
 
 def pair(number):
@@ -124,30 +124,20 @@ def pair(number):
     return tf.ones([4, 8]), tf.ones([4, 4]) * tf.cast(number, "float32")
 
 model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
-model.compile("sgd", "mse", run_eagerly=sys.argv[3] == "eager", jit_compile=sys.argv[3] == "xla")
+model.compile("sgd", "mse")
 monitor = InputMonitor(sys.argv[1], every_s=0.2)
 options = tf.data.Options()
 options.experimental_optimization.inject_prefetch = False
 data = tf.data.Dataset.range(10).map(pair).with_options(options)
-model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[monitor, Watchdog(3)])
+model.fit(data, epochs=2, verbose=0, shuffle=False, callbacks=[monitor])
 waits = [wait for sample in monitor.samples if sample.waits for wait in sample.waits.each_s]
 print("batches", len(waits), "median", sorted(waits)[len(waits) // 2] if waits else 0)
 """
 
 
-@pytest.mark.parametrize("way", ["plain", "eager", "xla"])
-def test_waits_among_deterministic_ops(tmp_path, way):
-    printed = _run_deterministic(tmp_path, -1, way).stdout.splitlines()
+def test_waits_among_deterministic_ops(tmp_path):
+    done = run_python(["-c", DETERMINISTIC, str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
     assert printed[-1].startswith("batches 20 median ")
     assert float(printed[-1].split()[-1]) > 0.018
-
-
-def test_a_stall_among_deterministic_ops_is_found(tmp_path):
-    done = _run_deterministic(tmp_path, 4, "plain", status=70)
-    assert "Watchdog: no batch for " in done.stderr
-
-
-def _run_deterministic(folder, stalls_at, way, status=0):
-    done = run_python(["-c", DETERMINISTIC, str(folder), str(stalls_at), way])
-    assert done.returncode == status, done.stderr
-    return done
