@@ -261,11 +261,7 @@ def warning_of(sample: Sample, before: Sample, wait_share: float) -> InputWarnin
     if waits is None or (waits.share or 0.0) <= wait_share or not (waits.batches or waits.pending_s >= waits.window_s):
         return None
     causes = input_causes(sample.since(before), waits.waited_s)
-    text = (
-        f"the train step waits for input {waits.share or 0:.0%} of its time (p50 {waits.quantile_ms(50):.1f} ms, p99 "
-        f"{waits.quantile_ms(99):.1f} ms a batch, {waits.images_per_s or 0:,.0f} images/s): {in_words(causes)}"
-    )
-    return InputWarning(causes[0].kind, text)
+    return InputWarning(causes[0].kind, f"{waits.in_words()}: {in_words(causes)}")
 
 
 def in_words(causes: Sequence[Cause]) -> str:
@@ -290,13 +286,7 @@ class TrainingSummary:
 
     def in_words(self) -> str:
         """Return two lines."""
-        waits = self.waits
-        return (
-            f"InputMonitor: {waits.batches:,} batches in {waits.window_s:,.1f} s, {waits.images_per_s:,.0f} images/s; "
-            f"{waits.share:.0%} of the time waiting for input (p50 {waits.quantile_ms(50):.1f} ms, p99 "
-            f"{waits.quantile_ms(99):.1f} ms a batch)\n"
-            f"InputMonitor: {in_words(self.causes)}"
-        )
+        return f"InputMonitor: {self.waits.in_words()}\nInputMonitor: {in_words(self.causes)}"
 
 
 def summary(waits: Waits, spent: Sample, wait_share: float) -> TrainingSummary:

@@ -46,6 +46,14 @@ class Waits:
         """Return a percentile of the waits that ended, in milliseconds; the pending wait if none has ended."""
         return 1e3 * float(np.percentile(self.each_s, percent) if self.each_s.size else self.pending_s)
 
+    def in_words(self) -> str:
+        """Return the waits as a clause."""
+        return (
+            f"{self.batches:,} batches in {self.window_s:,.1f} s, {self.images_per_s or 0:,.0f} images/s; "
+            f"{self.share or 0:.0%} of the time waiting for input (p50 {self.quantile_ms(50):.1f} ms, "
+            f"p99 {self.quantile_ms(99):.1f} ms a batch)"
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the numbers that are written to `input.jsonl`."""
         names = ("window_s", "batches", "share", "pending_s", "images_per_s")
