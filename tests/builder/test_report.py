@@ -74,7 +74,7 @@ def test_a_page(full):
         with Image.open(io.BytesIO(base64.b64decode(attributes["src"].split(",")[1]))) as image:
             image.load()
     assert [attributes["alt"] for attributes in pictures[-2:]] == ["samples of train", "samples of val"]
-    assert len(pictures) == 2 * 8 + (2 * 8 + 2 * 4) + 2  # hardest, labels and mask classes, splits
+    assert len(pictures) == 2 * 8 + 2  # labels, splits
 
 
 def test_pictures_in_two_splits_are_shown(full):

@@ -13,11 +13,9 @@ import click
 
 from tfprep.cli import text
 from tfprep.cli.options import FILE, json_option, option
-from tfprep.errors import DatasetError
 
 if TYPE_CHECKING:
     from tfprep.dataset import Manifest
-    from tfprep.dataset.versions import Version
     from tfprep.inspect.diff import Difference, KeyList
     from tfprep.inspect.groups import Suspicion
     from tfprep.inspect.leaks import Leaks, Pair
@@ -53,7 +51,7 @@ def info_command(folder: str, as_json: bool) -> None:
     if statistics:
         text.echo(text.table(statistics))
     if data.version is not None and data.version.number:
-        text.echo(f"  version {data.version.number}{_older(data.version)}")
+        text.echo(f"  version {data.version.number}; tfprep clean lists older ones")
     text.echo("  built with " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     if sizes := mixed_sizes(manifest):
         text.echo(sizes)
@@ -63,18 +61,6 @@ def info_command(folder: str, as_json: bool) -> None:
     if manifest.rejected:
         rejected = text.number(manifest.rejected, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
-
-
-def _older(version: Version) -> str:
-    """Which other versions there are, and the bytes that only they take."""
-    from tfprep.dataset.clean import clean
-
-    try:
-        sizes = clean(version.root).versions
-    except DatasetError:  # a folder that was copied, or a URL that cannot be listed
-        return ""
-    others = [f"{number} ({text.size(own)} of its own)" for number, own in sizes.items() if number != version.number]
-    return f"; older ones: {', '.join(others)}" if others else ""
 
 
 def mixed_sizes(manifest: Manifest) -> str:
@@ -150,7 +136,7 @@ def show_command(
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 
-_SHOWN, _stats_CLASSES_SHOWN = 3, 20
+_stats_CLASSES_SHOWN = 20
 
 
 @click.command("stats")
@@ -210,8 +196,6 @@ def _stats_lines(stats: DatasetStats) -> Iterator[str]:
         )
         if len(classes) > _stats_CLASSES_SHOWN:
             yield f"  ... and {len(classes) - _stats_CLASSES_SHOWN} more"
-    for title, samples in stats.hardest.items():
-        yield f"{title.capitalize()}: " + ", ".join(f"{one.key} ({one.value:.3g})" for one in samples[:_SHOWN])
     for group in stats.rejected:
         yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"
 
@@ -324,7 +308,7 @@ def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
 
 
 EXIT_DIFFERENT = 4
-_KEYS_SHOWN, _diff_CLASSES_SHOWN = 5, 10
+_KEYS_SHOWN = 5
 
 
 @click.command("diff")
@@ -362,11 +346,6 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
         yield f"  variants of {split}: {old} -> {new}"
     for name, (before, after) in difference.fields.items():
         yield f"  field {name}: {before or 'not stored'} -> {after or 'not stored'}"
-    for field, splits in difference.class_counts.items():
-        for split, classes in splits.items():
-            shown = [f"{name} {old:,} -> {new:,}" for name, (old, new) in list(classes.items())[:_diff_CLASSES_SHOWN]]
-            more = f" and {len(classes) - _diff_CLASSES_SHOWN} more" if len(classes) > _diff_CLASSES_SHOWN else ""
-            yield f"  {field} in {split}: {', '.join(shown)}{more}"
     if difference.recipe:
         yield f"  recipe: {', '.join(difference.recipe)}"
     yield from (f"  {library}: {before} -> {after}" for library, (before, after) in difference.versions.items())

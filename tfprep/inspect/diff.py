@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfprep.dataset import Dataset, Manifest
+from tfprep.dataset import Dataset
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
 from tfprep.recipe.changes import what_changed
@@ -41,7 +41,6 @@ class Difference:
         samples: By split, the number of samples of the first and of the second dataset; 0 where there is no such split.
         variants: By split that both have, the numbers of variants where they differ.
         fields: By field, what it was and what it is, where that differs; None where there is no such field.
-        class_counts: By field, split and class, both counts where they differ.
         recipe: What changed in the recipe, as names of options.
         versions: By library, both versions where they differ.
         rejected: Both numbers of rejected inputs.
@@ -55,7 +54,6 @@ class Difference:
     samples: Mapping[str, tuple[int, int]]
     variants: Mapping[str, tuple[int, int]]
     fields: Mapping[str, tuple[str | None, str | None]]
-    class_counts: Mapping[str, Mapping[str, Mapping[str, tuple[int, int]]]]
     recipe: tuple[str, ...]
     versions: Mapping[str, tuple[str | None, str | None]]
     rejected: tuple[int, int]
@@ -102,7 +100,6 @@ def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
         samples={name: (_size(old, name), _size(new, name)) for name in dict.fromkeys([*old.splits, *new.splits])},
         variants=_unequal({n: s.variants for n, s in old.splits.items()}, {n: s.variants for n, s in new.splits.items()}, 0),
         fields=_unequal(_field_texts(old), _field_texts(new), None),
-        class_counts=_class_counts(old.manifest, new.manifest),
         recipe=tuple(what_changed(old.manifest.recipe, new.manifest.recipe)),
         versions=_unequal(old.manifest.versions, new.manifest.versions, None),
         rejected=(old.manifest.rejected, new.manifest.rejected),
@@ -172,20 +169,3 @@ def _field_texts(data: Dataset) -> dict[str, str]:
         stored = f"{codec['codec']} ({options})" if options else codec["codec"]
         texts[name] = f"{spec.kind} of {spec.dtype} [{sides}], {stored}{computed.get(name, '')}"
     return texts
-
-
-def _class_counts(old: Manifest, new: Manifest) -> dict[str, dict[str, dict[str, tuple[int, int]]]]:
-    a, b = _counts_by_name(old), _counts_by_name(new)
-    fields: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
-    for field, split in dict.fromkeys([*a, *b]):
-        if unequal := _unequal(a.get((field, split), {}), b.get((field, split), {}), 0):
-            fields.setdefault(field, {})[split] = unequal
-    return fields
-
-
-def _counts_by_name(manifest: Manifest) -> dict[tuple[str, str], dict[str, int]]:
-    return {
-        (field, split): dict(zip(manifest.classes[field], counts, strict=True))
-        for field, splits in manifest.class_counts.items()
-        for split, counts in splits.items()
-    }

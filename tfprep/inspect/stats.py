@@ -20,9 +20,6 @@ from tfprep.fields import Array
 from tfprep.storage.urls import open_file
 
 BINS = 24
-_HARDEST = 8
-_SHARPNESS_SIDE = 256
-"""Images are compared at this longer side, so that a large one does not count as blurred."""
 _MEASURED = ("image", "boxes", "mask")
 
 
@@ -44,16 +41,6 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Extreme:
-    """A sample that stands out, and the value by which it does."""
-
-    split: str
-    key: str
-    position: int
-    value: float
-
-
-@dataclass(frozen=True)
 class DatasetStats:
     """Result of `statistics_of`.
 
@@ -63,7 +50,6 @@ class DatasetStats:
         class_counts: By field, class and split: samples of a label, pixels of a mask.
         distributions: By quantity, such as "brightness", then by split.
         units: The unit of each quantity.
-        hardest: By quantity, the samples that are hardest to see: darkest, blurriest, with the smallest object.
         rejected: Rejected inputs by reason.
     """
 
@@ -72,16 +58,14 @@ class DatasetStats:
     class_counts: Mapping[str, Mapping[str, Mapping[str, int]]]
     distributions: Mapping[str, Mapping[str, Distribution]]
     units: Mapping[str, str]
-    hardest: Mapping[str, Sequence[Extreme]]
     rejected: Sequence[RejectedGroup]
 
 
 UNITS = {
     "width": "pixels", "height": "pixels", "brightness": "mean gray level, 0 to 255",
-    "sharpness": "variance of the Laplacian at 256 pixels", "objects": "boxes in an image",
+    "objects": "boxes in an image",
     "object size": "% of the image's area", "mask area": "% of the image that is not class 0",
 }  # fmt: skip
-_HARDEST_OF = {"brightness": "darkest", "sharpness": "blurriest", "object size": "smallest objects"}
 
 
 def statistics_of(
@@ -99,15 +83,15 @@ def statistics_of(
     """
     positions = {split: inspected(info.samples, most_samples) for split, info in data.splits.items()}
     total, done = sum(map(len, positions.values())), 0
-    measured = _Measured(data)
+    values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
     for split, rows in positions.items():
-        index = data.index(split, 0, ["key", "height", "width"], first=MOST_INSPECTED)
+        index = data.index(split, 0, ["height", "width"], first=MOST_INSPECTED)
         for name in ("width", "height"):
-            measured.values[name][split] = index[name].drop_null().to_numpy()
-        for position, sample in zip(
-            rows, data.samples(split, positions=rows, fields=measured.fields_of(split)), strict=True
-        ):
-            measured.add(split, index["key"][position].as_py(), position, sample)
+            values[name][split] = index[name].drop_null().to_numpy()
+        fields = [name for name, spec in data.fields_of(split).items() if spec.kind in _MEASURED]
+        for sample in data.samples(split, positions=rows, fields=fields):
+            for name, numbers in _numbers(data, sample).items():
+                values[name][split] += numbers
             done += 1
             if on_sample:
                 on_sample(done, total)
@@ -121,39 +105,10 @@ def statistics_of(
             }
             for field, by_split in data.manifest.class_counts.items()
         },
-        distributions={
-            name: _distributions(measured.values[name])
-            for name in UNITS
-            if any(map(len, measured.values[name].values()))
-        },
+        distributions={name: _distributions(values[name]) for name in UNITS if any(map(len, values[name].values()))},
         units=UNITS,
-        hardest={
-            title: sorted(measured.extremes[name], key=lambda one: one.value)[:_HARDEST]
-            for name, title in _HARDEST_OF.items()
-            if measured.extremes[name]
-        },
         rejected=rejected_groups(data),
     )
-
-
-class _Measured:
-    """Measurements on samples, by quantity and split, and the samples that stand out."""
-
-    def __init__(self, data: Dataset) -> None:
-        self._data = data
-        self.values: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(list))
-        self.extremes: dict[str, list[Extreme]] = defaultdict(list)
-
-    def fields_of(self, split: str) -> list[str]:
-        """The fields of a split that are measured."""
-        return [name for name, spec in self._data.fields_of(split).items() if spec.kind in _MEASURED]
-
-    def add(self, split: str, key: str, position: int, sample: Mapping[str, Any]) -> None:
-        """Measure a sample."""
-        for name, numbers in _numbers(self._data, sample).items():
-            self.values[name][split] += numbers
-            if name in _HARDEST_OF and numbers:
-                self.extremes[name].append(Extreme(split, key, position, min(numbers)))
 
 
 def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -166,7 +121,6 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
         pixels = np.ascontiguousarray(sample[image][:, :, :3])
         gray = pixels[:, :, 0] if pixels.shape[2] < 3 else np.asarray(Image.fromarray(pixels).convert("L"))
         numbers["brightness"].append(float(gray.mean()))
-        numbers["sharpness"].append(_sharpness(gray))
     for name, spec in fields.items():
         value = np.asarray(sample[name])
         if spec.kind == "boxes":
@@ -177,19 +131,6 @@ def _numbers(data: Dataset, sample: Mapping[str, Any]) -> dict[str, list[float]]
         elif spec.kind == "mask" and value.size:
             numbers["mask area"].append(100 * float(np.count_nonzero(value)) / value.size)
     return numbers
-
-
-def _sharpness(gray: Array) -> float:
-    """The variance of the Laplacian."""
-    scale = _SHARPNESS_SIDE / max(gray.shape)
-    if scale < 1:
-        size = max(1, round(gray.shape[1] * scale)), max(1, round(gray.shape[0] * scale))
-        gray = np.asarray(Image.fromarray(gray).resize(size, Image.Resampling.BOX))
-    if min(gray.shape) < 2:
-        return 0.0
-    levels = np.pad(gray.astype(np.int16), 1, mode="reflect")
-    sums = levels[:-2, 1:-1] + levels[2:, 1:-1] + levels[1:-1, :-2] + levels[1:-1, 2:]
-    return float((sums - 4 * levels[1:-1, 1:-1]).var())
 
 
 def _distributions(by_split: Mapping[str, Sequence[float] | Array]) -> dict[str, Distribution]:

@@ -68,10 +68,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
         facts: What only its build knows.
     """
     examples = list(_examples(data))
-    places = [
-        *(one for _, samples in examples for one in samples),
-        *(Place(one.split, one.position) for of_one in stats.hardest.values() for one in of_one),
-    ]
+    places = [one for _, samples in examples for one in samples]
     splits = data.manifest.splits.values()
     return render(
         "inspect/pages/report.html.j2",
