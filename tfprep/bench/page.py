@@ -32,5 +32,5 @@ def bench_page(bench: Bench) -> str:
         for name, rate in rates.items()
     ]
     axis = [f"{mark / percent:,.0f}" for mark in (0, 25, 50, 75, 100)]
-    title = f"{bench.folder.name}, {bench.split}: bench"
+    title = f"Bench of {bench.folder}, {bench.split}"
     return render("bench/page.html.j2", title=title, axis=axis, bars=bars, text="\n".join(lines(bench)))
