@@ -1,11 +1,7 @@
 """Tar files that webdataset wrote, and zip files of the standard library, built and loaded."""
 
-import bz2
-import gzip
 import io
 import json
-import lzma
-import os
 import tarfile
 import zipfile
 
@@ -15,7 +11,6 @@ import pytest
 from tests.sources.building import built, picture, png
 from tfprep import sources
 from tfprep.errors import SourceError
-from tfprep.sources import archives as compressed
 
 NAMES = ("cat", "dog")
 
@@ -156,65 +151,6 @@ def test_an_archive_that_cannot_be_read_by_place_is_refused(tmp_path):
         list(sources.Archives().scan(root).entries)
     with pytest.raises(SourceError, match="no archive fits"):
         sources.Archives("*.zip").scan(root)
-
-
-def zstandard(data):
-    import pyarrow as pa
-
-    return pa.Codec("zstd").compress(data, asbytes=True)
-
-
-COMPRESSORS = {"tar.gz": gzip.compress, "tgz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress,
-               "tar.zst": zstandard}  # fmt: skip
-
-
-@pytest.mark.parametrize("ending", COMPRESSORS)
-def test_a_compressed_archive_is_copied_once(tmp_path, staging, ending):
-    root = tmp_path / "data"
-    files = {f"{n:04}.{end}": data for n in range(3) for end, data in content(n).items()}
-    tar(root / "a.tar", files)
-    packed = COMPRESSORS[ending]((root / "a.tar").read_bytes())
-    (root / "a.tar").unlink()
-    (root / f"a.{ending}").write_bytes(packed)
-    source = sources.Archives(f"*.{ending}", label="cls", fields=FIELDS)
-    fields, rejected = built(source, root, tmp_path / "out")
-    assert not rejected
-    check(fields, f"a.{ending}", range(3))
-    (copy,) = staging.iterdir()
-    before = copy.stat().st_mtime_ns
-    assert len(list(source.scan(root).entries)) == 3
-    assert copy.stat().st_mtime_ns == before
-    (root / f"a.{ending}").write_bytes(packed[: len(packed) * 2 // 3])
-    with pytest.raises(SourceError, match=rf"a\.{ending} is not (a )?whole"):
-        list(source.scan(root).entries)
-    assert list(staging.iterdir()) == [copy]  # no half copy stays
-
-
-def test_a_copy_that_was_cut_short_is_made_again(tmp_path, staging):
-    """A disk that was full, or a file system that lost the end of a file."""
-    tar = tmp_path / "a.tar"
-    with tarfile.open(tar, "w") as file:
-        for number in range(3):
-            content = io.BytesIO(bytes(5000))
-            info = tarfile.TarInfo(f"{number}.bin")
-            info.size = 5000
-            file.addfile(info, content)
-    packed = tmp_path / "a.tar.gz"
-    packed.write_bytes(gzip.compress(tar.read_bytes()))
-    assert compressed.plain_archive(packed).read_bytes() == tar.read_bytes()
-    (copy,) = staging.iterdir()
-    os.truncate(copy, 6000)
-    assert compressed.plain_archive(packed).read_bytes() == tar.read_bytes()
-    assert list(staging.iterdir()) == [copy]
-
-
-def test_a_bomb_is_not_unpacked(tmp_path, staging, monkeypatch):
-    monkeypatch.setattr(compressed, "_BOMB_BYTES", 1 << 20)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/a.tar.gz").write_bytes(gzip.compress(bytes(64 << 20)))
-    with pytest.raises(SourceError, match="grows more than 100 times when it is unpacked"):
-        list(sources.Archives("*.tar.gz").scan(tmp_path / "data").entries)
-    assert not list(staging.iterdir())
 
 
 def entry_end(data):

@@ -94,7 +94,7 @@ CASES = {
         ({"unannotated": "drop"}, "Coco: unannotated is one of"),
         ({"outside": "keep"}, "Coco: outside is one of"),
         ({"annotations": "a.xml"}, "ends in .json"),
-        ({"images": "{name}"}, r"\{name} in '\{name}' stands for nothing"),
+        ({"images": "{name}"}, r"\{name} stands for nothing"),
         ({**OF_COCO, "splits": BY_LABEL}, "stratify"),
     ],
     sources.Voc: [

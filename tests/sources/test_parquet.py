@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -95,6 +96,16 @@ def test_fields_and_class_names_of_the_metadata(root, tmp_path, staging):
     write(root / "data/test-00000-of-00001.parquet", [row(9), row(10)])
     assert len(list(SOURCE.scan(root).entries)) == 11
     assert len(list(staging.iterdir())) == 6
+
+
+def test_a_copy_that_was_cut_short_is_made_again(root, tmp_path, staging):
+    """A disk that was full, or a file system that lost the end of a file."""
+    built(SOURCE, root, tmp_path / "out")
+    copies = sorted(staging.iterdir())
+    for copy in copies:
+        os.truncate(copy, copy.stat().st_size // 2)
+    check(built(SOURCE, root, tmp_path / "again")[0])
+    assert sorted(staging.iterdir()) == copies
 
 
 def test_a_lost_staging_folder_is_made_anew(root, tmp_path, staging):

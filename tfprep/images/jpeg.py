@@ -37,8 +37,6 @@ from tfprep.optional import HAS_OPENCV, cv2
 _SCAN, _END = 0xDA, 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-"""The codes of all frames: the others among them are tables, and one that is reserved."""
 _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, _SCAN}
 """Frame, Huffman tables, quantization tables, restart interval and scan: all that a sequential JPEG needs."""
 _COMMENTS = {*range(0xE0, 0xF0), 0xFE}
@@ -241,10 +239,9 @@ def as_stored(pixels: Array, orientation: int) -> Array:
 def orientation_of(data: bytes) -> int | None:
     """The orientation of a JPEG, 1 where it has none; None where Pillow must decide: the file does not say it as one plain entry
     of EXIF, but in several segments, in XMP, or in a damaged directory."""
-    all_segments = _segments(data)
-    if all_segments is None:
+    segments = _app1_segments(data)
+    if segments is None:
         return None
-    segments = [(start, end) for code, start, end in all_segments if code == _MARKER_APP1]
     exif = [(start, end) for start, end in segments if data.startswith(_EXIF, start)]
     in_xmp = any(data.find(b"tiff:Orientation", start, end) >= 0 for start, end in segments)
     if not exif and not in_xmp:
@@ -262,29 +259,16 @@ def orientation_of(data: bytes) -> int | None:
     return known_orientation(orientation) if isinstance(orientation, int) else None
 
 
-def _segments(data: bytes) -> list[tuple[int, int, int]] | None:
-    """Marker, start and end of the content of each segment before the image data (EXIF and XMP are APP1); None where the chain of
-    segments does not lead there."""
-    last, known = _LAST[0]
-    if last is data:
-        return known
-    position, whole = 2, False
-    segments: list[tuple[int, int, int]] = []
+def _app1_segments(data: bytes) -> list[tuple[int, int]] | None:
+    """Start and end of the content of each APP1 segment (EXIF and XMP); None where no chain of segments leads to the scan."""
+    position, segments = 2, list[tuple[int, int]]()
     while data[position : position + 1] == b"\xff" and position + 4 <= len(data):
         marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
-        if whole := marker == _SCAN:
-            break
+        if marker == _SCAN:
+            return segments
         if marker == _FILL:
             position += 1
             continue
-        segments.append((marker, position + 4, position + 2 + size))
+        segments += [(position + 4, position + 2 + size)] if marker == _MARKER_APP1 else []
         position += 2 + size
-    known = segments if whole else None
-    if type(data) is bytes and len(data) <= _MOST_KEPT_BYTES:
-        _LAST[0] = data, known
-    return known
-
-
-_MOST_KEPT_BYTES = 4 << 20
-_LAST: list[tuple[bytes, list[tuple[int, int, int]] | None]] = [(b"", None)]
-"""The last file that was asked about, and its segments: a build asks for size, orientation and color profile in turn."""
+    return None

@@ -1,24 +1,18 @@
 """Tar and zip files in the convention of WebDataset: members that share a key are one sample.
 
 https://github.com/webdataset/webdataset: the key of `cat/0001.seg.png` is `cat/0001`, its ending is `seg.png`. Headers are read
-for the place of each member, contents are not. In a tar that is compressed as a whole no member has a place of its own, so that
-a plain copy is made once.
+for the place of each member, contents are not. In a tar that is compressed as a whole (.tar.gz) no member has a place of its own.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import importlib
 import json
-import lzma
 import re
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -34,7 +28,6 @@ from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.raw import Reference, open_raw, read_raw
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Row, listing_of
-from tfprep.sources.staging import CheckedFile, staged
 
 _MOST_CLASSES = 100_000
 """A label above this is not a class number."""
@@ -45,9 +38,8 @@ class Archives:
     """Samples in tar or zip files. Fields: `image`, `label` if given, and those of `fields`.
 
     Members next to each other whose names have one key are one sample: the key is the path up to the first dot of the name, the
-    rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated. Of a tar that
-    is compressed as a whole (gzip, bzip2, xz, zstd), a plain copy is made once (`tfprep.sources.staging`). A tar in a tar is a
-    folder of its name, as in ImageNet's training images.
+    rest is the ending. Members are read by their place in the file; nothing is unpacked. Zip files may be deflated; unpack tars
+    that are compressed as a whole, such as .tar.gz. A tar in a tar is a folder of its name, as in ImageNet's training images.
 
     A sample without the member of a field is rejected. A sample without an image, members that no field names, and hidden
     members, such as those that a Mac adds, are counted in the tally.
@@ -188,8 +180,6 @@ class _Sample(NamedTuple):
     """The members of one key, by ending."""
 
     archive: str
-    file: str
-    """The reference's file: the archive, or its plain copy."""
     key: str
     members: dict[str, Member]
     image: str | None
@@ -199,7 +189,7 @@ class _Sample(NamedTuple):
         member = self.members.get(ending.lower())
         if member is None:
             return Reference(self.archive, member=f"{self.key}.{ending}", missing=True)
-        return Reference(self.file, member.start, member.bytes, member.deflated, path_cell(member.name))
+        return Reference(self.archive, member.start, member.bytes, member.deflated, path_cell(member.name))
 
     def cell(self, root: Path, ending: str) -> Any:
         """The text of a member, or a value in a JSON member; None if there is none."""
@@ -215,10 +205,8 @@ class _Sample(NamedTuple):
 
 
 def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]) -> Iterator[_Sample]:
-    plain = plain_archive(root / path)
-    file = path if plain == root / path else str(plain)
-    at_last = not any(split_name(member.name)[1].lower() in images for member in members(plain, Counter()))
-    for key, group in groupby(members(plain, tally), key=lambda member: split_name(member.name, at_last)[0]):
+    at_last = not any(split_name(member.name)[1].lower() in images for member in members(root / path, Counter()))
+    for key, group in groupby(members(root / path, tally), key=lambda member: split_name(member.name, at_last)[0]):
         by_ending: dict[str, Member] = {}
         for member in group:
             other = by_ending.setdefault(split_name(member.name, at_last)[1].lower(), member)
@@ -228,7 +216,7 @@ def _samples(root: Path, path: str, images: tuple[str, ...], tally: Counter[str]
                     "leave it out of the archive"
                 )
         if not key.rpartition("/")[2].startswith("__"):  # WebDataset's own notes, such as __index__.txt
-            yield _Sample(path, file, key, by_ending, next((ending for ending in images if ending in by_ending), None))
+            yield _Sample(path, key, by_ending, next((ending for ending in images if ending in by_ending), None))
 
 
 def split_name(name: str, at_last: bool = False) -> tuple[str, str]:
@@ -241,50 +229,7 @@ def split_name(name: str, at_last: bool = False) -> tuple[str, str]:
     return f"{folder}{slash}{stem if dot else base}", ending if dot else ""
 
 
-COMPRESSED_SUFFIXES = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
-_PIECE_BYTES = 4 << 20
-_BOMB_BYTES, _BOMB_RATIO = 1 << 30, 100
-"""A file that grows a hundredfold, to more than 1 GiB, is not an archive of images: those are compressed already."""
-
-
-_OPENERS: Mapping[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-    b"\x28\xb5\x2f\xfd": lambda file: importlib.import_module("pyarrow").CompressedInputStream(file, "zstd"),
-}
-"""First bytes of compressed files, and the functions that read them."""
-
-
-def plain_archive(path: Path) -> Path:
-    """Return the archive itself, or if it is compressed as a whole, its plain copy.
-
-    Raises:
-        SourceError: The archive cannot be read, is cut short, or its copy would fill the disk.
-    """
-
-    def copy(target: CheckedFile) -> None:
-        with open_raw(path) as file, openers[0](file) as content:
-            while piece := content.read(_PIECE_BYTES):
-                target.write(piece)
-                if target.size > _BOMB_BYTES and target.size > _BOMB_RATIO * file.tell():
-                    raise SourceError(
-                        f"{path} grows more than {_BOMB_RATIO} times when it is unpacked, as no archive of images does. If it "
-                        "is one nevertheless, unpack it by hand and name the plain archive"
-                    )
-
-    try:
-        with open_raw(path) as file:
-            start = file.read(8)
-        openers = [opener for mark, opener in _OPENERS.items() if start.startswith(mark)]
-        return staged(path, ".tar", copy) if openers else path
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise SourceError(f"{path} is not a whole archive: {error}") from error
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read the archive: {error.strerror or error}") from error
-
-
-ARCHIVE_SUFFIXES = (".tar", ".zip", *COMPRESSED_SUFFIXES)
+ARCHIVE_SUFFIXES = (".tar", ".zip")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 """The fields of a zip member's own header (APPNOTE.TXT 4.3.7) that say where its data begins: the mark, and the lengths of name
 and extra field."""

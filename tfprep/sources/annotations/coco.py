@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tfprep.errors import SourceError
+from tfprep.errors import RecipeError, SourceError
 from tfprep.fields import Array
 from tfprep.sources.annotations.listing import (
     OTHER_CLASS,
@@ -26,11 +26,10 @@ from tfprep.sources.annotations.listing import (
     AnnotatedSource,
     WrongAnnotation,
     checked_size,
-    image_path,
-    image_template,
     object_listing,
 )
 from tfprep.sources.annotations.objects import DRAWN, check_drawing
+from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import split_files
 from tfprep.sources.patterns import Template, compile_pattern
 from tfprep.sources.raw import read_whole
@@ -73,7 +72,10 @@ class Coco(AnnotatedSource):
     def __post_init__(self) -> None:
         pattern = compile_pattern(self.annotations, "Coco: annotations")
         self.check_options(pattern, ".json")
-        image_template(self.images, {"file_name"} | pattern.holes, "Coco: images")
+        known = {"file_name", "split", *pattern.holes}
+        if not isinstance(self.images, str) or (unknown := set(Template.parse(self.images).holes) - known):
+            what = f"{{{min(unknown)}}} stands for nothing" if isinstance(self.images, str) else "expected a path"
+            raise RecipeError(f"Coco: images={self.images!r}: {what}; there are {sorted(known)}")
 
     def scan(self, root: Path) -> Listing:
         """List the images of all annotation files below `root`; see `Source.scan`."""
@@ -84,7 +86,13 @@ class Coco(AnnotatedSource):
     def _rows(self, files: CocoFiles, tally: Counter[str]) -> Iterator[Row]:
         template = Template.parse(self.images)
         for image, of_image, holes, file in files.images(tally):
-            path = image_path(template, {**holes, "file_name": image_file_name(image)}, file)
+            name = image_file_name(image)
+            try:
+                if not isinstance(name, str) or not name:
+                    raise SourceError(f"expected the file_name of an image as text; got {name!r}")
+                path = path_cell(template.fill({**holes, "file_name": name}.__getitem__))
+            except SourceError as error:
+                raise SourceError(f"{file}: {error}") from error
             objects = self.objects_of(of_image, lambda one: self._object(one, files, tally))
             yield Entry(key_of(path), holes["split"], (path,), ({"size": checked_size(image), **objects},)), None
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
-from tfprep.errors import RecipeError, SampleError, SourceError
+from tfprep.errors import RecipeError, SampleError
 from tfprep.fields import Kind
 from tfprep.sources.annotations.objects import OBJECT_KINDS, ROWS, BadAnnotations, ObjectField, Outside
-from tfprep.sources.cells import path_cell
 from tfprep.sources.folder import Splits, check_common, listed_images
-from tfprep.sources.patterns import Companions, Holes, Pattern, Template, walk
+from tfprep.sources.patterns import Companions, Holes, Pattern, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders
 from tfprep.sources.source import Entry, FieldDecoder, Listing, class_name_fault, constructor_text, key_of, read_files
 from tfprep.sources.splits import Row, listing_of
@@ -117,33 +116,6 @@ def checked_size(image: Mapping[str, Any], names: Sequence[str] = ("height", "wi
     """Return height and width as annotations give them; None if they give none."""
     sides = [side for name in names if isinstance(side := image.get(name), int) and side > 0]
     return sides if len(sides) == 2 else None
-
-
-def image_template(text: Any, known: set[str], where: str) -> Template:
-    """Return what makes the path of an image: `{split}/{file_name}`. RecipeError unless its placeholders are known."""
-    if not isinstance(text, str) or not text:
-        raise RecipeError(f"{where}: expected a path such as '{{split}}/{{file_name}}'; got {text!r}")
-    template = Template.parse(text)
-    if unknown := set(template.holes) - known - {"split"}:
-        raise RecipeError(
-            f"{where}: {{{sorted(unknown)[0]}}} in {text!r} stands for nothing; there are {sorted(known)}"
-        )
-    return template
-
-
-def image_path(template: Template, values: Mapping[str, Any], where: object) -> str:
-    """Return the path of an image. SourceError if it leads out of the root, or a value is not text."""
-
-    def value_of(name: str) -> str:
-        value = values[name]
-        if not isinstance(value, str) or not value:
-            raise SourceError(f"expected the {name} of an image as text; got {value!r}")
-        return value
-
-    try:
-        return path_cell(template.fill(value_of))
-    except SourceError as error:
-        raise SourceError(f"{where}: {error}") from error
 
 
 class AnnotatedImage(NamedTuple):

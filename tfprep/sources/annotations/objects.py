@@ -27,7 +27,7 @@ The raw part `objects` of a sample is plain JSON:
 | `corners`     | points | float32 [N, 4, 2]: x, y of the corners of oriented boxes                                              |
 | `difficult`   | label  | int64 [N]: 1 or 0                                                                                   |
 
-Masks are drawn by pycocotools, larger objects first, so that a small object in front of a large one is seen. They are uint8 if
+Polygons are drawn by pycocotools, larger objects first, so that a small object in front of a large one is seen. They are uint8 if
 `void` is at most 255, else uint16.
 """
 
@@ -192,7 +192,7 @@ def _whole(one: Objects, size: Size) -> dict[str, Any]:
                 f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
             )
     if one.get("rle") is not None:
-        _checked_rle(one, size)
+        _rle_runs(one, size)
     points = one.get("points") or []
     if not np.isfinite(np.array(points, np.float64)).all():
         raise SampleError(f"{one['id']}: a point of {points} holds NaN or infinity")
@@ -211,13 +211,13 @@ def _further_outside(values: Sequence[float], size: Size) -> bool:
 
 
 def region_of(one: Objects, size: Size) -> Array:
-    """The pixels of an object that `_whole` has checked as bool [H, W], by pycocotools. Raises SampleError."""
+    """The pixels of an object that `_whole` has checked as bool [H, W]; polygons are drawn by pycocotools. Raises SampleError."""
     from pycocotools import mask as masks
 
     height, width = size
-    if one.get("rle") is not None:
-        region = masks.decode(_checked_rle(one, size))
-        return np.asarray(region, bool)
+    if one.get("rle") is not None:  # runs of 0 and 1 in turn, down the columns
+        runs = _rle_runs(one, size)
+        return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
     polygons = one.get("polygons") or []
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
@@ -226,33 +226,28 @@ def region_of(one: Objects, size: Size) -> Array:
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
 
 
-def _checked_rle(one: Objects, size: Size) -> dict[str, Any]:
-    from pycocotools import mask as masks
-
+def _rle_runs(one: Objects, size: Size) -> list[int]:
+    """The run lengths of an RLE, which add up to the pixels of the image. Raises SampleError."""
     rle = one["rle"]
     if tuple(rle.get("size", ())) != tuple(size):
         raise SampleError(
             f"{one['id']}: its RLE is of size {rle.get('size')}, the image's is {list(size)} (height, width)"
         )
-    counts = rle.get("counts")
-    if isinstance(counts, list):
-        if sum(counts) != size[0] * size[1] or min(counts, default=-1) < 0:
-            raise SampleError(f"{one['id']}: its RLE has {sum(counts)} pixels, the image {size[0] * size[1]}")
-        compressed: dict[str, Any] = masks.frPyObjects({"counts": counts, "size": list(size)}, *size)
-        return compressed
-    if not isinstance(counts, str):
-        raise SampleError(f"{one['id']}: an RLE's counts are a list or text, not {type(counts).__name__}")
-    if sum(runs := rle_runs(counts, one["id"])) != size[0] * size[1] or min(runs, default=-1) < 0:
+    runs = rle.get("counts")
+    if isinstance(runs, str):
+        runs = decoded_rle(runs, one["id"])
+    if not isinstance(runs, list) or not all(isinstance(run, int) for run in runs):
+        raise SampleError(f"{one['id']}: an RLE's counts are a list or text, not {type(runs).__name__}")
+    if sum(runs) != size[0] * size[1] or min(runs, default=-1) < 0:
         raise SampleError(f"{one['id']}: its RLE has {sum(runs)} pixels, the image {size[0] * size[1]}")
-    return {"counts": counts.encode(), "size": list(size)}
+    return runs
 
 
-def rle_runs(text: str, name: str) -> list[int]:
+def decoded_rle(text: str, name: str) -> list[int]:
     """The run lengths of COCO's compressed RLE: groups of 5 bits from character 48 on, differences to the run before the last
     one.
 
-    pycocotools does not check its input: wrong runs make it write outside its memory. The form is that of `rleFrString`
-    (https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c).
+    The form is that of `rleFrString` (https://github.com/cocodataset/cocoapi/blob/master/common/maskApi.c).
     """
     runs: list[int] = []
     number = shift = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.fields import Kind, field_name_fault
-from tfprep.sources.archives import Archives, members, plain_archive, split_name
+from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, may_hold_data
@@ -24,19 +24,18 @@ from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
 """Number of archives that are listed, and of members of each: a tar file of a million takes 50 s."""
-_ENDINGS = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _EVERY = 25
 """Frames from one that is taken to the next: about one for each second."""
 
 
 def archives(files: Files) -> Iterator[Proposal]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give."""
-    for suffix, paths in ((suffix, files.others(suffix)) for suffix in _ENDINGS):
+    for suffix, paths in ((suffix, files.others(suffix)) for suffix in ARCHIVE_SUFFIXES):
         if not paths:
             continue
         names: list[str] = []
         for path in paths[:_ARCHIVES_READ]:
-            names += [one.name for one in islice(members(plain_archive(files.root / path), Counter()), _MEMBERS_READ)]
+            names += [one.name for one in islice(members(files.root / path, Counter()), _MEMBERS_READ)]
         forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
         pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
         source, checks, doubts = _of_members(paths[0], pattern, names)
