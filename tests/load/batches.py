@@ -44,8 +44,8 @@ def check_every_way(data, count, *, starts, hosts=3, **options):
     whole = batches(data, count, **options, threads=1)
     for reader in READERS:
         check_same(whole, batches(data, count, **options, **reader))
-        for start in starts:
-            check_same(whole[start:], batches(data, count - start, **options, **reader, start_step=start))
+    for start, reader in zip(starts, itertools.cycle(READERS), strict=False):
+        check_same(whole[start:], batches(data, count - start, **options, **reader, start_step=start))
     parts = [batches(data, count, **options, hosts=(index, hosts)) for index in range(hosts)]
     if hosts > 1:
         check_same(whole, [joined(step) for step in zip(*parts, strict=True)])

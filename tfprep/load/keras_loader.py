@@ -15,7 +15,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_elements, check_equal_parts, in_types_of_jax, jax_hosts
 from tfprep.load.loader import NumpyLoader, Pass
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.waits import note_loader
+from tfprep.load.threads import note_loader
 
 
 class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # Keras is untyped

@@ -315,25 +315,18 @@ class Loader(Run):
 
     def __repr__(self) -> str:
         """One line: what is read, for what, and the number of steps of a pass."""
-        pipeline, kind = self.pipeline, type(self).__name__
-        names = ", ".join(dict.fromkeys(source.name for source in pipeline.sources))
-        order, size, samples = pipeline.schedule.order.name, pipeline.options.batch_size, pipeline.schedule.size
-        buckets, steps = _by_bucket(pipeline), counted(self.steps_per_epoch, "step")
-        if not pipeline.training:
-            return (
-                f"<{kind} of {names} for evaluation (training=False): {samples:,} samples as they are, in {order} order, "
-                f"{steps} of {size}{buckets}>"
-            )
-        which = "the same ones" if order == "sequential" else "other ones"
-        left_out = pipeline.schedule.left_out
-        left = f"; {left_out:,} samples are left out, {which} each time" if left_out else ""
+        schedule, kind = self.pipeline.schedule, type(self).__name__
+        names = ", ".join(dict.fromkeys(source.name for source in self.pipeline.sources))
+        samples = f"{schedule.size:,} samples in {schedule.order.name} order"
+        steps = f"{counted(self.steps_per_epoch, 'step')} of {schedule.batch_size}"
+        if not self.pipeline.training:
+            return f"<{kind} of {names} for evaluation (training=False): {samples}, as they are, {steps}>"
         passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
             self._epochs, f"a pass is {self._epochs} epochs"
         )
-        return (
-            f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples:,} samples in {order} order, "
-            f"{steps} of {size}{left}{buckets}>"
-        )
+        which = "the same ones" if schedule.order.name == "sequential" else "other ones"
+        left_out = f"; {schedule.left_out:,} samples are left out, {which} each time" if schedule.left_out else ""
+        return f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples}, {steps}{left_out}>"
 
     # --- epochs ---------------------------------------------------------------------------------------------------------
 
@@ -402,17 +395,6 @@ class Loader(Run):
         for prefetcher in open_prefetchers(self.pipeline):
             prefetcher.close()
         self.pipeline.close()
-
-
-def _by_bucket(pipeline: Pipeline) -> str:
-    """Return the samples of each bucket, and those that it leaves out; "" without buckets."""
-    buckets, sizes = pipeline.schedule.buckets, pipeline.options.bucket
-    if buckets is None or sizes is None:
-        return ""
-    return "; buckets: " + "; ".join(
-        f"{height} x {width} of {samples:,}{f', {left:,} left out' if left else ''}"
-        for (height, width), samples, left in zip(sizes.sizes, buckets.sizes, buckets.left_out, strict=True)
-    )
 
 
 class Epochs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -153,3 +153,33 @@ def _run_tasks(tasks: SimpleQueue[Task | None], state: ThreadState) -> None:
         task(state)
         del task  # the memory of its batch
         state.enter("waiting for work")
+
+
+# --- the loader that a thread takes batches from, for monitors that see only a framework's loop ---------------------------
+
+_of_thread = threading.local()
+
+
+class CountingLoader(Protocol):
+    """A loader with counters."""
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters as plain numbers."""
+
+
+def note_loader(loader: CountingLoader) -> None:
+    """Note that this thread takes a batch from `loader`."""
+    if loader_of_this_thread() is not loader:
+        _of_thread.loader = weakref.ref(loader)
+
+
+def loader_of_this_thread() -> CountingLoader | None:
+    """Return the loader that this thread took its last batch from; None since `forget_loader`."""
+    reference = getattr(_of_thread, "loader", None)
+    return reference() if reference is not None else None
+
+
+def forget_loader() -> None:
+    """Forget which loader this thread took its last batch from: another input begins."""
+    _of_thread.loader = None

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from tfprep.load.waits import CountingLoader, forget_loader, loader_of_this_thread
+from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_thread
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.iterators import TimedIterator, image_count
 from tfprep.train.monitor.waits import WaitClock

@@ -162,7 +162,7 @@ def test_a_loader_that_fetches_before_the_step_tells_its_waits_itself(tf):
     """As on PyTorch, whose step gets a list of the batch: the time of long callbacks is not a wait for tfprep's loader."""
     from types import SimpleNamespace
 
-    from tfprep.load.waits import forget_loader, note_loader
+    from tfprep.load.threads import forget_loader, note_loader
     from tfprep.train.steps import Listener, TrainSteps
 
     class Loader(SimpleNamespace):

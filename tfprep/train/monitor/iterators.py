@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfprep.errors import TrainError
-from tfprep.load.waits import CountingLoader, loader_of_this_thread
+from tfprep.load.threads import CountingLoader, loader_of_this_thread
 from tfprep.train.backend import is_tensor_iterator, tensorflow_in_use
 from tfprep.train.monitor.waits import WaitClock
 
