@@ -147,6 +147,9 @@ def test_another_order_than_that_of_the_loader_is_refused(data, make_model):
     loader = data.keras_loader("train", 8, **OPTIONS)
     with pytest.raises(LoaderError, match=r"Keras asks for batch \d of a pass, and \d comes next: .*shuffle=False"):
         make_model().fit(loader, epochs=9, verbose=0)
+    val = data.keras_loader("val", 4, inputs="image", targets="label", training=False, start_step=1)
+    with pytest.raises(LoaderError, match="cannot continue one at step 1"):
+        make_model().evaluate(val, verbose=0)
     with pytest.raises(ValueError, match="`y`"):
         make_model().fit(loader, y=np.zeros(3), shuffle=False, verbose=0)
 

@@ -68,9 +68,9 @@ class Loaders(ABC):
             DatasetError: There is no such split.
         """
         require_package("tensorflow", "loader()", "numpy_loader() works without it")
-        from tfprep.load.tensorflow.loader import make_loader
+        from tfprep.load.tensorflow.loader import TensorFlowLoader
 
-        return make_loader(self._pipeline("loader()", split, batch_size, options))
+        return TensorFlowLoader(self._pipeline("loader()", split, batch_size, options))
 
     @with_options
     def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:

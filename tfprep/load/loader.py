@@ -37,6 +37,7 @@ class Progress:
 
     Attributes:
         length: The steps of an epoch.
+        is_evaluation: True if each pass begins with the first step.
         next_step: The first step of the next pass.
         position: The step of the batch that comes next in the pass that began last.
         requested_ahead: True if tf.data reads that pass, which takes batches in advance.
@@ -44,7 +45,7 @@ class Progress:
     """
 
     def __init__(self, schedule: BatchSchedule, start: int) -> None:
-        self.length, self._repeats = schedule.steps_per_epoch, schedule.epochs is not None
+        self.length, self.is_evaluation = schedule.steps_per_epoch, schedule.epochs is not None
         self.next_step = self.position = start
         self.requested_ahead = False
         self.spare: Prefetcher | None = None
@@ -55,7 +56,7 @@ class Progress:
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
         with self._lock:
-            self.next_step = self.position = step % self.length if self._repeats else step
+            self.next_step = self.position = step % self.length if self.is_evaluation else step
             self.requested_ahead = False
             self._latest, self._moves = 0, self._moves + 1
 
@@ -66,7 +67,7 @@ class Progress:
             self.requested_ahead = steps.for_framework
             self._begun = self._latest = steps.number = self._begun + 1
             steps.moves = self._moves
-            if self._repeats:  # training=False: all passes but the first one are whole
+            if self.is_evaluation:  # training=False: all passes but the first one are whole
                 self.next_step = 0
             return first
 
@@ -75,7 +76,7 @@ class Progress:
         with self._lock:
             if self._latest == steps.number:
                 self.position = step + 1
-            if steps.moves == self._moves and not self._repeats:
+            if steps.moves == self._moves and not self.is_evaluation:
                 end = steps.end_of_epoch(step)
                 if step - steps.first >= steps.look or step + 1 == end:
                     self.next_step = max(self.next_step, end)
@@ -108,6 +109,11 @@ class PassSteps:
     def _has_step(self) -> bool:
         """Return True if there is a next step."""
         if self.first < 0:
+            if self.for_framework and self._progress.next_step and self._progress.is_evaluation:
+                raise LoaderError(
+                    "fit and tf.data are promised all batches of an evaluation, so that they cannot continue one at step "
+                    f"{self._progress.next_step}; use numpy_loader() or loader(...).eager()"
+                )
             first, length = self._progress.begin(self), self._progress.length
             self._first_end = first + length if self.for_framework else first - first % length + length
             self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length

@@ -54,7 +54,9 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
     """
 
     def __init__(self, pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> None:
-        """`progress`: that of a loader whose passes this one continues."""
+        """`progress`: that of a loader whose passes this one continues; `epochs`: those of one iterator in training."""
+        if pipeline.options.hosts is not None:
+            check_distribution("loader()", pipeline.options)
         Loader.__init__(self, pipeline)
         self._epochs = epochs
         if progress is not None:
@@ -71,7 +73,7 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         return self._dataset.element_spec
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return make_loader, (self.pipeline, None, self._epochs)
+        return TensorFlowLoader, (self.pipeline, None, self._epochs)
 
     def __iter__(self) -> Any:
         return tf.data.Dataset.__iter__(self)
@@ -141,27 +143,6 @@ class _EagerPass(Pass):
     def __next__(self) -> Any:
         with tf.profiler.experimental.Trace(WAIT):
             return super().__next__()
-
-
-def make_loader(pipeline: Pipeline, progress: Progress | None = None, epochs: int | None = 1) -> TensorFlowLoader:
-    """The pipeline as a dataset. Nothing is read before its first iterator is used, except the index.
-
-    Args:
-        pipeline: The samples and the options.
-        progress: That of a loader whose passes this one continues; None for a new run.
-        epochs: The epochs of one iterator in training; None for a stream without an end.
-
-    Raises:
-        LoaderError: The options do not fit tf.data.
-    """
-    if pipeline.options.hosts is not None:
-        check_distribution("loader()", pipeline.options)
-    if not pipeline.training and pipeline.start_step:
-        raise LoaderError(
-            "start_step is for training here: tf.data is promised all batches of an evaluation; use numpy_loader() or eager() "
-            "with load_state_dict to continue one"
-        )
-    return TensorFlowLoader(pipeline, progress, epochs)
 
 
 # --- passes that tf.data reads ------------------------------------------------------------------------------------------
