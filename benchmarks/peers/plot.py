@@ -21,7 +21,7 @@ NAMES = {
     "ffcv": "FFCV",
 }  # fmt: skip
 WIDTH, LEFT, RIGHT, ROW, BAR = 720, 210, 130, 32, 22
-_STYLE = "svg{font:13px system-ui,sans-serif}.bar{fill:#5b8def}.accent{fill:#e07a2f}path{stroke:#667}text{fill:#667}"
+_STYLE = "svg{font:13px system-ui,sans-serif}.bar{fill:#5b8def}.accent{fill:#e07a2f}path{stroke:#889}text{fill:#889}"
 
 
 def plot(results: Sequence[Mapping[str, Any]]) -> str:
