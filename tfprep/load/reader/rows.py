@@ -116,6 +116,8 @@ class Place:
         # Of further places, the plan refuses fields that geometry would move.
         if reading.augmentation is not None and not number:
             self.augmenter = Augmenter(parts, reading.placed, reading.augmentation)
+        self.contents = [("" if part.whole_example else part.field, part) for part in parts]
+        """The parts, each with the name of its bytes: that of its field, or "" for the whole Example."""
         plain = [] if self.whole or self.augmenter else [part for part in parts if part.direct]
         self.direct = {part.field: part.output.name for part in plain}
         """Raw fields whose bytes are their rows, into which they are read, and the outputs of these."""
@@ -176,7 +178,7 @@ class RowReader:
 
     def _read_rows(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
         table, unread = rows.table.T.tolist(), []
-        if self._announce or (len(table) > 1 and any(cells[VERIFY] for cells in table)):
+        if self._announce or (len(table) > 1 and rows["verify"].any()):
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
                 for place in self._places:
                     self.files.will_need(*cells[place.file : place.file + 3])
@@ -205,8 +207,8 @@ class RowReader:
                 if place.augmenter is not None:
                     place.augmenter.store(contents, values, row, cells[FORM], cells[POSITION], state)
                     continue
-                for part in place.parts:
-                    content = contents.get("" if part.whole_example else part.field)
+                for name, part in place.contents:
+                    content = contents.get(name)
                     if content is None:  # it was read into its row
                         continue
                     if part.in_place:
