@@ -18,7 +18,7 @@ from tfprep.codecs import TopK
 from tfprep.dataset import Dataset, FieldInfo, FileInfo, Manifest, SplitInfo
 from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
-from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest, sha256_of
+from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, SHARDS, fields_receipts
 from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
@@ -89,19 +89,8 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[st
     is_same = old is not None and old.sha256 == entry.sha256
     stale = [] if is_same else _computed_from(plan.data, was, plan.fields.name, set(entry.fields))
     added = {name: one for name, one in {**was, plan.fields.name: entry}.items() if name not in stale}
-    if added != before.added or not _is_published(plan):
-        _publish(new, before, replace(before, added=added), plan)
+    _publish(new, before, replace(before, added=added), plan)
     return tuple(name for group in stale for name in was[group].fields)
-
-
-def _is_published(plan: FieldsPlan) -> bool:
-    """Return True if the current version has all files of the plan as they are; those at a store were written in their place."""
-    published = plan.data.folder_of(plan.data.manifest.groups[plan.fields.name])
-    for path in () if is_remote(plan.root) else plan.path.iterdir():
-        other = published / path.name
-        if not other.is_file() or not (os.path.samefile(path, other) or sha256_of(path) == sha256_of(other)):
-            return False
-    return True
 
 
 def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:

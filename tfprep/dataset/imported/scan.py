@@ -1,8 +1,8 @@
 """Shards, each read once: where the records and their features are, values for the index, a summary.
 
 What is found in a shard is a part file in `.tfprep`, an Arrow stream of batches (`PART`), one for each block of the shard, so
-that a shard of any size takes the memory of a block. Its receipt is beside it and holds its digest: a damaged one is scanned
-again.
+that a shard of any size takes the memory of a block. A batch has a row for the frame of each record, and one for each feature of
+it. A receipt beside the part file holds its digest: a damaged one is scanned again.
 """
 
 from __future__ import annotations
@@ -45,16 +45,12 @@ _KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 """Control characters other than tabs and ends of lines: what holds one is not text."""
 
-RECORD = ("number", "offset", "size", "payload_crc")
-SPAN = ("feature", "kind", "offset", "size", "count", "value_size", "height", "width", "value")
-"""Of a feature of a record: its number in the shard, its place in the file, its only value's bytes, the size of an image, and its
-only number (of floats the bits)."""
-PART = pa.schema(
-    [
-        *(pa.field(name, pa.int64()) for name in RECORD),
-        pa.field("spans", pa.list_(pa.struct([*((name, pa.int64()) for name in SPAN), ("text", pa.large_binary())]))),
-    ]
-)
+FRAME = -1
+_COLUMNS = ("record", "feature", "kind", "offset", "size", "count", "value_size", "height", "width", "value")
+"""Of a feature: its record, counted in the block, and its number in the shard; its place in the file, its number of values, the
+bytes of the only one, the size of an image, and the only number (of floats the bits). Of a frame (`FRAME` in place of the
+feature): its place, as `count` the number of the record in the shard, and as `value` the checksum of its payload."""
+PART = pa.schema([*((name, pa.int64()) for name in _COLUMNS), ("text", pa.large_binary())])
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class _Part:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows, self._ends, self._spans, self._texts = array("q"), array("i", [0]), array("q"), list[Any]()
+        self._records, self._rows, self._texts = 0, array("q"), list[Any]()
 
     @property
     def is_full(self) -> bool:
@@ -117,13 +113,14 @@ class _Part:
 
     def add(self, number: int, offset: int, payload: bytes, crc: int, spans: Mapping[bytes, Span]) -> None:
         """Add a record."""
-        self._rows.extend((number, offset, len(payload) + FRAME_BYTES, crc))
+        self._rows.extend((self._records, FRAME, 0, offset, len(payload) + FRAME_BYTES, number, 0, 0, 0, crc, 0))
+        self._texts.append(None)
         for name, span in spans.items():
             feature = self._features.get(name)
             if feature is None:
                 feature = self._features[name] = _Feature(len(self._features), name)
             self._add(feature, offset + HEADER_BYTES, payload, span)
-        self._ends.append(len(self._texts))
+        self._records += 1
 
     def _add(self, feature: _Feature, base: int, payload: bytes, span: Span) -> None:
         kind, start, size, count, value_size = span
@@ -150,21 +147,19 @@ class _Part:
                 numbers = np.frombuffer(payload, "<f4", count, start)
                 feature.greatest = max(feature.greatest, float(np.nanmax(numbers, initial=-math.inf)))
         place = base + start if size else 0
-        self._spans.extend((feature.number, kind, place, size, count, value_size, height, width, number, form))
+        row = (self._records, feature.number, kind, place, size, count, value_size, height, width, number, form)
+        self._rows.extend(row)
         self._texts.append(text)
 
     def write(self) -> None:
         """Write the block, and add it to the summaries."""
         if len(self._features) > _MOST_FEATURES:
             raise ValueError(f"it has more than {_MOST_FEATURES:,} different features")
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, len(RECORD))
-        table = np.frombuffer(self._spans, np.int64).reshape(-1, len(SPAN) + 1)
-        columns = [*map(pa.array, table.T[: len(SPAN)]), pa.array(self._texts, pa.large_binary())]
-        spans = pa.StructArray.from_arrays(columns, fields=list(PART.field("spans").type.value_type))
-        lists = pa.ListArray.from_arrays(pa.array(np.frombuffer(self._ends, np.int32)), spans)
-        self._stream.write_batch(pa.record_batch([*map(pa.array, rows.T), lists], schema=PART))
-        self.records += len(rows)
-        self.summaries = merge(self.summaries, dict(self._summed_up(table)))
+        table = np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS) + 1)
+        columns = [*map(pa.array, table.T[: len(_COLUMNS)]), pa.array(self._texts, pa.large_binary())]
+        self._stream.write_batch(pa.record_batch(columns, schema=PART))
+        self.records += self._records
+        self.summaries = merge(self.summaries, dict(self._summed_up(table[table[:, 1] != FRAME, 1:])))
         self._clear()
 
     def _summed_up(self, table: Array) -> Iterator[tuple[str, FeatureSummary]]:
@@ -310,7 +305,7 @@ def _scan(records: Iterator[Any], part: _Part, on_bytes: OnBytes) -> Scanned:
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 6
+_VERSION = 7
 
 
 def part_of(shard: Shard, folder: Path) -> Path:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.scan import LostRecord, Scanned, read_part
+from tfprep.dataset.imported.scan import FRAME, LostRecord, Scanned, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -33,6 +33,7 @@ from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote
 
+NO_FEATURE = -2
 Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
 """The shards of each split, with what was found in them."""
 
@@ -107,11 +108,11 @@ class Content:
         for field in self.fields:
             if field.required:
                 self._reject(split, shard_name, block.leave_out_without(field.feature))
-        columns: dict[str, Any] = {name: block.record(name) for name in ("offset", "size", "payload_crc")}
-        columns["key"] = [f"{shard_name}#{record}" for record in block.record("number").tolist()]
-        columns |= {
-            name: [value] * len(columns["key"]) for name, value in (("split", split), ("variant", 0), ("shard", shard))
-        }
+        columns: dict[str, Any] = {name: block.numbers(None, name) for name in ("offset", "size")}
+        columns["payload_crc"] = block.numbers(None, "value")
+        columns["key"] = [f"{shard_name}#{number}" for number in block.numbers(None, "count").tolist()]
+        of_shard = {"split": split, "variant": 0, "shard": shard}
+        columns |= {name: [value] * len(columns["key"]) for name, value in of_shard.items()}
         for field in self.fields:
             columns |= block.columns(field)
         for side in ("height", "width"):
@@ -132,35 +133,30 @@ class _Block:
     """The records of one batch of a part file. `numbers`: the numbers of its features, by name."""
 
     def __init__(self, batch: pa.RecordBatch, numbers: Mapping[str, int]) -> None:
-        lists = batch.column("spans")
-        self._batch, self._numbers, self._spans = batch, numbers, lists.flatten()
-        self._row_of_span = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
-        self._feature_of_span = self._spans.field("feature").to_numpy()
-        self._rows = np.arange(len(batch))
+        self._batch, self._numbers = batch, numbers
+        self._record, self._feature = (batch.column(name).to_numpy() for name in ("record", "feature"))
+        self._records = int(np.count_nonzero(self._feature == FRAME))
+        self._kept = np.arange(self._records)
 
-    def record(self, name: str) -> Array:
-        """Return a number of each record, int64 [N]."""
-        values: Array = self._batch.column(name).to_numpy()[self._rows]
-        return values
+    def feature(self, number: int, column: str) -> pa.Array:
+        """Return a column of the rows of a feature, or of the frames; null for a record that does not have it."""
+        found = np.flatnonzero(self._feature == number)
+        row_of_record = np.full(self._records, -1)
+        row_of_record[self._record[found]] = found
+        rows = row_of_record[self._kept]
+        return self._batch.column(column).take(pa.array(rows, mask=rows < 0))
 
-    def feature(self, feature: str, column: str) -> pa.Array:
-        """Return a column of the spans of a feature; null where a record does not have it."""
-        found = np.flatnonzero(self._feature_of_span == self._numbers.get(feature, -1))
-        span_of_row = np.full(len(self._batch), -1)
-        span_of_row[self._row_of_span[found]] = found
-        spans = span_of_row[self._rows]
-        return self._spans.field(column).take(pa.array(spans, mask=spans < 0))
-
-    def numbers(self, feature: str, column: str) -> Array:
-        """Return a column of numbers of the spans of a feature, int64 [N]; 0 where a record does not have it."""
-        values: Array = pc.fill_null(self.feature(feature, column), 0).to_numpy()
+    def numbers(self, feature: str | None, column: str) -> Array:
+        """Return a column of numbers of the rows of a feature, or of the frames (None); 0 for a record that does not have it."""
+        number = FRAME if feature is None else self._numbers.get(feature, NO_FEATURE)
+        values: Array = pc.fill_null(self.feature(number, column), 0).to_numpy()
         return values
 
     def leave_out_without(self, feature: str) -> Iterator[LostRecord]:
         """Leave out the records that do not have a feature, and yield them."""
         has = self.numbers(feature, "size") > 0  # an empty string has a tag and a length
-        lost = zip(*(self.record(name)[~has].tolist() for name in ("number", "offset")), strict=True)
-        self._rows = self._rows[has]
+        lost = zip(*(self.numbers(None, name)[~has].tolist() for name in ("count", "offset")), strict=True)
+        self._kept = self._kept[has]
         return (LostRecord(number, offset, f"it has no {feature!r}") for number, offset in lost)
 
     def columns(self, field: IndexedField) -> dict[str, Any]:
@@ -168,7 +164,8 @@ class _Block:
         offset, size = (self.numbers(field.feature, name) for name in ("offset", "size"))
         columns: dict[str, Any] = {}
         if field.column:
-            values = self.feature(field.feature, "text" if field.spec.dtype == "string" else "value")
+            number = self._numbers.get(field.feature, NO_FEATURE)
+            values = self.feature(number, "text" if field.spec.dtype == "string" else "value")
             if field.spec.dtype == "float32":
                 bits = pc.fill_null(values, 0).to_numpy().astype(np.uint32)
                 values = pa.array(bits.view(np.float32))
@@ -176,7 +173,7 @@ class _Block:
         if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
             value_size = np.where(size > 0, self.numbers(field.feature, "value_size"), 0)
             offset, size = offset + size - value_size, value_size
-        first = np.where(size > 0, offset, self.record("offset") + HEADER_BYTES)
+        first = np.where(size > 0, offset, self.numbers(None, "offset") + HEADER_BYTES)
         return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
 
 
