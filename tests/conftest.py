@@ -25,7 +25,6 @@ from tfprep.builder.planning.plan import PRECISE_OPENCV
 from tfprep.dataset import (
     FieldInfo,
     FileInfo,
-    IndexOptions,
     Manifest,
     SplitInfo,
     Statistics,
@@ -270,7 +269,7 @@ def indexed(tmp_path):
         ]  # fmt: skip
         path = tmp_path / "indexed" / f"{split}-00000.tfrecord"
         path.write_bytes(b"".join(records.frame(records.encode(example)[0]) for example in examples))
-        index_tfrecords(path, split, options=IndexOptions(workers=0))
+        index_tfrecords(path, split, workers=0)
     return path.parent
 
 

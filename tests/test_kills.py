@@ -37,7 +37,7 @@ import hashlib, re, shutil
 import pyarrow as pa
 import tfprep.model_fields.add
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.clean import clean
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
@@ -67,7 +67,7 @@ COMMANDS = {
     "fields add": lambda: add_fields(out, root / "recipe.py"),
     "fields remove": lambda: removed(),
     "index": lambda: index_tfrecords(
-        str(root / "foreign/*.tfrecord"), "train", root / "index", options=IndexOptions(workers=0)
+        str(root / "foreign/*.tfrecord"), "train", root / "index", workers=0
     ),
     "export": lambda: export(open_dataset(out), root / "exported", "webdataset"),
     "clean": lambda: clean(out, remove=True),
@@ -150,7 +150,7 @@ def before(tmp_path_factory):
 import shutil
 from pathlib import Path
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.model_fields import add_fields
 root = Path({str(root)!r})
 build(root / "recipe.py", root / "out", root / "raw", options=BuildOptions(workers=0))
@@ -158,7 +158,7 @@ add_fields(root / "out", root / "recipe.py")
 (root / "foreign").mkdir()
 for number, path in enumerate(sorted(open_dataset(root / "out").path.glob("*-train.tfrecord-*-of-00002"))):
     shutil.copy(path, root / f"foreign/{{number}}.tfrecord")
-    index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", options=IndexOptions(workers=0))
+    index_tfrecords(str(root / "foreign/*.tfrecord"), "train", root / "index", workers=0)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     return root

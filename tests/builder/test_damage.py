@@ -10,7 +10,7 @@ from PIL import Image
 
 from tests.commands import status_of
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError
 from tfprep.storage.local import whole_folder
@@ -161,8 +161,7 @@ def test_without_raw_files_an_index_opens_the_records_that_are_intact(copy):
     path = data.path / data.file("train", 0, row["shard"]).name
     flip(path, row["offset"] + row["size"] // 2)
     (data.path / "manifest.json").unlink()
-    options = IndexOptions(on_bad="skip")
-    index_tfrecords(copy / "out/current/tiny-train.tfrecord-*-of-?????", "train", copy / "rest", options=options)
+    index_tfrecords(copy / "out/current/tiny-train.tfrecord-*-of-?????", "train", copy / "rest", on_bad="skip")
     left = [sample["image"] for sample in open_dataset(copy / "rest").samples("train")]
     assert len(left) == len(images) - 1 == 6
     assert all(np.array_equal(one, other) for one, other in zip(left, [images[0], *images[2:]], strict=True))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfprep
-from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.dataset.index import write_index
 from tfprep.dataset.names import INDEX, LOCATIONS
 from tfprep.dataset.verify import verify
@@ -165,7 +165,7 @@ def test_memory_that_cannot_be_had_is_no_damage(tmp_path):
     (tmp_path / "0.tfrecord").write_bytes(
         b"".join(frame(encode({"text": b"%0250d" % number})[0]) for number in range(60_000))
     )
-    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", options=IndexOptions(workers=0))
+    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", workers=0)
     done = subprocess.run([sys.executable, "-c", LITTLE_MEMORY, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]

@@ -10,7 +10,7 @@ from tests.commands import status_of
 from tests.examples import write
 from tests.photos import natural, save
 from tfprep import augment, codecs, sources
-from tfprep.dataset import IndexOptions, index_tfrecords, open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
 from tfprep.errors import DatasetError
 from tfprep.inspect.diff import compare
 
@@ -109,7 +109,7 @@ def test_imported_tfrecords_are_compared_by_their_records(before, indexed, tmp_p
     second = shutil.copytree(first, tmp_path / "second")
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(first / "train-00000.tfrecord"))]
     write(second / "train-00000.tfrecord", [records[0], records[2], records[2]])
-    index_tfrecords(str(second / "train-*.tfrecord"), "train", options=IndexOptions(workers=0))
+    index_tfrecords(str(second / "train-*.tfrecord"), "train", workers=0)
     difference = compare(open_dataset(first), open_dataset(second))
     assert counts(difference) == {"removed": 1, "raw_changed": 1}
     assert difference.removed.keys == ("train-00000.tfrecord#3",)

@@ -26,7 +26,7 @@ def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain):
     summary = add_fields(plain.out, plain.fields)
     assert plain.main_files() == before
     for read in (opened.numpy_loader, opened.random_access):
-        with pytest.raises(LoaderError, match=r"no field 'score'; .* score came since it was opened: open it again"):
+        with pytest.raises(LoaderError, match="no field 'score'"):
             read("train", fields=["image", "score"])
     assert (summary.fields, summary.shards, summary.kept, summary.published) == (("score",), 7, 0, True)
     data = tfprep.open(plain.out)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @quiet_option
 def index_command(
-    source: str, split: str | None, out: str | None, features: Path | None, on_bad: str, workers: int | None,
+    source: str, split: str | None, out: str | None, features: Path | None, on_bad: Literal["raise", "skip"], workers: int | None,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset; nothing is copied.
@@ -48,12 +48,13 @@ def index_command(
     SOURCE is a path or URL with wildcards, in quotes (`DIR/train-*.tfrecord`), or a directory of TensorFlow Datasets. The
     same command again reads only shards that are new or have changed.
     """
-    from tfprep.dataset.imported.make import IndexOptions, index_tfrecords
+    from tfprep.dataset.imported.make import index_tfrecords
 
-    options = IndexOptions(on_bad, workers)
     began = time.perf_counter()
     with text.progress("B", quiet=quiet or as_json, unit_scale=True) as on_bytes:
-        report = index_tfrecords(source, split, out, features=features, options=options, on_bytes=on_bytes)
+        report = index_tfrecords(
+            source, split, out, features=features, on_bad=on_bad, workers=workers, on_bytes=on_bytes
+        )
     seconds = time.perf_counter() - began
     if as_json:
         text.print_json(_plain(report, seconds))

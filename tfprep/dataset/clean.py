@@ -44,7 +44,7 @@ class Leftovers:
       place: The dataset's folder or URL.
       versions: The bytes of each older version that no other version shares, by its number.
       unreferenced: Objects at a store that neither a version nor an unfinished run refers to.
-      unfinished: Objects of a run that has not published; the same run continues from them. They are never removed.
+      unfinished: Objects of an unfinished run; the same run continues from them. They are never removed.
       freed: The number of bytes that were removed.
     """
 

@@ -383,16 +383,6 @@ class Dataset:
                 hold(self.version)
             raise
 
-    def fields_added_since(self) -> list[str]:
-        """Return the names of the fields that were added since this was opened; none where that cannot be read."""
-        if self.version is None:
-            return []
-        try:
-            now = open_dataset(self.version.root).manifest.groups.values()
-        except DatasetError:
-            return []
-        return [name for one in now for name in one.fields if name not in self.fields]
-
     @cached_property
     def _checked_index(self) -> FileDigest:
         """The digest of the index. It is compared with the file once, which never changes."""

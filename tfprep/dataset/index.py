@@ -215,7 +215,7 @@ def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] 
 def _check_numbers(table: pa.Table, files: Sequence[FileInfo], fields: Sequence[str], *, is_whole: bool) -> None:
     """Check that every record is inside its shard and every field inside its record, for the columns that were read.
 
-    `is_whole`: the table has all rows, so that each shard has as many as it has records.
+    `is_whole`: the table has all rows, one for each record of each shard.
     """
     if not {"shard", "offset", "size"} <= set(table.column_names) or not len(table):
         return

@@ -56,7 +56,7 @@ def tfds_limits(manifest: Manifest) -> dict[str, str]:
     for name, info in manifest.fields.items():
         if _is_label(manifest, name) and not _survive(manifest.classes.get(name, ())):
             limits[name] = (
-                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}, of which "
+                f"{name}.labels.txt was not written: TensorFlow Datasets would misread the class names of {name!r}: "
                 "one is empty, occurs twice, holds a line break, or begins or ends with a space. It shows numbers instead"
             )
         elif info.codec["codec"] == "raw" and info.spec.dtype in ("uint32", "bfloat16"):

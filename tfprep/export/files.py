@@ -39,7 +39,7 @@ _IMAGE_FILES = ("jpeg", "png", "original", "encoded")
 """The codecs of image files."""
 _PNG_LEVEL = 3
 _ROW_GROUP = 100
-"""Rows of Parquet in memory at a time, as many as Hugging Face writes of images."""
+"""Rows of Parquet in memory at a time: the number that Hugging Face writes of images."""
 _FILE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 

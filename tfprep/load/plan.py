@@ -122,8 +122,6 @@ class LoaderPlan:
             reason = str(error)
             if len(self.sources) > 1:
                 reason += f". A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
-            elif added := self.sources[0].dataset.fields_added_since():
-                reason += f"; {', '.join(added)} came since it was opened: open it again"
             raise LoaderError(reason) from None
         outputs = pad_outputs(named, self.all_specs, options.pad) if options.pad else named
         self._check_computed(outputs)

@@ -124,7 +124,7 @@ def add_fields(
 
 
 def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
-    """Remove added fields from a dataset, or give up what a run computed that has not published.
+    """Remove added fields from a dataset, or give up what an unfinished run computed.
 
     At a store, where somebody may be reading them, the files stay until `tfprep clean`.
 

@@ -20,7 +20,7 @@ from tests.examples import image_bytes, serialized, write
 from tests.photos import save
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import IndexOptions, index_tfrecords
+from tfprep.dataset import index_tfrecords
 from tfprep.dataset.imported import scan
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.names import stored_name
@@ -36,7 +36,7 @@ def index(folder, *payloads, **options):
     """Write shards, and index all of the folder."""
     for number, group in enumerate(payloads):
         write(folder / f"{number}.tfrecord", group)
-    return index_tfrecords(str(folder / "*.tfrecord"), "train", options=IndexOptions(**options))
+    return index_tfrecords(str(folder / "*.tfrecord"), "train", **options)
 
 
 def numbers(*values):
@@ -439,20 +439,20 @@ def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
     examples = [serialized({"n": n, "image": image_bytes(RNG, (9, 9)), "text": [b"t"] * (n % 70)}) for n in range(30)]
     alone = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0)
     out = tmp_path / "other"
-    several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, options=IndexOptions(workers=2))
+    several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, workers=2)
     assert tfprep.open(out).index("train").equals(tfprep.open(tmp_path).index("train"))
     assert several.fields == alone.fields
 
 
 KILLED = """
 import os, signal, sys
-from tfprep.dataset import IndexOptions, index_tfrecords
+from tfprep.dataset import index_tfrecords
 read = []
 def on_bytes(done, total):
     read.append(done)
     if len(read) > 2:
         os.kill(os.getpid(), signal.SIGKILL)
-index_tfrecords(sys.argv[1], "train", options=IndexOptions(workers=0), on_bytes=on_bytes)
+index_tfrecords(sys.argv[1], "train", workers=0, on_bytes=on_bytes)
 """
 
 

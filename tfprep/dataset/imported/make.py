@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards
@@ -38,23 +38,6 @@ from tfprep.dataset.versions import NewVersion, find_version, version_folder
 from tfprep.errors import DatasetError
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import folder_at, is_remote, names_in
-
-
-@dataclass(frozen=True)
-class IndexOptions:
-    """Options of an index.
-
-    Attributes:
-        on_bad: "raise" at the first record that cannot be part of a dataset, or "skip": leave them out and list them.
-        workers: The number of processes; None for one per usable CPU, 0 for this process only.
-    """
-
-    on_bad: str = "raise"
-    workers: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.on_bad not in ("raise", "skip"):
-            raise DatasetError(f"on_bad is 'raise' or 'skip', not {self.on_bad!r}")
 
 
 @dataclass(frozen=True)
@@ -86,7 +69,8 @@ def index_tfrecords(
     out: str | os.PathLike[str] | None = None,
     *,
     features: str | os.PathLike[str] | None = None,
-    options: IndexOptions = IndexOptions(),
+    on_bad: Literal["raise", "skip"] = "raise",
+    workers: int | None = None,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexReport:
     """Index TFRecords that tfprep did not write, so that `tfprep.open` opens them as a dataset. Nothing is copied.
@@ -98,7 +82,8 @@ def index_tfrecords(
         split: The split that the shards are of; for a directory of TensorFlow Datasets the only one that is indexed.
         out: The folder of the dataset; None for `tfprep-index` beside the shards.
         features: A `features.json`, or a JSON file that describes features (see `tfprep.dataset.imported.declared`).
-        options: How the shards are indexed.
+        on_bad: "raise" at the first record that cannot be part of a dataset, or "skip": leave them out and list them.
+        workers: The number of processes; None for one per usable CPU, 0 for this process only.
         on_bytes: Called with the number of bytes that were read, and of all that are.
 
     Returns:
@@ -108,6 +93,8 @@ def index_tfrecords(
         DatasetError: A shard is not a TFRecord file, holds no Examples, is compressed as a whole or damaged.
         BuildLockedError: Another process writes this dataset.
     """
+    if on_bad not in ("raise", "skip"):
+        raise DatasetError(f"on_bad is 'raise' or 'skip', not {on_bad!r}")
     name, beside, splits, lengths = _find_shards(os.fspath(source), split)
     declared = _declared(beside, features)
     if out is not None and "://" in os.fspath(out):
@@ -121,11 +108,11 @@ def index_tfrecords(
         old = None if new.before is None else read_manifest(new.before.path)
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-        groups, scanned = _scan(folder, splits, old, options, on_bytes)
-        if options.on_bad != "skip":
+        groups, scanned = _scan(folder, splits, old, workers, on_bytes)
+        if on_bad == "raise":
             for key in splits:
                 _check_whole(groups[key], lengths.get(key))
-        content = _decide(groups, old.name if old else name, declared, options)
+        content = _decide(groups, old.name if old else name, declared, skip=on_bad == "skip")
         manifest = write_imported(new, content, old)
         remove_parts(folder / PRIVATE, {part_of(s, folder / PRIVATE) for group in groups.values() for s, _ in group})
     names = tuple(name_below(content.root, shard.path) for shard in scanned)
@@ -216,7 +203,7 @@ def _scan(
     folder: Path,
     splits: Mapping[str, Sequence[Shard]],
     old: Manifest | None,
-    options: IndexOptions,
+    workers: int | None,
     on_bytes: Callable[[int, int], None],
 ) -> tuple[Groups, list[Shard]]:
     """Return the shards of all splits with what was found in them, and those that were scanned for it."""
@@ -241,7 +228,7 @@ def _scan(
         done += more
         on_bytes(done, total)
 
-    scan_shards(new, work, options.workers, count)
+    scan_shards(new, work, workers, count)
     found |= {shard: find_receipt(shard, work) for shard in new}
     groups: dict[str, list[tuple[Shard, Scanned]]] = {}
     for split, some in shards.items():
@@ -270,7 +257,7 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             )
 
 
-def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], options: IndexOptions) -> Content:
+def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], *, skip: bool) -> Content:
     """Decide from what was found in all shards which features become fields, and what the index is made of."""
     found = [one for group in groups.values() for _, one in group]
     summaries: dict[str, FeatureSummary] = {}
@@ -280,7 +267,7 @@ def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], options
     if not records:
         shards = [shard.path for group in groups.values() for shard, _ in group]
         raise DatasetError(f"{common_root(shards)}: the shards hold no record")
-    fields, left_out = decide_fields(summaries, records, declared, skip=options.on_bad == "skip")
+    fields, left_out = decide_fields(summaries, records, declared, skip=skip)
     if not fields:
         reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())
         raise DatasetError(f"no feature can be read ({reasons or 'the records have none'})")

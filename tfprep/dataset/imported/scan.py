@@ -31,7 +31,7 @@ from tfprep.fields import Array
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
-from tfprep.pool import Died, Done, Mark, Pool, Progress
+from tfprep.pool import Died, Done, Mark, Pool
 from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, fields, find_features, read_varint
 from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
 from tfprep.storage.local import whole_file
@@ -231,32 +231,19 @@ def scan_shards(shards: Sequence[Shard], folder: Path, workers: int | None, on_b
         return
     shards = sorted(shards, key=lambda shard: -shard.bytes)
     with closing(Pool(_ENTRY, folder, count)) as processes:
-        done = {processes.submit(shard): 0 for shard in shards}
+        for shard in shards:
+            processes.submit(shard)
         for event in processes.events():
-            if isinstance(event, Progress | Done):
-                read = event.result if isinstance(event, Done) else event.item or 0
-                on_bytes(read - done[event.task])
-                done[event.task] = read
+            if isinstance(event, Done):
+                on_bytes(event.task.content.bytes)
             elif isinstance(event, Died):
                 path = event.task.content.path
                 raise DatasetError(f"the process that read {path} died ({event.reason}); run the command again")
 
 
-def open_scan(folder: Path) -> Callable[[Shard, Mark], int]:
-    """Return the work of a process (`tfprep.pool`): scan a shard, with the bytes read so far as marks."""
-
-    def work(shard: Shard, mark: Mark) -> int:
-        done = 0
-
-        def count(more: int) -> None:
-            nonlocal done
-            done += more
-            mark(done)
-
-        _scan_one(shard, folder, count)
-        return done
-
-    return work
+def open_scan(folder: Path) -> Callable[[Shard, Mark], None]:
+    """Return the work of a process (`tfprep.pool`): scan a shard."""
+    return lambda shard, mark: _scan_one(shard, folder, lambda _: None)
 
 
 def _scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:

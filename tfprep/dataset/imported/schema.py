@@ -206,7 +206,7 @@ def _field(name: str, feature: str, summary: FeatureSummary, records: int, known
 
 
 def _found_shape(counts: tuple[int, int]) -> Shape:
-    """Return the shape of values of which each record has this least and greatest number."""
+    """Return the shape of the values of a record, from the least and the greatest number of them."""
     least, most = counts
     return (None,) if least != most else () if least == 1 else (least,)
 

@@ -62,7 +62,7 @@ def list_shards(pattern: str) -> list[Shard]:
         shards = [_local(file) for file in sorted(found) if file.is_file() and not file.name.startswith(".")]
     if not shards:
         raise DatasetError(
-            f"{pattern} names no file; put the pattern in quotes so that the shell leaves it alone: 'DIR/train-*.tfrecord'"
+            f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
         )
     return shards
 
