@@ -290,7 +290,7 @@ def _s3_server():
 
 @pytest.fixture
 def s3(_s3_server, monkeypatch):
-    """An S3 server on loopback behind a proxy, with the environment variables that lead to it. It is started once per module."""
+    """An S3 server on loopback after a proxy, with the environment variables that lead to it. It is started once per module."""
     _s3_server.proxy.reset()
     for name, value in _s3_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""What is published: a wheel with the package alone, and an sdist with everything that is needed to test it."""
+"""What is published: a wheel with only the package, and an sdist with everything that is needed to test it."""
 
 import os
 import shutil

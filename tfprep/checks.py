@@ -11,10 +11,10 @@ from tfprep.errors import RecipeError
 Range: TypeAlias = tuple[float, float]
 
 
-def require(holds: bool, rule: str, received: object, way_out: str) -> None:
-    """Raises a RecipeError unless `holds`: '{rule}, got {received}; {way_out}'."""
+def require(holds: bool, rule: str, received: object, fix: str) -> None:
+    """Raises a RecipeError unless `holds`: '{rule}, got {received}; {fix}'."""
     if not holds:
-        raise RecipeError(f"{rule}, got {received!r}; {way_out}")
+        raise RecipeError(f"{rule}, got {received!r}; {fix}")
 
 
 def require_number(

@@ -111,9 +111,9 @@ def test_points_beyond_the_horizon_are_not_shown():
     assert out["i"][1:35, 20].min() == 255
     assert not out["i"][36:].any()
     back = Transform(np.array([[1, 0, 0], [0, 1, 0], [0, -0.02, 1]]), SIZE)
-    behind = warp_sample({"p": np.array([[80, 60, 1]], np.float32)}, {"p": "points"}, back)["p"]
-    assert np.isnan(behind[0, :2]).all()
-    assert behind[0, 2] == 0
+    hidden = warp_sample({"p": np.array([[80, 60, 1]], np.float32)}, {"p": "points"}, back)["p"]
+    assert np.isnan(hidden[0, :2]).all()
+    assert hidden[0, 2] == 0
 
 
 @pytest.mark.precise_warps

@@ -102,8 +102,8 @@ def test_any_number_of_channels(channels):
         out = warped(array, transform, "map", fill={"x": tuple(float(c) for c in range(channels))})
         assert out.shape == (*transform.size, channels)
         for c in range(channels):
-            alone = warped(np.ascontiguousarray(array[:, :, c]), transform, "map", fill={"x": float(c)})
-            np.testing.assert_allclose(out[:, :, c], alone, atol=1e-5)
+            single = warped(np.ascontiguousarray(array[:, :, c]), transform, "map", fill={"x": float(c)})
+            np.testing.assert_allclose(out[:, :, c], single, atol=1e-5)
 
 
 def test_whole_number_maps_are_rounded_and_floats_kept():

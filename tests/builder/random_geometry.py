@@ -130,7 +130,7 @@ def box_faults(
         kept = stored[labels == label]
         sure = abs(share - least) > 0.15 if share else min(inside[2:] - inside[:2]) < -NEAR_PX
         if sure and len(kept) != (share > 0 and share >= least):
-            faults.append(f"box {label}, of which {share:.2f} is seen, is there {len(kept)} times")
+            faults.append(f"box {label}, seen to {share:.2f}, is there {len(kept)} times")
         elif len(kept) and not np.allclose(kept[0], inside, atol=NEAR_PX * max(1, abs(matrix[:2, :2]).max())):
             faults.append(f"box {label} is {kept[0].tolist()}, expected {inside.tolist()}")
     return faults

@@ -32,7 +32,7 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
 
 
 @pytest.mark.parametrize(
-    ("number", "way_out"),
+    ("number", "fix"),
     [
         (errno.EROFS, "choose a folder that this user may write to"),
         (errno.EACCES, "choose a folder that this user may write to"),
@@ -40,12 +40,12 @@ def test_a_write_that_fails_ends_the_build_and_the_next_one_continues(full, work
         (errno.EDQUOT, "nothing was published. Make room, then run the same command again"),
     ],
 )
-def test_a_disk_that_refuses_is_named_with_the_way_out(full, monkeypatch, number, way_out):
+def test_a_disk_that_refuses_is_named_with_the_fix(full, monkeypatch, number, fix):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(BuildError, match=rf"cannot write .*out: {os.strerror(number)}; {way_out}"):
+    with pytest.raises(BuildError, match=rf"cannot write .*out: {os.strerror(number)}; {fix}"):
         full.build()
 
 

@@ -88,7 +88,7 @@ BAD = [
     (level(2), "derive", "made", "MemoryError: ", None),
     (level(3), "derive", "made", "ValueError: " + "x" * 988 + "... (5012 characters)", None),
 ]  # fmt: skip
-"""What happens to a sample; stage, field and reason of the reject, and the file that it names if the test compares it."""
+"""What happens to a sample; stage, field and reason of the rejection, and the file that it names if the test compares it."""
 
 
 def test_bad_samples_are_named(full):

@@ -1,4 +1,4 @@
-"""The variants of one raw sample: its steps equal the ops applied one by one, and every fault is a reject with its stage."""
+"""The variants of one raw sample: its steps equal the ops applied one by one, and every fault is a SampleError with its stage."""
 
 import gc
 import io
@@ -77,13 +77,13 @@ def decodes(monkeypatch):
 def test_a_variant_does_not_depend_on_how_many_there_are(form, decodes):
     raw = {"image": encoded(noise(600, 803), form)}
     crop = maker({"image": "image"}, geometry=[augment.RandomResizedCrop(64, 64, scale=(0.004, 1))])
-    alone = [next(crop.made("k", raw, [variant]))["image"] for variant in range(12)]
+    single = [next(crop.made("k", raw, [variant]))["image"] for variant in range(12)]
     scales = {reduced for reduced, _ in decodes}
     assert len(scales) == (4 if form == "JPEG" else 1)
     decodes.clear()
     together = [sample["image"] for sample in crop.made("k", raw, range(12))]
     assert sorted(reduced for reduced, _ in decodes) == sorted(scales), "variants of one scale share one decode"
-    np.testing.assert_array_equal(alone, together)
+    np.testing.assert_array_equal(single, together)
 
 
 def test_small_targets_are_decoded_small_unless_the_recipe_or_a_mask_forbids_it(decodes):
@@ -275,7 +275,7 @@ READ_ONLY = r"read-only|does not support item assignment"
         ({"geometry": [augment.Flip(0.5)], "derive": {"x": writes_in_place}}, READ_ONLY, "derive"),
     ],
 )
-def test_a_wrong_function_of_a_user_is_a_reject_with_its_stage(options, message, stage):
+def test_a_wrong_function_of_a_user_is_a_sample_error_with_its_stage(options, message, stage):
     """It cannot change what others use; an import that fails, which no sample can help, ends the build."""
     with pytest.raises(SampleError if stage else BuildError, match=message) as caught:
         list(maker(**options).made("key", {**RAW, "image": IMAGE.copy()}, [1, 2]))

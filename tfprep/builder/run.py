@@ -347,7 +347,7 @@ class Build:
             pending = self._differing(plan, receipts)
             if not pending:
                 return receipts
-            receipts.clear()  # before the next round reads as many
+            receipts.clear()  # before the next round reads them again
         raise BuildError("fields keep changing their form while they are built; are the raw files being rewritten?")
 
     def _run_tasks(self, plan: Plan, pending: Sequence[ShardState]) -> None:
@@ -384,16 +384,16 @@ class Build:
         if self.file:
             source = self.file.absolute()
         elif worker_count(self.options):
-            way_out = "put the recipe into a file of its own and build from its path, or build with workers=0"
+            fix = "put the recipe into a file of its own and build from its path, or build with workers=0"
             try:
                 source = pickle.dumps(plan.recipe)
             except Exception as error:
                 raise RecipeError(
-                    f"the recipe holds what cannot be sent to a worker process ({error}): {way_out}"
+                    f"the recipe holds what cannot be sent to a worker process ({error}): {fix}"
                 ) from error
             if b"__main__" in source:
                 raise RecipeError(
-                    f"the recipe holds a function of the script that was started, which no worker imports: {way_out}"
+                    f"the recipe holds a function of the script that was started, which no worker imports: {fix}"
                 )
         return BuildContext(
             source=source, fingerprint=plan.fingerprint, layout=self.layout.absolute(),

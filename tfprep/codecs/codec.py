@@ -93,12 +93,10 @@ _CODECS: Mapping[Kind, str] = {
 """The fix for kinds that one codec is made for."""
 
 
-def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], way_out: str) -> None:
+def require_kind(codec: object, field: str, kind: Kind, allowed: tuple[Kind, ...], fix: str) -> None:
     if kind not in allowed:
         name = type(codec).__name__
-        raise RecipeError(
-            f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {_CODECS.get(kind, way_out)}"
-        )
+        raise RecipeError(f"store: {name} holds {', '.join(allowed)}; '{field}' is a {kind}: {_CODECS.get(kind, fix)}")
 
 
 def cast_float(array: Array, dtype: Any) -> Array:

@@ -28,7 +28,7 @@ class Heatmaps:
         sigma_px: σ.
         channels: K. Point i is drawn in channel i mod K, several in one channel joined by maximum, so that 17 key points of
             several people are `channels=17` and all points in one map are `channels=1`. None gives each point its own channel;
-            all samples must then have as many points.
+            all samples must then have the same number of points.
         min_visibility: points of less visibility leave no trace (COCO: 0 not labeled, 1 hidden, 2 visible; geometry sets 0 for
             points outside the image).
         like: the field whose size the map has.
