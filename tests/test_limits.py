@@ -1,4 +1,4 @@
-"""What containers, batch systems and systemd allow a process, on generated control groups of both versions."""
+"""What containers, batch systems and systemd allow a process, on generated control groups."""
 
 import os
 import subprocess
@@ -43,21 +43,6 @@ MEMORY = {
         900_000,
         300_000,
     ),
-    "the first version": (
-        "5:cpu,cpuacct:/\n4:memory:/docker/1234\n1:name=systemd:/\n",
-        {
-            "memory/memory.limit_in_bytes": "9223372036854771712\n", "memory/memory.usage_in_bytes": "900000000\n",
-            "memory/docker/1234/memory.limit_in_bytes": "1000000\n",
-            "memory/docker/1234/memory.usage_in_bytes": "700000\n",
-            "memory/docker/1234/memory.stat": "cache 5\ntotal_inactive_file 100000\n",
-        },
-        1_000_000,
-        400_000,
-    ),
-    "the first version in a container, whose path is not there": (
-        "4:memory:/docker/1234\n",
-        {"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "1200000\n"}, 1_000_000, 0,
-    ),
 }  # fmt: skip
 
 
@@ -81,20 +66,13 @@ def test_without_a_limit_the_machines_memory_counts(place, own, files):
 
 
 def test_systems_other_than_linux(tmp_path):
-    assert not list(groups("memory", tmp_path, tmp_path / "none"))
+    assert not list(groups(tmp_path, tmp_path / "none"))
 
 
 CPUS = {
     "a quota of one and a half": ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
     "less than one": ("0::/\n", {"cpu.max": "20000 100000\n"}, 1),
     "above": ("0::/a/b\n", {"a/cpu.max": "300000 100000\n", "a/b/cpu.max": "max 100000\n"}, 3),
-    "the first version": (
-        "2:cpu,cpuacct:/x\n",
-        {"cpu,cpuacct/x/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n"}, 4,
-    ),
-    "the first version, linked under one name": (
-        "2:cpu,cpuacct:/x\n", {"cpu/x/cpu.cfs_quota_us": "-1\n", "cpu/x/cpu.cfs_period_us": "100000\n"}, 64,
-    ),
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The CPUs and the memory that this process may use: those of the machine, or of its control groups if these allow less.
 
 A container, a batch system or systemd sets the limits of a control group (cgroup). A limit applies to all groups below its own,
-so the group of this process and all groups above it are read, of both versions:
-https://docs.kernel.org/admin-guide/cgroup-v2.html and https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
+so the group of this process and all groups above it are read: https://docs.kernel.org/admin-guide/cgroup-v2.html. Groups of
+version 1, which systemd and Kubernetes have given up, are not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 MOUNT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-_VERSIONS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""By version: a group's limit, its use, and the entry of memory.stat for page cache, which the kernel can free."""
 
 
 def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
@@ -38,11 +33,9 @@ def usable_cpus(mount: Path = MOUNT, own: Path = OWN) -> int:
 
 def _quotas(mount: Path, own: Path) -> list[int]:
     cpus = []
-    for group in groups("cpu", mount, own):
-        quota = _number(group / "cpu.max") or _number(group / "cpu.cfs_quota_us")
-        if quota and quota > 0:  # version 1 writes -1 for no limit
-            period = _number(group / "cpu.max", 1) or _number(group / "cpu.cfs_period_us")
-            cpus += [max(1, -(-quota // period))] if period else []
+    for group in groups(mount, own):
+        quota, period = _number(group / "cpu.max"), _number(group / "cpu.max", 1)
+        cpus += [max(1, -(-quota // period))] if quota and period else []
     return cpus
 
 
@@ -50,7 +43,7 @@ def memory_limit(mount: Path = MOUNT, own: Path = OWN) -> int:
     """Return the bytes of memory that this process and its control groups may use in total."""
     import psutil  # a tenth of the time in which a command starts; a build asks for CPUs only
 
-    limits = [_number(group / limit) for group in groups("memory", mount, own) for limit, _, _ in _VERSIONS]
+    limits = [_number(group / "memory.max") for group in groups(mount, own)]
     return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
 
 
@@ -59,43 +52,34 @@ def available_memory(mount: Path = MOUNT, own: Path = OWN) -> int:
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    for group in groups("memory", mount, own):
-        for limit, used, cached in _VERSIONS:
-            allowed = _number(group / limit)
-            if allowed is not None and (taken := _number(group / used)) is not None:
-                freeable = 0
-                with contextlib.suppress(OSError, StopIteration):
-                    lines = (group / "memory.stat").read_text().splitlines()
-                    freeable = int(next(line.split()[1] for line in lines if line.startswith(f"{cached} ")))
-                free = min(free, max(0, allowed - taken + freeable))
+    for group in groups(mount, own):
+        allowed, taken = _number(group / "memory.max"), _number(group / "memory.current")
+        if allowed is not None and taken is not None:
+            cached = 0  # page cache, which the kernel can free
+            with contextlib.suppress(OSError, StopIteration):
+                lines = (group / "memory.stat").read_text().splitlines()
+                cached = int(next(line.split()[1] for line in lines if line.startswith("inactive_file ")))
+            free = min(free, max(0, allowed - taken + cached))
     return free
 
 
-def groups(controller: str, mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
-    """Yield the folders of this process's control groups, from its own group up to the root, of both versions.
+def groups(mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
+    """Yield the folders of this process's control groups, from its own group up to the root.
 
     Args:
-        controller: "memory" or "cpu".
         mount: Where the control groups are mounted.
         own: The file that names the groups of this process.
     """
     lines: list[str] = []
-    with contextlib.suppress(OSError):  # other systems than Linux have no such files
+    with contextlib.suppress(OSError):  # other systems than Linux have no such file
         lines = own.read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            tops = [mount, mount / "unified"]  # `unified` is used if both versions are mounted
-        elif controller in controllers.split(","):
-            tops = [mount / controllers, mount / controller]
-        else:
-            continue
         parts = [part for part in Path(path).parts if part not in ("/", "..")]
-        for top in dict.fromkeys(tops):
-            for depth in range(len(parts), -1, -1):
-                folder = top.joinpath(*parts[:depth])
-                if folder.is_dir():
-                    yield folder
+        for depth in range(len(parts), -1, -1) if controllers == "" else ():
+            folder = mount.joinpath(*parts[:depth])
+            if folder.is_dir():
+                yield folder
 
 
 def _number(path: Path, part: int = 0) -> int | None:

@@ -72,10 +72,8 @@ COLOR = [
     "Clahe((4, 4))",
     "Sharpness((4, 4))",
     "Blur((3, 3))",
-    "MotionBlur((15, 15), (30, 30))",
     "Noise((25, 25))",
     "JpegArtifacts((10, 10))",
-    "Cutout(60)",
     "Erasing(1)",
 ]
 DERIVED = [

@@ -121,7 +121,7 @@ NOT_COLOR = "ColorOp Transform GeometryOp Custom Maybe OneOf SomeOf CenterCrop C
 NOT_COLOR += (
     " CutMix MixUp Perspective RandAugment RandomResizedCrop Rotate Rotate90 Scale Shear Translate TrivialAugment"
 )
-OPTIONS = {"Cutout": [10], "Erasing": [1], "Grayscale": [1], "Invert": [1]}
+OPTIONS = {"Erasing": [1], "Grayscale": [1], "Invert": [1]}
 COLORS = [
     *[getattr(augment, name)(*OPTIONS.get(name, ())) for name in sorted({*augment.__all__} - {*NOT_COLOR.split()})],
     OneOf([Blur(), Gamma()]),

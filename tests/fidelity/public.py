@@ -1,7 +1,5 @@
 """The names that must have a test of fidelity, and the one place where these tests use other names than the public ones."""
 
-import math
-
 import numpy as np
 from scipy import stats
 
@@ -76,14 +74,3 @@ def window_of(changed):
     ys, xs = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
     assert changed.sum() == len(ys) * len(xs), "no rectangle"
     return int(ys[0]), int(xs[0]), len(ys), len(xs)
-
-
-def line_of(weights):
-    """Angle in degrees, counter-clockwise as seen, and variance of a line of light through the middle, by second moments."""
-    half = len(weights) // 2
-    y, x = np.mgrid[-half : half + 1, -half : half + 1]
-    weights = weights / weights.sum()
-    assert abs((weights * x).sum()) < 0.3
-    assert abs((weights * y).sum()) < 0.3
-    xx, yy, xy = (weights * x * x).sum(), (weights * y * y).sum(), -(weights * x * y).sum()
-    return math.degrees(math.atan2(2 * xy, xx - yy)) / 2, xx + yy

@@ -56,8 +56,8 @@ GEOMETRY = {
 }  # fmt: skip
 COLOR = [
     augment.AutoContrast(0.5), augment.Blur(), augment.Brightness(), augment.Clahe(),
-    augment.ColorJitter(0.4, 0.4, 0.4, 0.1), augment.Contrast(), augment.Cutout(9, 2), augment.Equalize(0.5), augment.Erasing(),
-    augment.Gamma(), augment.Grayscale(0.5), augment.Hue(), augment.Invert(), augment.JpegArtifacts(), augment.MotionBlur(),
+    augment.ColorJitter(0.4, 0.4, 0.4, 0.1), augment.Contrast(), augment.Equalize(0.5), augment.Erasing(),
+    augment.Gamma(), augment.Grayscale(0.5), augment.Hue(), augment.Invert(), augment.JpegArtifacts(),
     augment.Noise(), augment.Posterize(), augment.Saturation(), augment.Sharpness(), augment.Solarize(),
     augment.OneOf([augment.Invert(1), augment.Blur((1, 2))]), augment.SomeOf([augment.Gamma(), augment.Hue(), augment.Noise()]),
     augment.Maybe(augment.Grayscale(1)),

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
         Translate,
     )
     from tfprep.augment.mixing import CutMix, MixUp
-    from tfprep.augment.optics import Blur, Cutout, Erasing, JpegArtifacts, MotionBlur, Noise, Sharpness
+    from tfprep.augment.optics import Blur, Erasing, JpegArtifacts, Noise, Sharpness
     from tfprep.augment.policies import Maybe, OneOf, RandAugment, SomeOf, TrivialAugment
     from tfprep.augment.transform import ColorOp, GeometryOp, Transform
 
 __all__ = [
     "AutoContrast", "Blur", "Brightness", "CenterCrop", "Clahe", "ColorJitter", "ColorOp",
-    "Contrast", "Crop", "Custom", "CutMix", "Cutout", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp",
-    "Grayscale", "Hue", "Invert", "JpegArtifacts", "Maybe", "MixUp", "MotionBlur", "Noise", "OneOf",
+    "Contrast", "Crop", "Custom", "CutMix", "Elastic", "Equalize", "Erasing", "Flip", "Gamma", "GeometryOp",
+    "Grayscale", "Hue", "Invert", "JpegArtifacts", "Maybe", "MixUp", "Noise", "OneOf",
     "Perspective", "Posterize", "RandAugment", "RandomResizedCrop", "Resize", "Rotate", "Rotate90", "Saturation", "Scale",
     "Sharpness", "Shear", "Solarize", "SomeOf", "Transform", "Translate", "TrivialAugment",
 ]  # fmt: skip
@@ -68,7 +68,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
         "Shear", "Translate",
     ],
     "mixing": ["CutMix", "MixUp"],
-    "optics": ["Blur", "Cutout", "Erasing", "JpegArtifacts", "MotionBlur", "Noise", "Sharpness"],
+    "optics": ["Blur", "Erasing", "JpegArtifacts", "Noise", "Sharpness"],
     "policies": ["Maybe", "OneOf", "RandAugment", "SomeOf", "TrivialAugment"],
     "transform": ["ColorOp", "GeometryOp", "Transform"],
 })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Effects of lenses, sensors and files on an image: sharpness, blur, noise, JPEG artifacts, parts missing.
+"""Effects of lenses, sensors and files on an image: sharpness, blur, noise, JPEG artifacts, a part missing.
 
 Images are uint8 [H, W, 3] RGB and stay so.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, cos, exp, log, prod, radians, sin, sqrt
+from math import ceil, exp, log, prod, sqrt
 from statistics import NormalDist
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from tfprep.checks import (
     Range,
     around,
     require,
-    require_count,
-    require_pixels,
     require_probability,
     require_range,
     require_whole,
@@ -79,29 +77,6 @@ class Blur:
 
 
 @dataclass(frozen=True)
-class MotionBlur:
-    """Averages along a line through each pixel, as if the camera moved.
-
-    Attributes:
-        length_px: the line's length in pixels is drawn uniformly from this range. Up to length 1 nothing happens.
-        degrees: its angle to the horizontal is drawn uniformly from ± this number, or from a range (from, to).
-    """
-
-    length_px: Range = (3.0, 11.0)
-    degrees: float | Range = 180.0
-
-    def __post_init__(self) -> None:
-        require_range("MotionBlur.length_px", self.length_px, 1, 500)
-        require_range("MotionBlur.degrees", around(0, self.degrees), -360, 360)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        length, angle = generator.uniform(*self.length_px), radians(generator.uniform(*around(0, self.degrees)))
-        return np.asarray(
-            cv2.filter2D(image, -1, line_kernel(length, angle), borderType=cv2.BORDER_REFLECT_101), np.uint8
-        )
-
-
-@dataclass(frozen=True)
 class Noise:
     """Adds Gaussian noise: round(v + σ n), cut at 0 and 255.
 
@@ -151,39 +126,6 @@ class JpegArtifacts:
 
 
 @dataclass(frozen=True)
-class Cutout:
-    """Fills squares with one level: DeVries and Taylor, 'Improved Regularization of Convolutional Neural Networks with
-    Cutout', 2017.
-
-    Every pixel is equally likely to be the middle of a square, so squares may reach beyond the edge.
-
-    Attributes:
-        size_px: the side of a square in pixels.
-        holes: the number of squares.
-        level: the level that fills them, 0 to 255.
-    """
-
-    any_image: ClassVar[bool] = True
-
-    size_px: int = 32
-    holes: int = 1
-    level: int = 0
-
-    def __post_init__(self) -> None:
-        require_pixels("Cutout.size_px", self.size_px)
-        require_count("Cutout.holes", self.holes)
-        require_whole("Cutout.level", self.level, 0, 255)
-
-    def __call__(self, image: ImageArray, generator: np.random.Generator, /) -> ImageArray:
-        changed: ImageArray = image.copy()
-        for down, right in generator.random((self.holes, 2)):
-            top = int(down * image.shape[0]) - self.size_px // 2
-            left = int(right * image.shape[1]) - self.size_px // 2
-            changed[max(0, top) : max(0, top + self.size_px), max(0, left) : max(0, left + self.size_px)] = self.level
-        return changed
-
-
-@dataclass(frozen=True)
 class Erasing:
     """With probability `p` one rectangle of noise, uniform from 0 to 255, or with `level` of that level: Zhong et al., 'Random
     Erasing Data Augmentation', AAAI 2020. Its share of the area is drawn uniformly from `area`, its aspect (height / width)
@@ -222,18 +164,6 @@ class Erasing:
                 window[...] = generator.integers(0, 256, window.shape, np.uint8) if self.level is None else self.level
                 return changed
         return image
-
-
-def line_kernel(length_px: float, angle: float) -> Array:
-    """float32 [K, K], sum 1: a line through the middle, each pixel weighing 1 less its distance to the line, at least 0.
-    `angle` in radians, counter-clockwise."""
-    half = (length_px - 1) / 2
-    reach = ceil(half)
-    rows, columns = np.mgrid[-reach : reach + 1, -reach : reach + 1].astype(np.float64)
-    along = np.clip(columns * cos(angle) - rows * sin(angle), -half, half)
-    distance = np.hypot(columns - along * cos(angle), rows + along * sin(angle))
-    weights = np.clip(1 - distance, 0, None)
-    return np.asarray(weights / weights.sum(), np.float32)
 
 
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / np.float32(13)
