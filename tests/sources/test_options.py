@@ -88,6 +88,7 @@ CASES = {
         ({"every": 0}, "number of frames from 1"),
         ({"videos": "*.m3u8", "every": 1}, r"to end in \.mp4"),
         ({"every": 1, "splits": BY_PATIENT}, "give a regular expression"),
+        ({"every": 1, "splits": BY_LABEL}, "cannot be stratified"),
     ],
     sources.Coco: [
         ({"fields": ("box",)}, "expected fields to be a tuple of boxes"),
@@ -131,6 +132,7 @@ CASES = {
         ({"train": float("nan")}, "from 0 to 1"),
         ({"stratify": True}, "stratify is the name of a label field .* got True"),
         ({"group_by": "(a"}, "is not a regular expression"),
+        ({"group_by": "(a)", "stratify": "label"}, "give one of stratify and group_by"),
         ({"group_by": "(?:a)"}, "expected a group in group_by"),
         ({"group_by": 3}, "a regular expression, a column or a function; got 3"),
     ],

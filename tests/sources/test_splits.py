@@ -105,17 +105,16 @@ def test_how_much_stratification_moves_on_average():
     """The module's docstring states the figure: for two splits, about a third of a sample per added sample."""
     fractions = Fractions(train=0.8, val=0.2, stratify="label")
     moved = []
-    for count in range(100, 400):
+    for count in range(100, 400, 3):
         old, new = split(samples(count), fractions), split(samples(count + 1), fractions)
         moved.append(sum(old[key] != new[key] for key in old))
     assert 0.24 < np.mean(moved) < 0.40  # 2 * 0.8 * 0.2 = 0.32 is expected.
 
 
 @pytest.mark.parametrize("group_by", [r"^([^_]+)_", scene], ids=["regex", "function"])
-@pytest.mark.parametrize("stratify", [None, "label"])
-def test_no_group_straddles_a_split(group_by, stratify):
+def test_no_group_straddles_a_split(group_by):
     labels = {f"g{g}_{i}": g % 3 for g in range(200) for i in range(1 + g % 5)}
-    made = split(labels, Fractions(train=0.6, val=0.4, group_by=group_by, stratify=stratify))
+    made = split(labels, Fractions(train=0.6, val=0.4, group_by=group_by))
     splits = defaultdict(set)
     for key, name in made.items():
         splits[scene(key)].add(name)
@@ -135,38 +134,6 @@ def test_a_regex_with_several_groups_takes_them_together():
     labels = {f"{a}-{x}-{b}": 0 for a in range(8) for b in range(8) for x in range(4)}
     made = split(labels, Fractions(train=0.5, val=0.5, group_by=r"^(\d)-\d-(\d)$"))
     assert len({(key[0], key[4], name) for key, name in made.items()}) == 64
-
-
-def test_stratified_groups_are_balanced_within_each_class():
-    labels = {f"g{g}_{i}": g % 2 for g in range(400) for i in range(1 + g % 6)}
-    made = split(labels, Fractions(train=0.75, val=0.25, group_by=r"^(g\d+)_", stratify="label"))
-    for c in range(2):
-        mine = [key for key in labels if labels[key] == c]
-        in_train = sum(made[key] == "train" for key in mine)
-        assert abs(in_train - 0.75 * len(mine)) <= 6 / 2 + 1e-9  # Half of the largest group.
-
-
-def test_a_group_of_several_classes_stays_together_and_counts_for_its_most_common_one():
-    alone = {f"g{g}_{i}": g % 2 for g in range(40) for i in range(3)}
-    mixed = {**alone, **{f"g{g}_9": 1 - g % 2 for g in range(0, 40, 4)}}
-    fractions = Fractions(train=0.5, val=0.5, group_by=r"^(g\d+)_", stratify="label")
-    made = split(mixed, fractions)
-    assert len({(scene(key), name) for key, name in made.items()}) == 40
-    for c in range(2):  # Groups of class c by majority: 3 samples, or 4 with the odd one.
-        groups = sorted({scene(k) for k in alone if alone[k] == c}, key=lambda g: sample_hash(0, f"group\0{g}"))
-        sizes = [sum(scene(key) == group for key in mixed) for group in groups]
-        middles = (np.cumsum(sizes) - np.array(sizes) / 2) / sum(sizes)
-        assert [made[f"{g}_0"] for g in groups] == ["train" if middle < 0.5 else "val" for middle in middles]
-
-
-def test_equal_counts_in_a_group_go_to_the_lower_class():
-    labels = {"tie_a": 1, "tie_b": 0, **{f"x{i}_": 0 for i in range(9)}, **{f"y{i}_": 1 for i in range(9)}}
-    fractions = Fractions(train=0.5, val=0.5, group_by=r"^([^_]+)_", stratify="label")
-    made = split(labels, fractions)
-    as_zero = split({**labels, "tie_a": 0}, fractions)
-    assert {key: made[key] for key in made if not key.startswith("y")} == {
-        key: as_zero[key] for key in made if not key.startswith("y")
-    }
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ A JPEG's size is in its frame header (ITU-T T.81, B.2.2), after segments of any 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-_MOST_SEGMENTS = 300
-"""An ICC profile has up to 255 segments; some ten others precede the frame header."""
+SCAN = 0xDA
+"""The code of the marker before the data of the pixels (ITU-T T.81, table B.1)."""
 _JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _PNG_HEADER_BYTES = 33
 _CHANNELS_OF_COLOR_TYPE = 1, 0, 3, 3, 2, 0, 4, 0
@@ -34,16 +35,22 @@ def read_header(data: bytes) -> Header | None:
 
 
 def _jpeg_header(data: bytes) -> Header:
-    """Go from marker to marker until the frame header."""
-    at = 2
-    for _ in range(_MOST_SEGMENTS):
-        if at + 10 > len(data) or data[at] != 0xFF:
-            break
-        code = data[at + 1]
-        if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
-            height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
-            return Header("jpeg", height, width, data[at + 9], data[at + 4])
-        if code in (0xD9, 0xDA):
-            break
-        at += 1 if code == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # 0xFF: a fill byte
+    """Go from segment to segment until the frame header."""
+    for code, start, _ in jpeg_segments(data):
+        if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC) and start + 6 <= len(data):
+            height, width = (int.from_bytes(data[at : at + 2], "big") for at in (start + 1, start + 3))
+            return Header("jpeg", height, width, data[start + 5], data[start])
     return Header("jpeg")
+
+
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield the code of each marker of a JPEG up to the scan, and start and end of its segment's content."""
+    at, code = 2, 0
+    while code != SCAN and at + 4 <= len(data) and data[at] == 0xFF:
+        code = data[at + 1]
+        if code == 0xFF:  # a fill byte
+            at += 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        yield code, at + 4, end
+        at = end

@@ -22,6 +22,7 @@ from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, ImageArray, Size
+from tfprep.images.headers import SCAN, jpeg_segments
 from tfprep.images.pillow import (
     JPEG_END,
     check_pixels,
@@ -34,14 +35,14 @@ from tfprep.images.pillow import (
 )
 from tfprep.optional import HAS_OPENCV, cv2
 
-_SCAN, _END = 0xDA, 0xD9
+_END = 0xD9
 _SEQUENTIAL = {0xC0, 0xC1}
 """The codes of the markers (ITU-T T.81, table B.1) of sequential frames with Huffman coding."""
-_PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, _SCAN}
+_PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, SCAN}
 """Frame, Huffman tables, quantization tables, restart interval and scan: all that a sequential JPEG needs."""
 _COMMENTS = {*range(0xE0, 0xF0), 0xFE}
 """Application data and comments, which decide nothing about the pixels' data."""
-_IN_SCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
+_INSCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
 """What follows a byte FF in a scan's data: FF 00 is the byte FF, FF D0 to FF D7 are restarts, and FF may fill up."""
 _KEEPS_FIRST_PIXEL = (1, 5)
 """The orientations whose first pixel in the file is the first one of the upright image."""
@@ -124,18 +125,18 @@ def _without_scan_data(data: bytes) -> bytes | None:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
         if code not in _PLAIN_SEGMENTS | _COMMENTS or not at + 4 <= end <= len(data):
             return None
-        if code == _SCAN and _SCAN in codes:  # a second one: what follows a scan is searched once
+        if code == SCAN and SCAN in codes:  # a second one: what follows a scan is searched once
             return None
         if code not in _COMMENTS:
             kept.append(data[at:end])
             codes.append(code)
         at = end
-        if code == _SCAN:
+        if code == SCAN:
             scan = np.frombuffer(data, np.uint8, offset=at)
             marks = np.flatnonzero(scan[:-1] == 0xFF)  # a twentieth of the time of a regular expression
-            marks = marks[~_IN_SCAN[scan[marks + 1]]]
+            marks = marks[~_INSCAN[scan[marks + 1]]]
             at = at + int(marks[0]) if marks.size else len(data)
-    plain = _SCAN in codes and sum(code in _SEQUENTIAL for code in codes) == 1
+    plain = SCAN in codes and sum(code in _SEQUENTIAL for code in codes) == 1
     return b"".join([*kept, data[at:]]) if plain and at + 2 == len(data) else None
 
 
@@ -203,7 +204,7 @@ def encode_jpeg(image: ImageArray, quality: int, subsampling: str) -> bytes:
 
 _EXIF = b"Exif\0\0"
 _ORIENTATION = 0x0112
-_MARKER_APP1, _FILL = 0xE1, 0xFF
+_MARKER_APP1 = 0xE1
 _TURNS: dict[int, Callable[[Array], Array]] = {
     2: lambda a: a[:, ::-1],
     3: lambda a: a[::-1, ::-1],
@@ -239,9 +240,10 @@ def as_stored(pixels: Array, orientation: int) -> Array:
 def orientation_of(data: bytes) -> int | None:
     """The orientation of a JPEG, 1 where it has none; None where Pillow must decide: the file does not say it as one plain entry
     of EXIF, but in several segments, in XMP, or in a damaged directory."""
-    segments = _app1_segments(data)
-    if segments is None:
+    found = list(jpeg_segments(data))
+    if not found or found[-1][0] != SCAN:
         return None
+    segments = [(start, end) for code, start, end in found if code == _MARKER_APP1]
     exif = [(start, end) for start, end in segments if data.startswith(_EXIF, start)]
     in_xmp = any(data.find(b"tiff:Orientation", start, end) >= 0 for start, end in segments)
     if not exif and not in_xmp:
@@ -257,18 +259,3 @@ def orientation_of(data: bytes) -> int | None:
     except (ValueError, SyntaxError, struct.error, KeyError, OSError):
         return None
     return known_orientation(orientation) if isinstance(orientation, int) else None
-
-
-def _app1_segments(data: bytes) -> list[tuple[int, int]] | None:
-    """Start and end of the content of each APP1 segment (EXIF and XMP); None where no chain of segments leads to the scan."""
-    position, segments = 2, list[tuple[int, int]]()
-    while data[position : position + 1] == b"\xff" and position + 4 <= len(data):
-        marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
-        if marker == _SCAN:
-            return segments
-        if marker == _FILL:
-            position += 1
-            continue
-        segments += [(position + 4, position + 2 + size)] if marker == _MARKER_APP1 else []
-        position += 2 + size
-    return None

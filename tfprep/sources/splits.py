@@ -10,9 +10,6 @@ that the borders are quantiles of the class: a sample added or removed can move 
 border, and no more (of two splits, on average a third of a sample). Without `stratify` nothing ever moves, and the shares
 are right to within chance.
 
-Both together: a group is stratified by its most common class (of equals, the lower number) and counts as many samples as
-it has, so each class is balanced to within the size of its groups.
-
 `Without` and `GroupFile` take results of `tfprep check`: samples to leave out, and samples that belong into one split.
 """
 
@@ -33,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfprep.errors import RecipeError, SourceError
-from tfprep.fields import Array, rarest_classes
+from tfprep.fields import rarest_classes
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Entry, Listing, Source, constructor_text, key_of
@@ -53,7 +50,7 @@ class Fractions:
     Attributes:
         train, val, test: Shares from 0 to 1.
         seed: The seed of the assignment.
-        stratify: The label field whose classes have the same shares in every split.
+        stratify: The label field whose classes have the same shares in every split. Not with `group_by`.
         group_by: Keeps samples that belong together in one split: a regular expression with a group, searched in the key
             (`r"^(patient\\d+)_"`), a function from key to group name (None: the sample is on its own), or, for `Table`, the
             name of a column.
@@ -79,6 +76,11 @@ class Fractions:
             raise RecipeError(
                 f"Fractions: stratify is the name of a label field ('label') or None; got {self.stratify!r}"
             )
+        if self.stratify is not None and self.group_by is not None:
+            rule = (
+                "give one of stratify and group_by: a group moves as a whole, so that classes do not keep their shares"
+            )
+            raise RecipeError(f"Fractions: {rule}. A column of a table may hold splits of your own")
         if isinstance(group_by := self.group_by, str):
             try:
                 groups = re.compile(group_by).groups
@@ -136,7 +138,8 @@ def listing_of(
         if fractions is not None:
             unit = _unit(fractions)
             label = values.index(fractions.stratify) if fractions.stratify else None
-            plain, strata, mixed, several = _cuts(fractions, unit, label, rows)
+            plain = tuple(int(border * _WHOLE) for border in fractions.borders())
+            strata, several = _cuts(fractions, label, rows)
             names = tuple(fractions.shares())
         for number, (entry, column) in enumerate(rows(tally)):
             if pattern is not None:
@@ -148,8 +151,7 @@ def listing_of(
                 position = sample_hash(fractions.seed, unit(entry.key, column))
                 ends = plain
                 if label is not None and (stratum := entry.values[label]) is not None:
-                    stratum = several.get(number, stratum)
-                    ends = strata.get(mixed.get(position, stratum), plain)
+                    ends = strata.get(several.get(number, stratum), plain)
                 yield Entry(entry.key, names[bisect_right(ends, position)], entry.files, entry.values)
             else:
                 yield entry
@@ -192,55 +194,36 @@ def _unit(fractions: Fractions) -> Callable[[str, str | None], str]:
 
 
 def _cuts(
-    fractions: Fractions,
-    unit: Callable[[str, str | None], str],
-    label: int | None,
-    rows: Callable[[Counter[str]], Iterator[Row]],
-) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]], dict[int, int], dict[int, int]]:
-    """Return the 64-bit positions at which splits end: for all samples, and by stratum; the strata of groups with several; and
-    those of samples with several classes by their number among the rows: the class of each that fewest samples have.
+    fractions: Fractions, label: int | None, rows: Callable[[Counter[str]], Iterator[Row]]
+) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
+    """Return the 64-bit positions at which splits end, by stratum; and the stratum of samples with several classes, by their
+    number among the rows: the class of each that fewest samples have.
 
     `label` is the index, among an entry's values, of the field to stratify by.
     """
-    plain = tuple(int(border * _WHOLE) for border in fractions.borders())
     if label is None:
-        return plain, {}, {}, {}
+        return {}, {}
     positions, labels = array("Q"), array("q")
     lists: dict[int, tuple[int, list[int]]] = {}
-    for number, (entry, column) in enumerate(rows(Counter())):
+    for number, (entry, _) in enumerate(rows(Counter())):
         stratum = entry.values[label]
         if stratum is None:  # a rejected sample
             continue
         if isinstance(stratum, list):
             lists[number], stratum = (len(labels), stratum), -1
-        positions.append(sample_hash(fractions.seed, unit(entry.key, column)))
+        positions.append(sample_hash(fractions.seed, f"split\0{entry.key}"))
         labels.append(stratum)
     rarest = rarest_classes([classes for _, classes in lists.values()]).tolist()
     for (place, _), one in zip(lists.values(), rarest, strict=True):
         labels[place] = one
-    several = dict(zip(lists, rarest, strict=True))
-    position, stratum, weight, mixed = _units(np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64))
+    position, of_sample = np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64)
     strata = {}
-    for one in np.unique(stratum):
-        own, samples = position[stratum == one], weight[stratum == one]
-        # A unit counts at the middle of its samples; a split ends at the first unit after its border.
-        ends = np.searchsorted(np.cumsum(samples) - samples / 2, np.array(fractions.borders()) * samples.sum())
+    for one in np.unique(of_sample):
+        own = np.sort(position[of_sample == one])
+        # A sample counts at its middle; a split ends at the first sample after its border.
+        ends = np.searchsorted(np.arange(len(own)) + 0.5, np.array(fractions.borders()) * len(own))
         strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in ends)
-    return plain, strata, dict(zip(position[mixed].tolist(), stratum[mixed].tolist(), strict=True)), several
-
-
-def _units(positions: Array, labels: Array) -> tuple[Array, Array, Array, Array]:
-    """Samples or groups in order of position: uint64, int64 stratum, int64 number of samples, bool several labels."""
-    order = np.lexsort((labels, positions))
-    position, label = positions[order], labels[order]
-    starts = np.flatnonzero(np.r_[True, (position[1:] != position[:-1]) | (label[1:] != label[:-1])][: len(position)])
-    counts = np.diff(np.r_[starts, len(position)])
-    position, label = position[starts], label[starts]
-    order = np.lexsort((label, -counts, position))
-    first = np.flatnonzero(np.r_[True, position[order][1:] != position[order][:-1]][: len(position)])
-    weight = np.add.reduceat(counts, first) if len(first) else counts
-    several = np.diff(np.r_[first, len(position)]) > 1
-    return position[order][first], label[order][first], weight, several
+    return strata, dict(zip(lists, rarest, strict=True))
 
 
 @dataclass(frozen=True, repr=False)

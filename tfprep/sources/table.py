@@ -24,7 +24,7 @@ from tfprep.sources.cells import (
     sorted_classes,
     value_cell,
 )
-from tfprep.sources.folder import check_splits, split_files
+from tfprep.sources.folder import UNSPLIT, check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
 from tfprep.sources.raw import parse_reference
@@ -114,7 +114,9 @@ class Table:
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
-        files = split_files(root, self.table, self.splits, "table")
+        files = [(self.table, {"split": UNSPLIT})]
+        if self._pattern().holes:
+            files = split_files(root, self.table, self.splits, "table")
         rows = _Rows(self, root, [(path, holes["split"]) for path, holes in files])
         return listing_of(self, tuple(rows.files), tuple(rows.values), rows.classes, rows.all)
 

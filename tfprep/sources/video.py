@@ -71,6 +71,8 @@ class Video:
             raise RecipeError(f"Video: expected videos to end in {', '.join(VIDEO_SUFFIXES)}; got {self.videos!r}")
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise RecipeError(f"Video: every is a number of frames from 1; got {self.every!r}")
+        if isinstance(self.splits, Fractions) and self.splits.stratify is not None:
+            raise RecipeError("Video: the frames of a file stay together, so that splits cannot be stratified")
         check_common(self, pattern)
 
     def kinds(self) -> dict[str, Kind]:

@@ -200,7 +200,7 @@ def test_boxes_that_reach_outside_may_be_cut(tmp_path):
         ('{"images": [', "line 1, column 13: the annotations are not whole JSON"),
         ('{"images": [],\n "annotations": [{"image_id": 1}, }]}', "line 2"),
         ('{"images": []}', "no annotations; is this a COCO file?"),
-        ('{"images": [{"id": [1]}], "annotations": []}', "images[0] has no 'id', a whole number or text"),
+        ('{"images": [{"id": [1]}], "annotations": []}', "images[0] has no 'id', a whole number"),
         ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "two images have one id"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "expected the file_name of an image"),
         ('{"images": [{"id": 1, "file_name": "../../x.png"}], "annotations": []}', "below it"),

@@ -158,6 +158,7 @@ def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
         ("names: {-1: a, 2: b}\ntrain: images/train", "names is a list"),
         ("names: {0: a, 1000000000: b}\ntrain: images/train", "all numbers from 0"),
         ("names: [a, a]\ntrain: images/train", "two classes have one name"),
+        ("names: &a [a]\ntrain: *a", "has aliases"),
         ("names: [a]", "there is neither train nor val nor test"),
         ("names: [a]\ntrain: elsewhere", "'elsewhere' is not below"),
         ("names: [a]\ntrain: /etc", "'/etc' is not below"),

@@ -220,20 +220,12 @@ def test_damaged_dicom_is_no_traceback(tmp_path):
         detect(tmp_path / "raw")
 
 
-def test_pipes_and_alias_bombs_do_not_hang_it(tmp_path):
+def test_pipes_do_not_hang_it(tmp_path):
     """In another process, because a hang of this one could not be told from a slow test."""
-    pytest.importorskip("yaml")
     pictures(tmp_path / "raw", "{}.png", NAMES[:3])
     for name in ("x.json", "x.xml", "00.json", "data.yml", "table.csv", "rows.jsonl", "rows.parquet"):
         os.mkfifo(tmp_path / "raw" / name)
-    bomb = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    (tmp_path / "raw/data.yaml").write_text("\n".join([*bomb, "names: *a11", "train: *a11"]))
     command = [sys.executable, "-m", "tfprep", "init", "raw"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 1
-    assert "data.yaml has aliases" in done.stderr
-    (tmp_path / "raw/data.yaml").unlink()
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 samples" in done.stdout

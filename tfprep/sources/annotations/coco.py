@@ -170,9 +170,8 @@ class CocoFile:
     @staticmethod
     def read(path: Path) -> CocoFile:
         """Read the file. SourceError if it is not JSON, or not as COCO's format says."""
-        text, numbers = JsonText(path), dict[str, int]()
-        keys = {"images": "id", "annotations": "image_id"}
-        places = {name: _Places(f"{path}: {name}", key, numbers) for name, key in keys.items()}
+        text, keys = JsonText(path), {"images": "id", "annotations": "image_id"}
+        places = {name: _Places(f"{path}: {name}", key) for name, key in keys.items()}
         members = text.members({name: of_name.add for name, of_name in places.items()})
         if missing := set(places) - set(members):
             raise SourceError(f"{path}: no {' and no '.join(sorted(missing))}; is this a COCO file?")
@@ -269,24 +268,19 @@ def image_file_name(image: Mapping[str, Any]) -> Any:
 
 
 class _Places:
-    """The ids of the elements of an array, and the characters at which they begin.
+    """The ids of the elements of an array, and the characters at which they begin."""
 
-    An id that is text gets a number above all that tools give, which `numbers` keeps.
-    """
-
-    def __init__(self, where: str, key: str, numbers: dict[str, int]) -> None:
-        self._where, self._key, self._numbers = where, key, numbers
+    def __init__(self, where: str, key: str) -> None:
+        self._where, self._key = where, key
         self._ids, self._starts = array("q"), array("q")
 
     def add(self, value: Any, start: int) -> None:
         number = value.get(self._key) if isinstance(value, dict) else None
         if isinstance(number, float) and number.is_integer():
             number = int(number)
-        if isinstance(number, str) and number:
-            number = self._numbers.setdefault(number, (1 << 62) + len(self._numbers))
         if not isinstance(number, int):
             place = f"{self._where}[{len(self._ids)}]"
-            raise SourceError(f"{place} has no {self._key!r}, a whole number or text; got {value!r:.80}")
+            raise SourceError(f"{place} has no {self._key!r}, a whole number; got {value!r:.80}")
         self._ids.append(number)
         self._starts.append(start)
 
