@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from tfprep.errors import RetraceError, TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.steps import Listener, TrainSteps, attach, detach
+from tfprep.train.steps import Listener, TrainSteps, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
-_RECORDER = "_tfprep_traces"
 
 
 class RetraceGuard(Listener):
@@ -56,15 +55,14 @@ class RetraceGuard(Listener):
     # --- Keras --------------------------------------------------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
-        """Record the traces of the model's train step."""
+        """Count the traces of the model's train step."""
         super().set_model(model)
-        if not hasattr(model.train_step, _RECORDER):
-            model.train_step = _recording(model.train_step)
-            model.train_function = None  # it holds the step without the recorder
+        count_traces(model)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
         self._steps = attach(self.model, self, timed=False)
+        self._traces = self._steps.traces
 
     def on_train_end(self, logs: Any = None) -> None:
         """Detach."""
@@ -72,16 +70,13 @@ class RetraceGuard(Listener):
 
     def step_done(self) -> None:
         """See `Listener`."""
+        assert self._steps is not None
         self._done += 1
-        traces: list[Signature] = getattr(self.model.train_step, _RECORDER)
-        source = self._steps.source if self._steps else None
-        calls = list(traces)
-        if traces and isinstance(source, tf.data.Iterator):
-            # The specs of the data: a second trace of Keras has None for every axis that ever differed.
-            calls = [signature({"data": source.element_spec})]
-        for call in calls:
+        if self._steps.traces > self._traces:
+            # The specs of the data: within a trace, the axes that ever differed are unknown.
+            call = signature({"data": getattr(self._steps.source, "element_spec", None)})
             self._traced("the train step", call, late=self._done > self._warmup_steps, number=self._done)
-        traces.clear()
+        self._traces = self._steps.traces
 
     # --- custom training loops ----------------------------------------------------------------------------------------
 
@@ -124,23 +119,6 @@ class RetraceGuard(Listener):
                 raise RetraceError(text)
             _LOG.warning("RetraceGuard: %s", text)
         known.append(call)
-
-
-def _recording(train_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap `train_step` to note the signature of each trace. A traced step runs no Python, so that costs nothing there."""
-    traces: list[Signature] = []
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    @functools.wraps(train_step)
-    def recorded(data: Any) -> Any:
-        if tf.inside_function():
-            call = signature({"data": data})
-            if call not in traces:  # one for each replica, and for each branch of a loop over steps
-                traces.append(call)
-        return train_step(data)
-
-    setattr(recorded, _RECORDER, traces)
-    return recorded  # type: ignore[no-any-return]
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,10 @@ before.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -18,6 +20,9 @@ from tfprep.load.threads import CountingLoader, forget_loader, loader_of_this_th
 from tfprep.train.backend import block_until_done, compilations, ends_data, has_accelerator, is_tensor_iterator
 from tfprep.train.monitor.iterators import TimedIterator, image_count
 from tfprep.train.monitor.waits import WaitClock
+
+_TRACING = "_tfprep_tracing"
+"""Attribute of a train step whose traces are counted."""
 
 
 class Listener(keras.callbacks.Callback):  # type: ignore[misc]
@@ -38,6 +43,7 @@ class TrainSteps:
 
     Attributes:
         function: The train function of Keras.
+        tracing: The traces of the model's train step; None on other backends than TensorFlow.
         count: Steps so far, those of earlier calls of `fit` included; a call that ran fewer than `steps_per_execution`, at the
             end of the data, counts as if it had run them all.
         clock: The waits for input.
@@ -48,8 +54,9 @@ class TrainSteps:
         compile_s: Seconds of tracing and compiling within steps, where the backend counts them (JAX).
     """
 
-    def __init__(self, function: Callable[..., Any], *, steps_per_call: int) -> None:
+    def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: TraceCount | None = None) -> None:
         self.function = function
+        self.tracing = tracing
         self.count = 0
         self.clock = WaitClock()
         self.measured = self.timed = self.has_run = False
@@ -80,8 +87,7 @@ class TrainSteps:
     @property
     def traces(self) -> int:
         """The number of traces (TensorFlow), or of functions that JAX compiled in the train function; 0 if not counted."""
-        count = getattr(self.function, "experimental_get_tracing_count", None)
-        return int(count()) if count else self._compiled
+        return self.tracing.count if self.tracing else self._compiled
 
     def __call__(self, *arguments: Any) -> Any:
         *state, data = arguments  # on JAX Keras passes (state, iterator)
@@ -164,6 +170,32 @@ class TrainSteps:
         return self._waited_s - before
 
 
+@dataclass
+class TraceCount:
+    """How often a train step was traced; a step that is not traced runs no Python."""
+
+    count: int = 0
+
+
+def count_traces(model: Any) -> None:
+    """Count the traces of the model's train step from now on, on TensorFlow. Call it in `set_model`."""
+    if keras.backend.backend() != "tensorflow" or hasattr(model.train_step, _TRACING):
+        return
+    import tensorflow as tf
+
+    train_step, tracing = model.train_step, TraceCount()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @functools.wraps(train_step)
+    def counted(data: Any) -> Any:
+        tracing.count += tf.inside_function()
+        return train_step(data)
+
+    setattr(counted, _TRACING, tracing)
+    model.train_step = counted
+    model.train_function = None  # it holds the step without the count
+
+
 def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
     """Listen to the train steps of a Keras model.
 
@@ -180,7 +212,8 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
         detach_all(model)
         steps = model.train_function
     if not isinstance(steps, TrainSteps):
-        steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution)
+        tracing = getattr(model.train_step, _TRACING, None)
+        steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution, tracing=tracing)
         model.train_function = steps
     steps.count = 0
     if model.optimizer is not None:

@@ -180,6 +180,17 @@ def test_only_the_functions_of_the_user_count_as_python(tf, photos):
     assert pipeline_of(iter(python)).python == ("Map",)
 
 
+def test_a_step_that_fit_traces_again_and_again(tf, tmp_path):
+    """Batches of another width each time, of which the model has a mean."""
+    model = tf.keras.Sequential([tf.keras.layers.GlobalAveragePooling1D(), tf.keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    monitor = train.InputMonitor(tmp_path, every_s=60)
+    for width in range(3, 7):
+        data = tf.data.Dataset.from_tensors((tf.ones([4, width, 8]), tf.ones([4, 4]))).repeat(3)
+        model.fit(data, verbose=0, shuffle=False, callbacks=[monitor])
+    assert monitor.samples[-1].traces >= 2, "Keras relaxes the shape at the second width"
+
+
 def test_python_between_the_steps(tf, dense, slow_step, tmp_path):
     monitor = train.InputMonitor(tmp_path, every_s=60)
     data = tf.data.Dataset.from_tensors((tf.ones([4, 8]), tf.ones([4, 4]))).repeat(12).prefetch(4)

@@ -19,7 +19,7 @@ from tfprep.train.monitor.iterators import timed
 from tfprep.train.monitor.pipeline import Stage, added_work, counters, loader_of, pipeline_of, stages, work_since
 from tfprep.train.monitor.samples import InputLog, Sample, look
 from tfprep.train.monitor.waits import WaitClock, Waits
-from tfprep.train.steps import Listener, TrainSteps, attach, detach
+from tfprep.train.steps import Listener, TrainSteps, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
 _KEPT = 1000
@@ -99,6 +99,11 @@ class InputMonitor(Listener):
         self._work: tuple[Stage, ...] = ()
 
     # --- Keras --------------------------------------------------------------------------------------------------------
+
+    def set_model(self, model: Any) -> None:
+        """Count the traces of the model's train step."""
+        super().set_model(model)
+        count_traces(model)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
