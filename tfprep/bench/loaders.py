@@ -62,16 +62,5 @@ def element_text(spec: Any) -> str:
     return f"{spec.dtype.name} {[*spec.shape]}"
 
 
-def numpy_candidate(data: Data, split: str, batch_size: int, *, name: str, **options: Any) -> Candidate:
-    """The NumPy loader in a loop."""
-
-    def begin() -> Iteration:
-        loader = data.numpy_loader(split, batch_size=batch_size, **{"training": True, **options})
-        loader = loader.repeat() if loader.pipeline.training else loader
-        return Iteration(loader, iter(loader))
-
-    return Candidate(name, begin)
-
-
 def opened(data: Data | str | os.PathLike[str]) -> Data:
     return data if isinstance(data, Data) else open_data(data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,8 +20,6 @@ from tfprep.train.isolation import fresh_process, give_back, require_picklable
 _MB = 1e6
 _POLL_S = 0.02
 """Time between two looks at the memory of a trial: 0.1 % of a processor."""
-_START_S = 120.0
-"""Time for a trial process to import TensorFlow and build the model; a cold disk takes a minute."""
 
 
 @dataclass(frozen=True)
@@ -255,13 +252,11 @@ def _try_all(
 
 def _watched_trial(process: Any, receiver: Connection, size: int, limit_mb: float) -> BatchTrial:
     """Wait for the trial of `size`, and end it as soon as it exceeds the limit."""
-    peak_mb, began = 0.0, time.monotonic()
+    peak_mb = 0.0
     while not receiver.poll(_POLL_S):
         peak_mb = max(peak_mb, _rss_mb(process.pid))
         if peak_mb > limit_mb:
             return BatchTrial(size, False, peak_mb, f"more than {limit_mb:,.0f} MB")
-        if time.monotonic() - began > _START_S and peak_mb == 0.0:
-            return BatchTrial(size, False, peak_mb, f"no start within {_START_S:g} s")
     try:
         reason, error = receiver.recv()
     except EOFError:
