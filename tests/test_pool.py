@@ -43,6 +43,8 @@ def test_a_child_imports_from_the_folders_of_its_parent(tmp_path, monkeypatch):
     assert "/elsewhere" not in folders
     assert not {"", str(tmp_path)} & set(folders)
     assert worker_environment()["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
     # The folder where the parent was started; the child starts elsewhere.
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert lines_of_child(FOLDERS, tmp_path)[0] == os.getcwd()
@@ -74,17 +76,6 @@ def test_a_folder_that_was_there_before_a_recipe_keeps_its_place(tmp_path, monke
     import_file(tmp_path / "recipe.py", "tfprep_test_recipe")
     assert sys.path.index(str(tmp_path)) == len(sys.path) - 1
     assert lines_of_child(FOLDERS, tmp_path)[-1] == str(tmp_path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has these thresholds")
-def test_a_child_keeps_the_memory_of_freed_arrays(monkeypatch):
-    code = "import resource\nfor _ in range(20):\n    blocks = [b'x' * (8 << 20) for _ in range(3)]\n    del blocks\n"
-    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"
-    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    of_worker, usual = (int(*lines_of_child(code, environment=one)) for one in (worker_environment(), os.environ))
-    assert of_worker < usual / 4
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
-    assert worker_environment()["MALLOC_TRIM_THRESHOLD_"] == "7"
 
 
 class Unsendable(Exception):
@@ -354,14 +345,6 @@ def test_ctrl_c_ends_no_worker_while_it_starts(entry):
 
 
 # --- what the work of users does to its process -------------------------------------------------------------------------
-
-
-def test_work_may_give_its_standard_output_to_a_file_of_its_own(entry, tmp_path):
-    own = tmp_path / "own.txt"
-    code = f"fd = os.open({str(own)!r}, os.O_CREAT | os.O_WRONLY); os.dup2(fd, 1); os.write(1, b'mine')"
-    (done,) = [event for event in ran(Pool(entry, LATER, 1), [{"code": code}]) if isinstance(event, Done)]
-    assert done.result["made"] == [0]
-    assert own.read_bytes() == b"mine"
 
 
 def test_work_may_print_what_no_encoding_holds(entry, monkeypatch, capfd):

@@ -29,7 +29,7 @@ FORMATS = ("PNG", "GIF", "BMP", "PPM", "JPEG", "TIFF", "WEBP", "JPEG2000", "DIB"
 image, are left out. The first five are loaded already; Pillow imports all its plugins for the others."""
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
 PNG_START, PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-_PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
+_PNG_ORIENTATION = re.compile(rb"eXIf|Raw profile type|XML:com\.adobe\.xmp")
 _EXIF_ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT, _TIFF_BITS, _TIFF_PHOTOMETRIC = 256, 257, 258, 262
 _PPM_HEADER = re.compile(rb"P[2356]{gap}\d+{gap}\d+{gap}(\d+)".replace(b"{gap}", rb"(?:\s|#[^\r\n]*[\r\n])+"))
@@ -140,7 +140,7 @@ def upright_size(image: Image.Image, data: bytes) -> Size:
 def pillow_orientation(image: Image.Image, data: bytes) -> int:
     """The EXIF orientation that is still to be applied, 1 to 8."""
     # Pillow decodes a whole PNG to look for EXIF after its pixels: three quarters of the time of decoding it.
-    if image.format == "PNG" and not any(mark in data for mark in _PNG_ORIENTATION_MARKS):
+    if image.format == "PNG" and not _PNG_ORIENTATION.search(data):
         return 1
     return known_orientation(image.getexif().get(_EXIF_ORIENTATION, 1))
 

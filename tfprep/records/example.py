@@ -149,32 +149,25 @@ def find_features(payload: bytes) -> dict[bytes, Span]:
 
 
 def _entry(name: str, value: FeatureValue) -> tuple[bytes, bytes, bytes]:
-    """Encode one map entry, divided at the bytes that its span points to."""
-    kind, head, content, tail = _list(value)
+    """Encode one map entry, divided at the bytes that its span points to. Raises TypeError."""
+    kind, tail = BYTES, b""
+    if isinstance(value, bytes):
+        content, head = value, b"\x0a" + varint(len(value))
+    elif isinstance(value, np.ndarray):
+        if value.ndim != 1 or value.dtype not in (np.float32, np.int64):
+            raise TypeError(f"a feature is float32 or int64 [N], not {value.dtype} of shape {value.shape}")
+        kind = FLOAT if value.dtype == np.float32 else INT64
+        content = value.astype("<f4", copy=False).tobytes() if kind == FLOAT else b"".join(map(varint, value.tolist()))
+        head = b"\x0a" + varint(len(content)) if content else b""
+    else:
+        content, head = (bytes(value[0]), b"\x0a" + varint(len(value[0]))) if value else (b"", b"")
+        tail = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
     body = len(head) + len(content) + len(tail)
     feature = bytes((kind << 3 | _MESSAGE,)) + varint(body)
     label = name.encode()
     key = b"\x0a" + varint(len(label)) + label
     inner = key + b"\x12" + varint(len(feature) + body) + feature
     return b"\x0a" + varint(len(inner) + body) + inner + head, content, tail
-
-
-def _list(value: FeatureValue) -> tuple[int, bytes, bytes, bytes]:
-    """Return which list it is, and the bytes before the content, of the content and after it."""
-    if isinstance(value, bytes):
-        return BYTES, b"\x0a" + varint(len(value)), value, b""
-    if not isinstance(value, np.ndarray):
-        if not value:
-            return BYTES, b"", b"", b""
-        rest = b"".join(b"\x0a" + varint(len(item)) + item for item in value[1:])
-        return BYTES, b"\x0a" + varint(len(value[0])), bytes(value[0]), rest
-    if value.ndim != 1 or value.dtype not in (np.float32, np.int64):
-        raise TypeError(f"a feature is float32 or int64 [N], not {value.dtype} of shape {value.shape}")
-    if value.dtype == np.float32:
-        kind, content = FLOAT, value.astype("<f4", copy=False).tobytes()
-    else:
-        kind, content = INT64, b"".join(map(varint, value.tolist()))
-    return kind, (b"\x0a" + varint(len(content))) if content else b"", content, b""
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

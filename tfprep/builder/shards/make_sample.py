@@ -7,7 +7,7 @@ rejected and the build goes on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -74,7 +74,8 @@ class SampleMaker:
         size = self._upright_size(raw)
         decoded: dict[int, Sample] = {}
         for variant in variants:
-            draws = partial(_draws, self.recipe.seed, key, variant)
+            of_variant = partial(generator, self.recipe.seed, key, variant)
+            draws = of_variant if variant else partial(_unaugmented, of_variant)
             transform = self._stages.transform(draws, size)
             reduced = 1  # the factor by which a JPEG is reduced when it is decoded
             if transform is not None and self._reducible:
@@ -201,9 +202,9 @@ class SampleMaker:
         return Stored(features, specs, sample)
 
 
-def _draws(seed: int, key: str, variant: int, step: str) -> np.random.Generator | None:
-    """The draws of a variant; variant 0 is not augmented, but its derived inputs draw."""
-    return generator(seed, key, variant, step) if variant or step.startswith("derive/") else None
+def _unaugmented(draws: Callable[[str], np.random.Generator], step: str) -> np.random.Generator | None:
+    """The draws of variant 0, which is not augmented, but whose derived inputs draw."""
+    return draws(step) if step.startswith("derive/") else None
 
 
 # --- decoding -------------------------------------------------------------------------------------------------------

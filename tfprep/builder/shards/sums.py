@@ -131,18 +131,13 @@ def image_moments(image: Array) -> Moments:
     channels = image.shape[2]
     if channels == 3 and image.dtype == np.uint8:
         image = cv2.cvtColor(image, cv2.COLOR_RGB2RGBA)
-    groups = [
-        cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS]) for first in range(0, image.shape[2], _CV_CHANNELS)
-    ]
-    pixels = image.shape[0] * image.shape[1]
-    means, deviations = (
-        [value for group in groups for value in group[part].ravel().tolist()][:channels] for part in (0, 1)
-    )
-    sums = [m * pixels for m in means]
-    squares = [(s * s + m * m) * pixels for m, s in zip(means, deviations, strict=True)]
-    if image.dtype.kind == "f":
-        return Moments(pixels, tuple(sums), tuple(squares))
-    return Moments(pixels, tuple(map(round, sums)), tuple(map(round, squares)))
+    pixels, groups = image.shape[0] * image.shape[1], []
+    for first in range(0, image.shape[2], _CV_CHANNELS):
+        groups.append(np.hstack(cv2.meanStdDev(image[:, :, first : first + _CV_CHANNELS])))
+    means, deviations = np.concatenate(groups)[:channels].T
+    sums = np.stack([means, deviations * deviations + means * means]) * pixels
+    whole = sums if image.dtype.kind == "f" else np.rint(sums).astype(np.int64)
+    return Moments(pixels, *map(tuple, whole.tolist()))
 
 
 def class_counts(value: Any, classes: int) -> Counter[int]:
