@@ -213,18 +213,6 @@ def test_images_of_different_sizes_come_as_lists(uneven):
         tfprep.open(uneven.path).numpy_loader("train", 4, cache="decoded", fields=["image"])
 
 
-def test_geometry_at_load(uneven):
-    """Images and masks are resized and cropped as by `tfprep.augment.warp`; JPEGs that shrink this little are decoded whole."""
-    ops = [augment.Resize(shorter=30), augment.CenterCrop(24, 24)]
-    found = joined(batches(tfprep.open(uneven.path), None, training=False, geometry=ops, fields=["image", "mask"]))
-    for row, stored in enumerate(uneven.values["train"][0]):
-        size = stored["image"].shape[:2]
-        transform = ops[0](size, None).then(ops[1](ops[0](size, None).size, None))
-        kinds = {"image": "image", "mask": "mask"}
-        expected = augment.warp.warp_sample({name: stored[name] for name in kinds}, kinds, transform)
-        check_same(expected, {name: found[name][row] for name in kinds})
-
-
 # --- the cache ----------------------------------------------------------------------------------------------------------
 
 CACHED = {

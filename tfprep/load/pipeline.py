@@ -83,10 +83,12 @@ class Pipeline:
         self.outputs, self.schedule = plan.outputs, plan.schedule
         self._imported: list[bool] = []
         sizes = options.on_bad == "raise"  # with "skip" what is cut short counts as bad records
-        for part in (part for table in plan.tables.values() for part in table.parts):
-            part.dataset.check_files(part.split, part.variants, sizes=sizes)
-            is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
-            self._imported += [is_imported] * sum(len(part.info.files[variant]) for variant in part.variants)
+        for table in plan.tables.values():
+            for part in table.parts:
+                part.dataset.check_files(part.split, part.variants, sizes=sizes)
+                is_imported = part.dataset.manifest.imported is not None and not is_remote(part.dataset.shards_folder)
+                for variant in part.variants:
+                    self._imported += [is_imported] * len(part.info.files[variant])
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
             self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)

@@ -89,9 +89,9 @@ class LoaderPlan:
 
     @cached_property
     def op_texts(self) -> Mapping[str, Any]:
-        """The ops and derived inputs as states name them. LoaderError where one cannot be described."""
-        options = self.options
-        return {name: op_texts(getattr(options, name)) for name in ("geometry", "derive", "color", "views")}
+        """The ops and derived inputs that are given, as states name them. LoaderError where one cannot be described."""
+        names = ("geometry", "derive", "color", "views")
+        return {name: op_texts(ops) for name in names if (ops := getattr(self.options, name))}
 
     @cached_property
     def specs(self) -> Mapping[str, FieldSpec]:
@@ -221,7 +221,7 @@ class LoaderPlan:
         """
         needed = self.augmentation.needed if self.augmentation else ()
         derived = self.options.derive
-        read = (name for output in self._not_indexed(self.read) for name in output.fields)
+        read = [name for output in self.cached_outputs for name in output.fields]
         fields = [name for name in (*read, *needed) if name in self.specs and name not in derived]
         tables = {"": self.table}
         for group in dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields):
@@ -315,9 +315,9 @@ class LoaderPlan:
     @cached_property
     def parts(self) -> tuple[FieldPart, ...]:
         """The stored fields that fill the outputs."""
-        codecs, read = self.sources[0].dataset.codecs, self._not_indexed(self.read)
+        codecs = self.sources[0].dataset.codecs
         if self.augmentation is None:
-            return tuple(field_parts(read, self.specs, codecs, warped=False))
+            return tuple(field_parts(self.cached_outputs, self.specs, codecs, warped=False))
         stored = {part.name: part for part in self.placed if part.name not in self.augmentation.derived}
         needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in self.augmentation.needed.items()]
         return (*stored.values(), *field_parts(needed, self.specs, codecs, warped=True))

@@ -58,10 +58,9 @@ class RecordTable:
 
     def __init__(self, parts: Sequence[TableSplit]) -> None:
         self.parts = tuple(parts)
-        self.samples = sum(part.samples for part in parts)
-        self.records = sum(part.records for part in parts)
         self.first_row = np.cumsum([0] + [part.samples for part in parts])
         self._first_record = np.cumsum([0] + [part.records for part in parts])
+        self.samples, self.records = int(self.first_row[-1]), int(self._first_record[-1])
         self._lock = threading.Lock()
         self._locations: list[Locations] | None = None
         self._columns: dict[str, pa.ChunkedArray] = {}
