@@ -191,23 +191,6 @@ def test_where_selects_and_mix_takes_its_shares(data, tmp_path):
     assert (mixed[:, 0] >= 500).mean() == pytest.approx(0.75, abs=1 / 78)
 
 
-def test_folds_are_disjoint_and_whole(data):
-    def samples(part):
-        loader = part.numpy_loader(batch_size=12, fields=["number"], training=False, threads=1)
-        try:
-            return column(list(loader), "number")[:, 0].tolist()
-        finally:
-            loader.close()
-
-    parts = []
-    for train, held in data.folds(4, seed=1):
-        ours, theirs = samples(train), samples(held)
-        assert sorted(ours + theirs) == list(range(COUNT))
-        assert len(theirs) == COUNT / 4
-        parts += theirs
-    assert sorted(parts) == list(range(COUNT))
-
-
 # --- steps, hosts -------------------------------------------------------------------------------------------------------
 
 

@@ -91,14 +91,6 @@ def rarest(tags):
     return {key: min(of_image, key=lambda tag: (counts[tag], tag)) for key, of_image in tags.items()}
 
 
-def test_splits_are_stratified_by_the_rarest_class(made):
-    data, tags = made
-    total = Counter(rarest(tags).values())
-    val = set(keys_of(data.numpy_loader("val", 8, training=False, fields=["key"], remainder="keep")))
-    in_val = Counter(tag for key, tag in rarest(tags).items() if key in val)
-    assert all(abs(in_val[tag] - count / 4) <= 1 for tag, count in total.items())
-
-
 def test_balance_draws_rare_classes_as_often(made):
     data, tags = made
     train = keys_of(data.numpy_loader("train", 8, training=False, fields=["key"], remainder="keep"))

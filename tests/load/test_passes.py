@@ -6,7 +6,6 @@ What passes deliver is compared with the batch sampler: epoch e of a run is the 
 import itertools
 import sys
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -359,12 +358,6 @@ def test_what_an_epoch_leaves_out_is_said(data, photos, caplog):
     assert [len(batch) for batch in keys(few)] == [50]
     assert few.report()["left_out_per_epoch"] == 0
     assert "batch_size=64 is larger than the 50 samples of an epoch" in caplog.text
-
-
-def test_the_loader_is_quiet(data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        list(data.loader("train", 8, fields=["key"]))
 
 
 def test_a_short_epoch_that_a_look_could_use_up_is_named_where_passes_are_epochs(data, caplog):

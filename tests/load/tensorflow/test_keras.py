@@ -5,7 +5,7 @@ arrays.
 import numpy as np
 import pytest
 
-from tests.load.batches import batches, check_same
+from tests.load.batches import batches
 
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
@@ -69,16 +69,6 @@ def test_compiled_by_xla_without_a_second_trace(data):
         assert np.allclose(one, other, atol=1e-4)
 
 
-def test_a_custom_compiled_function(data):
-    @tf.function(jit_compile=True)
-    def mean(image):
-        return tf.reduce_mean(tf.cast(image, tf.float32), (1, 2, 3))
-
-    for x, _ in data.loader("train", 8, seed=3, **XY).repeat().take(9):
-        assert np.allclose(mean(x).numpy(), x.numpy().mean((1, 2, 3)), rtol=1e-5)
-    assert mean.experimental_get_tracing_count() == 1
-
-
 def test_validation_reads_the_whole_split_in_every_epoch(data):
     train = data.loader("train", 10, seed=3, **XY)
     validation = data.loader("val", 4, **XY)
@@ -89,9 +79,3 @@ def test_validation_reads_the_whole_split_in_every_epoch(data):
     assert training.history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, batch_size=11, verbose=0), rel=1e-5)
     assert model.evaluate(validation, verbose=0) == pytest.approx(training.history["val_loss"][-1], rel=1e-6)
     assert model.predict(data.loader("val", 4, inputs="image"), verbose=0).shape == (11, 3)
-
-
-def test_as_numpy_iterator(data):
-    given = list(data.loader("train", 8, seed=3, **XY).as_numpy_iterator())
-    check_same(batches(data, 6, **XY), given)
-    assert isinstance(given[0][0], np.ndarray)
