@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tfprep.codecs import Scalar, Text
 from tfprep.dataset import Dataset
 from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
-from tfprep.load.options import ShuffleBuffer, deciding, loader_options, with_options
+from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
 from tfprep.load.order.samplers import fold_of
 from tfprep.load.outputs import mean_and_std, names_of
 from tfprep.load.pipeline import Pipeline
@@ -148,7 +148,15 @@ class Loaders(ABC):
 
         return JaxLoader(self._pipeline("jax_loader()", split, batch_size, options), sharding, ahead)
 
-    def random_access(self, split: str = "train", **options: Any) -> RandomAccess:
+    def random_access(
+        self,
+        split: str = "train",
+        *,
+        fields: Sequence[str] | None = None,
+        variant: int | Literal["all"] = 0,
+        on_bad: OnBad = "raise",
+        verify: Verify = "first_epoch",
+    ) -> RandomAccess:
         """The samples of a split by number: a map-style dataset for PyTorch, and a data source for Grain. Imports neither.
 
             photos = data.random_access("train", fields=["image", "label"])
@@ -158,8 +166,10 @@ class Loaders(ABC):
 
         Args:
             split: The split's name.
-            **options: `fields` ("key" and "variant" may be among them), `on_bad` and `verify` as for `loader`; `variant`, the
-                stored variant, 0 by default, or "all": then sample i of variant v has the number v N + i, for N samples.
+            fields: The fields of a sample, as for `loader`; "key" and "variant" may be among them.
+            variant: The stored variant, or "all": then sample i of variant v has the number v N + i, for N samples.
+            on_bad: As for `loader`.
+            verify: As for `loader`.
 
         Returns:
             A sequence of dicts of NumPy arrays by field.
@@ -168,9 +178,18 @@ class Loaders(ABC):
             LoaderError: There is no such field or variant.
             DatasetError: There is no such split, or a shard is missing.
         """
-        from tfprep.load.random_access import open_random_access
+        from tfprep.load.random_access import RandomAccess
 
-        return open_random_access(self.subset(split).sources, **options)
+        if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
+            raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
+        options = LoaderOptions(
+            batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
+            on_bad=on_bad, verify=verify, cache=False, workers="threads",
+        )  # fmt: skip
+        sources = [
+            replace(source, share=None) for source in self.subset(split).sources
+        ]  # the shares of a mix do not count
+        return RandomAccess(sources, options)
 
     def batch_sampler(self, split: str = "train", batch_size: int = 32, **options: Any) -> BatchSampler:
         """The order of `loader` as a batch sampler for PyTorch: numbers in `random_access(split, variant="all")`.

@@ -19,7 +19,6 @@ from typing import Any, Self
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.plan import LoaderPlan
 from tfprep.load.prefetch import Prefetcher, open_prefetchers
@@ -36,6 +35,7 @@ class Progress:
     """The step with which the next pass begins. A pass that uses an epoch only moves it forward.
 
     Attributes:
+        plan: What is delivered, in which order.
         length: The steps of an epoch.
         is_evaluation: True if each pass begins with the first step.
         next_step: The first step of the next pass.
@@ -44,8 +44,9 @@ class Progress:
         spare: What fills the batches of the next pass already.
     """
 
-    def __init__(self, schedule: BatchSchedule, start: int) -> None:
-        self.length, self.is_evaluation = schedule.steps_per_epoch, schedule.epochs is not None
+    def __init__(self, plan: LoaderPlan, start: int) -> None:
+        self.plan, self.length = plan, plan.schedule.steps_per_epoch
+        self.is_evaluation = plan.schedule.epochs is not None
         self.next_step = self.position = start
         self.requested_ahead = False
         self.spare: Prefetcher | None = None
@@ -212,7 +213,7 @@ class Run:
     @property
     def plan(self) -> LoaderPlan:
         """What is delivered, in which order."""
-        raise NotImplementedError
+        return self.progress.plan
 
     @property
     def steps_per_epoch(self) -> int:
@@ -271,7 +272,7 @@ class Loader(Run):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.progress = Progress(pipeline.schedule, pipeline.start_step)
+        self.progress = Progress(pipeline.plan, pipeline.start_step)
 
     def __getstate__(self) -> dict[str, Any]:
         """A pickle holds the options: another process begins with `start_step`."""
@@ -279,12 +280,7 @@ class Loader(Run):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.progress = Progress(self.pipeline.schedule, self.pipeline.start_step)
-
-    @property
-    def plan(self) -> LoaderPlan:
-        """What is delivered, in which order."""
-        return self.pipeline.plan
+        self.progress = Progress(self.pipeline.plan, self.pipeline.start_step)
 
     def _element(self, batch: Batch) -> Any:
         """The element that iteration delivers for a batch."""

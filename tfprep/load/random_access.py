@@ -11,17 +11,16 @@ import math
 import operator
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.load.loader import LOOK, PassSteps, Progress, Run, with_text
-from tfprep.load.options import LoaderOptions, OnBad, Verify
+from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.plan import LoaderPlan, plan_loader
+from tfprep.load.plan import plan_loader
 from tfprep.load.selection import SplitRows, table_rows
 from tfprep.load.slots import BatchSlots
 from tfprep.load.state import fingerprint, first_step
@@ -128,24 +127,6 @@ class RandomAccess:
         return BatchIndices(position if self._rows is None else self._rows[position], variant, place)
 
 
-def open_random_access(
-    sources: Sequence[SplitRows],
-    *,
-    fields: Sequence[str] | None = None,
-    variant: int | Literal["all"] = 0,
-    on_bad: OnBad = "raise",
-    verify: Verify = "first_epoch",
-) -> RandomAccess:
-    """Open the samples of these splits (see `Data.random_access`); the shares of a mix do not count."""
-    if variant != "all" and (isinstance(variant, bool) or not isinstance(variant, int | np.integer)):
-        raise LoaderError(f"variant is 'all' or a number, not {variant!r}")
-    options = LoaderOptions(
-        batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
-        on_bad=on_bad, verify=verify, cache=False, workers="threads",
-    )  # fmt: skip
-    return RandomAccess([replace(source, share=None) for source in sources], options)
-
-
 # --- the order of a loader ------------------------------------------------------------------------------------------------
 
 AHEAD = 4096
@@ -170,8 +151,8 @@ class BatchSampler(Run):
     """
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
-        self._plan = plan_loader(sources, options)
-        schedule = self._plan.schedule
+        plan = plan_loader(sources, options)
+        schedule = plan.schedule
         if not isinstance(schedule.counts, int):
             raise LoaderError("datasets of different numbers of variants have no numbers in common; give variants=0")
         hosts, last = schedule.hosts.count, schedule.size % schedule.batch_size
@@ -180,18 +161,13 @@ class BatchSampler(Run):
                 f"the last batch holds {last} samples, so that some of the {hosts} hosts would get none, which PyTorch cannot "
                 "collate; use remainder='drop', or another batch_size"
             )
-        self._rows = table_rows(self._plan.sources, self._plan.table)
-        self._samples = self._plan.table.samples if self._rows is None else len(self._rows)
-        self.progress = Progress(schedule, first_step(self._plan))
-
-    @property
-    def plan(self) -> LoaderPlan:
-        """The plan of a loader with these options."""
-        return self._plan
+        self._rows = table_rows(plan.sources, plan.table)
+        self._samples = plan.table.samples if self._rows is None else len(self._rows)
+        self.progress = Progress(plan, first_step(plan))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the options: another process reads the index, and begins with `start_step`."""
-        return BatchSampler, (self._plan.sources, self._plan.options)
+        return BatchSampler, (self.plan.sources, self.plan.options)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return the batches of the next epoch, or after `load_state_dict` those that are left of one."""
@@ -202,15 +178,15 @@ class BatchSampler(Run):
         return self.steps_per_epoch
 
     def __repr__(self) -> str:
-        names = ", ".join(source.name for source in self._plan.sources)
-        size, order = self._plan.options.batch_size, self._plan.schedule.order.name
-        files = fingerprint(self._plan.sources)
+        names = ", ".join(source.name for source in self.plan.sources)
+        size, order = self.plan.options.batch_size, self.plan.schedule.order.name
+        files = fingerprint(self.plan.sources)
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
     def numbers(self, steps: Sequence[int]) -> list[list[int]]:
         """The numbers of the samples of these steps."""
         numbers = []
-        for row, variant, _ in self._plan.schedule.batch_indices(steps):
+        for row, variant, _ in self.plan.schedule.batch_indices(steps):
             number = row if self._rows is None else np.searchsorted(self._rows, row)
             numbers.append((variant * self._samples + number).tolist())
         return numbers
