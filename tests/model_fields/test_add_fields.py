@@ -60,8 +60,8 @@ def test_another_model_needs_replace_and_readers_of_the_old_one_go_on(site):
     site.define(weight="3.0")
     with pytest.raises(BuildError, match=r"or of other options \(files weight\.txt\); allow them to be replaced"):
         add_fields(site.out, site.fields)
-    site.define("batch = dict(batch)", "not_finite='keep',")
-    with pytest.raises(BuildError, match=r"or of other options \(.*source of the function, not_finite\); allow"):
+    site.define("batch = dict(batch)", "depends=[1],")
+    with pytest.raises(BuildError, match=r"or of other options \(code .*, depends, .*source of the function\); allow"):
         add_fields(site.out, site.fields)
     site.define(weight="3.0")
     check_all(site)
@@ -131,7 +131,6 @@ def test_a_fault_of_the_model_is_named_and_publishes_nothing(plain, body, change
         ({"variants": 0}, "variants is .all. or a whole number"),
         ({"kinds": {"score": "boxes"}}, "kinds: that of 'score'"),
         ({"kinds": {"other": "map"}}, "kinds names 'other'"),
-        ({"not_finite": "drop"}, "not_finite is"),
         ({"model": 3}, "model is a function"),
         ({"store": {"logits_v1": codecs.Raw()}}, "'logits_v1' ends like a variant"),
         *(

@@ -124,11 +124,7 @@ class Computer:
     def _outputs(self, task: FieldsTask, values: Mapping[str, Array]) -> tuple[list[str], dict[str, Array]]:
         """The keys of a batch, and what the model returns for it."""
         keys = [str(key) for key in values["key"]]
-        batch_size = self._fields.batch_size if self._fields.pad_batches else len(keys)
-        batch = {}
-        for name in self._fields.inputs:  # with the last sample repeated
-            padding = np.repeat(values[name][-1:], batch_size - len(keys), axis=0)
-            batch[name] = np.concatenate([values[name], padding]) if len(padding) else values[name]
+        batch = {name: values[name] for name in self._fields.inputs}
         began = time.monotonic()
         try:
             returned: object = self._compute(batch)
@@ -136,40 +132,35 @@ class Computer:
             if isinstance(returned, Mapping):
                 outputs = {name: np.asarray(value) for name, value in returned.items()}
         except (Exception, SystemExit) as error:
-            arrays = {name: values[name] for name in self._fields.inputs}
-            shapes = ", ".join(
-                f"{name} {array.dtype} {[batch_size, *array.shape[1:]]}" for name, array in arrays.items()
-            )
+            shapes = ", ".join(f"{name} {values[name].dtype} {list(values[name].shape)}" for name in batch)
             raise BuildError(f"the model failed on {_named(task, keys)} ({shapes}): {summary_of(error)}") from error
         if outputs is None:
             names = ", ".join(f"{name!r}: array" for name in self._fields.store)
             raise BuildError(f"the function that model() returned gives {{{names}}}, not {type(returned).__name__}")
         self._timing.model_s += time.monotonic() - began
         self._timing.calls += 1
-        return keys, self._checked(outputs, batch_size, task, keys)
+        return keys, self._checked(outputs, task, keys)
 
-    def _checked(
-        self, outputs: Mapping[str, Array], returned: int, task: FieldsTask, keys: Sequence[str]
-    ) -> dict[str, Array]:
+    def _checked(self, outputs: Mapping[str, Array], task: FieldsTask, keys: Sequence[str]) -> dict[str, Array]:
         if outputs.keys() != self._fields.store.keys():
             returns, stores = (", ".join(map(repr, names)) or "nothing" for names in (outputs, self._fields.store))
             raise BuildError(f"the model returned {returns}; store names {stores}")
         for name, values in outputs.items():
-            if values.shape[:1] != (returned,):
+            if values.shape[:1] != (len(keys),):
                 raise BuildError(
-                    f"the model returned {name!r} of shape {list(values.shape)} for a batch of {returned}; the first axis is "
+                    f"the model returned {name!r} of shape {list(values.shape)} for a batch of {len(keys)}; the first axis is "
                     "that of the samples"
                 )
-            if self._fields.not_finite == "raise" and (values.dtype.kind in "fc" or values.dtype.name == "bfloat16"):
-                rows = np.isfinite(values[: len(keys)]).reshape(len(keys), -1)
+            if values.dtype.kind in "fc" or values.dtype.name == "bfloat16":
+                rows = np.isfinite(values).reshape(len(keys), -1)
                 bad = [keys[number] for number in np.flatnonzero(~rows.all(axis=1)).tolist()]
                 if bad:
                     raise BuildError(
                         f"the model returned NaN or infinity in {name!r} for {len(bad)} of {_named(task, keys)}, such as "
-                        f"{bad[0]!r}; mend the model, or keep such values with not_finite='keep'"
+                        f"{bad[0]!r}; let the function return a number for it, such as by numpy.nan_to_num"
                     )
         # Copies: the model may write its next outputs to the same memory, while these wait to be written.
-        return {name: values[: len(keys)].copy() for name, values in outputs.items()}
+        return {name: values.copy() for name, values in outputs.items()}
 
     # --- reading ahead ---------------------------------------------------------------------------------------------------
 

@@ -43,13 +43,10 @@ class ModelFields:
             `store`: of NumPy, or anything that `numpy.asarray` takes.
         inputs: The stored fields that it gets; "key" is the samples' keys.
         store: Codec by the name of the new field.
-        batch_size: Samples a batch. The last batch of a shard is smaller, unless `pad_batches`.
-        pad_batches: Repeat the last sample up to `batch_size`, for models that are compiled for one shape. What the model returns
-            for repetitions is dropped.
+        batch_size: The number of samples in a batch. The last batch of a shard is smaller.
         splits: The splits that get the fields; None for all.
         variants: "all", or the number of variants that get them: the first ones.
         kinds: Kind by field: "scalar", any array of numbers, where it is not named. "map" and "mask" follow geometry at load.
-        not_finite: What happens to a value that is NaN or infinite: "raise", or "keep".
         follows_pixels: True where the values belong to the pixels of the stored variant, as latents do: ops at load that change
             pixels are then refused. False for what is the same under small changes, such as a class.
         files: Files that the model reads, such as its weights, relative to `folder`; a change of one makes the fields stale.
@@ -65,11 +62,9 @@ class ModelFields:
     inputs: Sequence[str]
     store: Mapping[str, Codec]
     batch_size: int = 64
-    pad_batches: bool = False
     splits: Sequence[str] | None = None
     variants: int | Literal["all"] = "all"
     kinds: Mapping[str, Kind] = field(default_factory=dict)
-    not_finite: Literal["raise", "keep"] = "raise"
     follows_pixels: bool = True
     files: Sequence[str] = ()
     folder: Path | None = field(default=None, compare=False)
@@ -107,8 +102,6 @@ class ModelFields:
             raise RecipeError(f"batch_size is a whole number from 1 on, not {self.batch_size!r}")
         if self.variants != "all" and not _is_count(self.variants):
             raise RecipeError(f"variants is 'all' or a whole number from 1 on, not {self.variants!r}")
-        if self.not_finite not in ("raise", "keep"):
-            raise RecipeError(f"not_finite is 'raise' or 'keep', not {self.not_finite!r}")
 
     def kind(self, name: str) -> Kind:
         """Return the kind of a field."""
