@@ -1,14 +1,12 @@
 """A training beside the loader: a step that sleeps, a Keras model and its `fit`, and wrong names of models."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.commands import status_of
 from tfprep.bench.loaders import loader_candidate
-from tfprep.bench.training import Training, ready_model, train_with_step
-from tfprep.errors import LoaderError
+from tfprep.bench.training import train_with_step
 
 MODELS = """
 import keras
@@ -33,9 +31,6 @@ def nothing():
 
 def raises():
     raise RuntimeError("no weights here")
-
-def another():
-    return "a model"
 
 number = 3
 """
@@ -85,20 +80,6 @@ def test_a_step_beside_the_loader(raw_data, slow_reads, step_s, read_s, cause, t
     assert found.share == pytest.approx(max(0.0, 1 - step_s / max(step_s, 4 * read_s)), abs=0.45)
 
 
-def test_the_lines_of_a_training():
-    found = Training(None, 20, 0.0412, 1500.4, 0.25, 0.001, 0.0125, ("decode",), "decoding limits")
-    assert found.lines() == [
-        "with your model: 1,500 images/s; the training waits for input 25.0% of the time",
-        "  wait for a batch: 1.00 ms median, 12.50 ms at the 99th percentile",
-        "  decoding limits",
-    ]
-    assert (
-        replace(found, step_s=0.04)
-        .lines()[0]
-        .startswith("with a step of 40.0 ms (which took 41.2 ms here): 1,500 images/s")
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "targets", "message"),
     [
@@ -107,7 +88,6 @@ def test_the_lines_of_a_training():
         ("not_compiled", "label", "the model is not compiled; call model.compile"),
         ("nothing", "label", "returned nothing (None); it should return a compiled Keras model (is `return` missing?)"),
         ("raises", "label", "the function raised RuntimeError: no weights here"),
-        ("another", "label", "returned a str"),
         ("number", "label", "not a int"),
         ("missing", "label", "has no 'missing'"),
     ],
@@ -119,22 +99,3 @@ def test_functions_that_return_no_model(jpeg_data, models, capfd, name, targets,
     assert message in err
     assert "Traceback" not in err
     assert out == ""
-
-
-def test_the_loader_is_closed_if_the_model_fails(jpeg_data, monkeypatch):
-    from tfprep.load.loader import Loader
-
-    closed = []
-    close = Loader.close
-    monkeypatch.setattr(Loader, "close", lambda self: (closed.append(1), close(self))[1])
-
-    def model():
-        import keras
-
-        made = keras.Sequential([keras.Input((9,)), keras.layers.Dense(1)])
-        made.compile("sgd", "mse")
-        return made
-
-    with pytest.raises(LoaderError, match="does not accept the elements"):
-        ready_model(model, jpeg_data, "train", 8, inputs="image", targets="label")
-    assert closed

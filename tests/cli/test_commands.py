@@ -386,21 +386,6 @@ RECIPE = Recipe("noted", sources.Folder(), derive={"d": noted}, store={"d": code
     assert len((tmp_path / "log.txt").read_text().splitlines()) >= len(list(photos.rglob("*.jpg")))
 
 
-@pytest.mark.parametrize("call", ["runpy.run_module('tfprep', run_name='__main__')", "tfprep.cli.main()"])
-def test_a_command_leaves_the_process_of_its_caller_as_it_was(call):
-    code = f"""
-import gc, runpy, sys, tfprep.cli
-sys.argv = ["tfprep", "--help"]
-before = gc.get_threshold()
-try:
-    {call}
-finally:
-    print("finally", gc.get_threshold() == before)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.endswith("finally True\n")
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
 @pytest.mark.parametrize("args", [["--help"], ["info", "{folder}"], ["info", "{folder}", "--json"]])
 def test_an_output_that_cannot_be_written_is_an_error(args, built):

@@ -252,8 +252,8 @@ def _loaded(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict[s
         try:
             candidate = loader_candidate(one.data, split, 32, name=one.form.name, cache=False, **one.form.at_load)
             measure(candidate, Budget(1, 0.0, 0.0, 1))
-        except (LoaderError, DatasetError) as error:
-            refused[one.form.name] = str(error).splitlines()[0]
+        except Exception as error:  # at load, a function of the recipe may raise anything
+            refused[one.form.name] = (str(error) or type(error).__name__).splitlines()[0]
         else:
             candidates.append(candidate)
     return candidates, refused

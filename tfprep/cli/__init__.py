@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import importlib
 import os
 import sys
@@ -41,8 +40,6 @@ _MODULES = {
     "measure": ("bench", "doctor", "demo"),
 }
 
-_COLLECT_AFTER = 10_000
-"""New objects between two looks of the garbage collector. With its default of 700, imports take a tenth longer."""
 EXIT_ERROR, EXIT_REJECTED, EXIT_INTERRUPTED = 1, 3, 130
 
 
@@ -101,12 +98,9 @@ def run() -> None:
         open_standard_descriptors()
         sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")
         sys.stderr = sys.stderr or os.fdopen(2, "w")
-    threshold = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER)
     try:
         main()
     finally:
-        gc.set_threshold(*threshold)  # With `runpy`, the process goes on.
         try:  # Python would try again to write what is left at its end, and exit with status 120.
             sys.stdout.flush()
         except OSError:
