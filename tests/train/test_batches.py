@@ -19,6 +19,18 @@ def test_a_good_batch_is_described(tf):
     text = train.check_batches(dataset, 3, num_classes=3)
     assert f"[0]['image']: uint8 (4, 8, 8, 3) or (2, 8, 8, 3), from 0 to 255, mean {images.mean():.4g}" in text
     assert "[1]: int64 (4,) or (2,), from 0 to 2, mean 0.9" in text
+    assert "[0]['name']: object (4,) or (2,), not checked: no numbers" in text
+
+
+def test_ragged_sparse_and_empty_components(tf):
+    ragged = tf.RaggedTensor.from_row_lengths(tf.constant([1.0, np.nan, 3.0]), [2, 1])
+    with pytest.raises(TrainError, match="1 values are NaN"):
+        train.check_batches([ragged])
+    text = train.check_batches([(tf.sparse.from_dense([[1, 0], [0, 2]]), np.zeros([0, 3]))])
+    assert text.splitlines() == [
+        "[0]: int32 (2,), from 1 to 2, mean 1.5",
+        "[1]: float64 (0, 3), not checked: no values",
+    ]
 
 
 WRONG = {

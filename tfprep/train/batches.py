@@ -28,7 +28,7 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
         num_classes: Number of classes; None does not check the range of labels.
 
     Returns:
-        A line for each component: its dtype, shapes, range and mean.
+        A line for each component: its dtype, shapes, range and mean; text and empty components are listed as not checked.
 
     Raises:
         TrainError: There are problems (the text has all of them), or the dataset is empty.
@@ -40,16 +40,22 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
             seen.setdefault(name, []).append(_array(value))
     if not seen:
         raise TrainError("the dataset gave no batch: it is empty, or its filter lets nothing through")
-    numbers = {name: arrays for name, arrays in seen.items() if arrays[0].dtype.kind in "biuf"}
-    lines = [_described(name, arrays) for name, arrays in numbers.items()]
-    problems = [text for name, arrays in numbers.items() for text in _problems(name, arrays, num_classes)]
+    lines = [_described(name, arrays) for name, arrays in seen.items()]
+    problems = [text for name, arrays in seen.items() for text in _problems(name, arrays, num_classes)]
     if problems:
         raise TrainError("\n  ".join(["the batches do not look right:", *problems, *lines]))
     return "\n".join(lines)
 
 
 def _array(value: Any) -> Array:
-    """Return the values of a tensor of any framework, also of one on a GPU; bfloat16, which NumPy does not know, as float32."""
+    """Return the values of a tensor of any framework, also of one on a GPU; bfloat16, which NumPy does not know, as float32.
+
+    Of a ragged or sparse tensor these are the values that it stores.
+    """
+    if hasattr(value, "flat_values"):
+        value = value.flat_values
+    elif hasattr(value, "dense_shape"):
+        value = value.values
     if hasattr(value, "detach"):  # PyTorch
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() else value
@@ -60,11 +66,19 @@ def _array(value: Any) -> Array:
 def _described(name: str, arrays: list[Array]) -> str:
     flat = np.concatenate([array.ravel() for array in arrays])
     shapes = " or ".join(map(str, dict.fromkeys(array.shape for array in arrays)))
+    if not _is_checked(flat):
+        return f"{name}: {flat.dtype} {shapes}, not checked: " + ("no numbers" if flat.size else "no values")
     return f"{name}: {flat.dtype} {shapes}, from {flat.min():g} to {flat.max():g}, mean {flat.mean():.4g}"
+
+
+def _is_checked(flat: Array) -> bool:
+    return bool(flat.size) and flat.dtype.kind in "biuf"
 
 
 def _problems(name: str, arrays: list[Array], num_classes: int | None) -> Iterator[str]:
     flat = np.concatenate([array.ravel() for array in arrays])
+    if not _is_checked(flat):
+        return
     values, is_float = np.unique(flat), flat.dtype.kind == "f"
     if len({array.shape[1:] for array in arrays}) > 1:
         yield f"{name}: shapes differ; each new shape is a new trace. Resize or pad in the pipeline"
