@@ -19,6 +19,7 @@ from tests.commands import status_of
 from tests.examples import detection, serialized, write
 from tests.photos import write_photos
 from tests.waiting import wait_until
+from tfprep import units
 from tfprep.builder.options import BuildEvent
 from tfprep.builder.planning.plan import warning_of_opencv
 from tfprep.cli import COMMANDS, text
@@ -294,8 +295,8 @@ def test_ctrl_c_says_how_to_continue_and_the_same_command_continues(photos, tmp_
 @pytest.mark.parametrize(
     ("function", "cases"),
     [
-        (text.size, {0: "0 B", 999: "999 B", 12_700_000: "12.7 MB", 244e6: "244 MB", 1.5e13: "15 TB"}),
-        (text.duration, {0.05: "0.1 s", 59.9: "59.9 s", 61: "1 min 01 s", 7325: "2 h 02 min"}),
+        (units.size, {0: "0 B", 999: "999 B", 12_700_000: "12.7 MB", 244e6: "244 MB", 1.5e13: "15 TB"}),
+        (units.duration, {0.05: "0.1 s", 59.9: "59.9 s", 61: "1 min 01 s", 7325: "2 h 02 min"}),
         (text.table, {(("a", "n"), ("bb", 1200)): "  a       n\n  bb  1,200"}),
         (share, {"1%": 0.01, "0.01": 0.01, "100%": 1, "0": 0, "1": 1}),
     ],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from tfprep import units
 from tfprep.cli import text
 from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, option, quiet_option, share
 from tfprep.errors import BuildError
@@ -179,11 +180,11 @@ def _part_text(summary: Any) -> str:
     built, done = summary.built_samples, "nothing to do"
     if built:
         rate = f"{built / summary.seconds:,.0f} samples/s"
-        done = f"built {text.number(built, 'sample')} in {text.duration(summary.seconds)} ({rate})"
+        done = f"built {units.number(built, 'sample')} in {units.duration(summary.seconds)} ({rate})"
     rejected = f", {summary.rejected} rejected" if summary.rejected else ""
     return (
-        f"{summary.out}, part {summary.part} of {summary.parts}: {done}; complete with {text.number(summary.shards, 'shard')} of "
-        f"{text.number(summary.samples, 'sample')}{rejected}.\n"
+        f"{summary.out}, part {summary.part} of {summary.parts}: {done}; complete with "
+        f"{units.number(summary.shards, 'shard')} of {units.number(summary.samples, 'sample')}{rejected}.\n"
         "When all parts are complete, publish them: tfprep build RECIPE --out OUT --finish"
     )
 
@@ -194,23 +195,23 @@ def _summary_text(summary: Any, finish: bool) -> str:
 
     rows = [("split", "samples", "variants", "shards", "size")]
     rows += [
-        (name, split["samples"], split["variants"], split["shards"], text.size(split["bytes"]))
+        (name, split["samples"], split["variants"], split["shards"], units.size(split["bytes"]))
         for name, split in summary.splits.items()
     ]
-    built, duration = summary.built_samples, text.duration(summary.seconds)
+    built, duration = summary.built_samples, units.duration(summary.seconds)
     if built:
-        done = f"Built {text.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
+        done = f"Built {units.number(built, 'sample')} in {duration} ({built / summary.seconds:,.0f} samples/s)."
     else:
         done = f"Published in {duration}." if finish else f"Nothing to do: the dataset is up to date ({duration})."
     lines = [
-        f"{summary.out}: {text.number(summary.samples, 'sample')}, {text.number(summary.records, 'record')}, "
-        f"{text.number(summary.shards, 'shard')} per variant, {text.size(summary.bytes)}",
+        f"{summary.out}: {units.number(summary.samples, 'sample')}, {units.number(summary.records, 'record')}, "
+        f"{units.number(summary.shards, 'shard')} per variant, {units.size(summary.bytes)}",
         text.table(rows),
         done,
     ]
     if summary.rejected:
         lines.append(
-            f"{text.number(summary.rejected, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
+            f"{units.number(summary.rejected, 'input was', 'inputs were')} rejected; see {summary.path / 'rejects.jsonl'}"
         )
     if built:
         lines.append(f"Report: {summary.path / 'report.html'}")
@@ -227,7 +228,7 @@ def _explain(
 
     states = plan_build(recipe, out, data or data_root(recipe), **options)
     samples = sum(state.samples for state in states if not state.up_to_date)
-    built = f" ({text.number(samples, 'sample')} would be built)" if samples else ""
+    built = f" ({units.number(samples, 'sample')} would be built)" if samples else ""
     expected = [_expected(recipe, data, samples)] if samples and with_size and not as_json else []
     text.print_result(as_json, [asdict(state) for state in states], [explain(states) + built, *expected])
 
@@ -242,7 +243,7 @@ def _expected(recipe: Path, data: str | None, samples: int) -> str:
         nbytes, seconds = expected_build(load_recipe(recipe), folder_at(data or data_root(recipe)), samples)
     except TfprepError as error:  # what is due is known nevertheless
         return f"Size and time are not known: a sample cannot be built: {error}"
-    return f"Expected, from a sample: {text.size(nbytes)} in {text.duration(seconds)} on this machine"
+    return f"Expected, from a sample: {units.size(nbytes)} in {units.duration(seconds)} on this machine"
 
 
 # --- progress on standard error: a bar in a terminal, otherwise a line every 30 seconds
@@ -276,7 +277,7 @@ class BuildBar:
         elif progress.seconds - self._printed_s >= _PLAIN_S:
             self._printed_s = progress.seconds
             rate = progress.samples_done / progress.seconds
-            left = text.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
+            left = units.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
             text.echo(
                 f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
                 f"shard {progress.shards_done} of {progress.shards}, {progress.rejected} rejected",
@@ -335,8 +336,8 @@ def _fields_text(summary: FieldsSummary) -> str:
     rate = f", {summary.samples / max(summary.seconds, 1e-9):,.0f} samples/s" if summary.samples else ""
     share = f"; the model took {100 * summary.model_s / max(summary.seconds, 1e-9):.0f}%" if summary.samples else ""
     done = (
-        f"computed {text.number(summary.samples, 'sample')} in {text.number(summary.shards, 'shard')}, "
-        f"{text.duration(summary.seconds)}{rate}{share}; {summary.kept} shards were up to date"
+        f"computed {units.number(summary.samples, 'sample')} in {units.number(summary.shards, 'shard')}, "
+        f"{units.duration(summary.seconds)}{rate}{share}; {summary.kept} shards were up to date"
     )
     end = ""
     if not summary.published:

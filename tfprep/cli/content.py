@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfprep import units
 from tfprep.cli import text
 from tfprep.cli.options import FILE, json_option, option
 
@@ -40,7 +41,7 @@ def info_command(folder: str, as_json: bool) -> None:
     text.echo(f"{manifest.name} in {folder}")
     rows = [("split", "samples", "variants", "shards", "size")]
     splits = manifest.splits.items()
-    text.echo(text.table([*rows, *((n, s.samples, s.variants, s.shards, text.size(s.bytes)) for n, s in splits)]))
+    text.echo(text.table([*rows, *((n, s.samples, s.variants, s.shards, units.size(s.bytes)) for n, s in splits)]))
     text.echo(_fields(manifest))
     if manifest.class_counts:
         text.echo(_classes(manifest))
@@ -59,7 +60,7 @@ def info_command(folder: str, as_json: bool) -> None:
     if imported is not None and imported.left_out:
         text.echo(text.table([("left out", "because"), *imported.left_out.items()]))
     if manifest.rejected:
-        rejected = text.number(manifest.rejected, "input was", "inputs were")
+        rejected = units.number(manifest.rejected, "input was", "inputs were")
         text.echo(f"{rejected} rejected; see {data.path / 'rejects.jsonl'}")
 
 
@@ -235,12 +236,12 @@ def check_command(folder: str, exclude: Path | None, groups: Path | None, html: 
     if exclude:
         count = leaks.write_excluded(exclude)
         written.append(
-            f"{exclude}: {text.number(count, 'sample')} to leave out; sources.Without(..., {str(exclude)!r})"
+            f"{exclude}: {units.number(count, 'sample')} to leave out; sources.Without(..., {str(exclude)!r})"
         )
     if groups:
         count = leaks.write_groups(groups)
         written.append(
-            f"{groups}: {text.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
+            f"{groups}: {units.number(count, 'sample')} in groups; group_by=sources.GroupFile({str(groups)!r})"
         )
     if html:
         durable_write(html, leaks_page(dataset, leaks, suspicions))
@@ -260,7 +261,7 @@ def _check_lines(folder: str, leaks: Leaks) -> Iterator[str]:
     from tfprep.inspect.leaks import searched_for
 
     counts = leaks.counts
-    yield f"{folder}: {text.number(sum(leaks.samples.values()), 'sample')} in {', '.join(leaks.samples)}"
+    yield f"{folder}: {units.number(sum(leaks.samples.values()), 'sample')} in {', '.join(leaks.samples)}"
     yield text.table(
         [
             ("pairs of images", "across splits", "within a split"),
@@ -270,10 +271,10 @@ def _check_lines(folder: str, leaks: Leaks) -> Iterator[str]:
     )
     yield f"Searched for: {searched_for(leaks)}"
     if leaks.unhashed:
-        unhashed = text.number(leaks.unhashed, "sample has", "samples have")
+        unhashed = units.number(leaks.unhashed, "sample has", "samples have")
         yield f"{unhashed} no perceptual hash and no stored image: compared by file only"
     if leaks.undigested:
-        undigested = text.number(leaks.undigested, "sample has", "samples have")
+        undigested = units.number(leaks.undigested, "sample has", "samples have")
         yield f"{undigested} no file digest: compared by hash only"
     for split, others in leaks.leaking.items():
         for other, count in others.items():
@@ -281,7 +282,7 @@ def _check_lines(folder: str, leaks: Leaks) -> Iterator[str]:
     for pair in [pair for pair in leaks.pairs if pair.straddles][:_PAIRS_SHOWN]:
         yield _pair_line(pair)
     if leaks.two_labels:
-        yield f"The same picture under two labels: {text.number(leaks.two_labels_count, 'sample')}"
+        yield f"The same picture under two labels: {units.number(leaks.two_labels_count, 'sample')}"
         yield from (_pair_line(pair) for pair in leaks.two_labels[:_PAIRS_SHOWN])
 
 
@@ -300,8 +301,8 @@ def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
         name, counts = next(iter(one.examples.items()))
         where = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
         yield (
-            f"Suspicion: {one.straddling:,} of {text.number(one.groups, 'group')} of one {one.kind} "
-            f"({text.number(one.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
+            f"Suspicion: {one.straddling:,} of {units.number(one.groups, 'group')} of one {one.kind} "
+            f"({units.number(one.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
         )
         if one.group_by:
             yield f'  to keep them together: sources.Fractions(..., group_by=r"{one.group_by}")'
@@ -339,7 +340,7 @@ def _diff_lines(difference: Difference) -> Iterator[str]:
     kinds |= {f"moved, {where}": keys for where, keys in difference.moved.items()}
     for kind, listed in kinds.items():
         if listed.count:
-            yield f"  {kind}: {text.number(listed.count, 'sample')}: {_shown(listed)}"
+            yield f"  {kind}: {units.number(listed.count, 'sample')}: {_shown(listed)}"
     if any(old != new for old, new in difference.samples.values()):
         yield text.table([("split", "before", "after"), *((name, *both) for name, both in difference.samples.items())])
     for split, (old, new) in difference.variants.items():

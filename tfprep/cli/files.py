@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from tfprep import units
 from tfprep.cli import text
 from tfprep.cli.options import FILE, PATH, json_option, option, quiet_option
 
@@ -72,7 +73,7 @@ def index_command(
             fields.append((field.name, field.feature, spec.kind, shape, spec.dtype, where))
         parts = [
             f"{report.out}: a dataset of the TFRecords in {place}",
-            text.table([*rows, *((n, s.samples, s.shards, text.size(s.bytes)) for n, s in manifest.splits.items())]),
+            text.table([*rows, *((n, s.samples, s.shards, units.size(s.bytes)) for n, s in manifest.splits.items())]),
             text.table(fields),
         ]
         if manifest.imported and manifest.imported.left_out:
@@ -81,17 +82,17 @@ def index_command(
         parts += [f"Changed: {change}." for change in report.changed]
         if report.missing:
             names = ", ".join(report.missing[:3]) + (", ..." if len(report.missing) > 3 else "")
-            count = text.number(len(report.missing), "shard is", "shards are")
+            count = units.number(len(report.missing), "shard is", "shards are")
             parts.append(f"{count} missing, by the names of the others: {names}. Their records are not in the index.")
         if manifest.rejected:
-            count = text.number(manifest.rejected, "record was", "records were")
+            count = units.number(manifest.rejected, "record was", "records were")
             parts.append(f"{count} left out; see {report.out / 'rejects.jsonl'}")
         if report.scanned:
-            rate = text.size(int(report.bytes / max(seconds, 1e-9)))
-            read = f"{text.number(len(report.scanned), 'shard')}, {text.size(report.bytes)}"
-            parts.append(f"Read {read}, in {text.duration(seconds)}, {rate}/s.")
+            rate = units.size(int(report.bytes / max(seconds, 1e-9)))
+            read = f"{units.number(len(report.scanned), 'shard')}, {units.size(report.bytes)}"
+            parts.append(f"Read {read}, in {units.duration(seconds)}, {rate}/s.")
         else:
-            parts.append(f"Nothing to read: no shard is new or has changed ({text.duration(seconds)}).")
+            parts.append(f"Nothing to read: no shard is new or has changed ({units.duration(seconds)}).")
         parts.append(f'Open it with tfprep.open("{report.out}").')
         text.echo("\n".join(parts))
 
@@ -147,9 +148,9 @@ def verify_command(folder: str, as_json: bool) -> int:
         for fault in faults:
             where = fault.file if fault.offset is None else f"{fault.file}, byte {fault.offset}"
             text.echo(f"{where}: {fault.reason}")
-        count = text.number(len(faults), "fault")
+        count = units.number(len(faults), "fault")
         if not faults:
-            verdict = f"{folder}: no fault found ({text.size(checked)} checked)"
+            verdict = f"{folder}: no fault found ({units.size(checked)} checked)"
         else:
             verdict = (
                 f"{count}. tfprep build RECIPE --out {folder} --verify builds the damaged shards again, and no others. Files "
@@ -181,21 +182,21 @@ def clean_command(place: str, keep: int, remove: bool, as_json: bool) -> None:
 
 def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
     for number, own in leftovers.versions.items():
-        yield f"  version {number}: {text.size(own)} that no other version shares"
+        yield f"  version {number}: {units.size(own)} that no other version shares"
     objects = leftovers.unreferenced
-    yield from (f"  {info.name}  {text.size(info.bytes)}" for info in objects[:_NAMED])
+    yield from (f"  {info.name}  {units.size(info.bytes)}" for info in objects[:_NAMED])
     if len(objects) > _NAMED:
         yield f"  ... and {len(objects) - _NAMED:,} more"
-    found = f"{text.number(len(leftovers.versions), 'older version')}"
+    found = f"{units.number(len(leftovers.versions), 'older version')}"
     if objects:
         found += (
-            f", {text.number(len(objects), 'unreferenced object')} of {text.size(sum(one.bytes for one in objects))}"
+            f", {units.number(len(objects), 'unreferenced object')} of {units.size(sum(one.bytes for one in objects))}"
         )
-    rest = f"; {text.size(leftovers.freed)} are free again" if removed else "; --remove removes them"
+    rest = f"; {units.size(leftovers.freed)} are free again" if removed else "; --remove removes them"
     yield f"{leftovers.place}: {found}{rest if leftovers.versions or objects else ''}"
     if leftovers.unfinished:
-        size = text.size(sum(info.bytes for info in leftovers.unfinished))
-        yield f"Kept: {text.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"
+        size = units.size(sum(info.bytes for info in leftovers.unfinished))
+        yield f"Kept: {units.number(len(leftovers.unfinished), 'object')} of {size} of a run that has not published"
 
 
 @click.command("export")
@@ -210,7 +211,7 @@ def export_command(folder: str, to: Format, out: Path, variant: int, as_json: bo
     from tfprep.export import export
 
     summary = export(open_dataset(folder), out, to, variant=variant)
-    counts = ", ".join(f"{text.number(count, 'sample')} of {split}" for split, count in summary.samples.items())
+    counts = ", ".join(f"{units.number(count, 'sample')} of {split}" for split, count in summary.samples.items())
     text.print_result(
         as_json, asdict(summary), [f"{out}: {counts}", *(f"Left out: {what}" for what in summary.left_out)]
     )

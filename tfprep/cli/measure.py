@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from tfprep import units
 from tfprep.cli import text
 from tfprep.cli.options import FILE, PATH, POSITIVE, json_option, named, option, share
 from tfprep.cli.quiet import start_tensorflow
@@ -155,9 +156,9 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
 
 
 def _form_lines(forms: FormTable) -> Iterator[str]:
-    yield f"{text.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
+    yield f"{units.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
     rows = [
-        (one.form, f"{one.images_per_s:,.0f}", text.size(one.disk_bytes), text.duration(one.build_s))
+        (one.form, f"{one.images_per_s:,.0f}", units.size(one.disk_bytes), units.duration(one.build_s))
         for one in forms.predictions
     ]
     yield text.table([("form", "images/s", "disk", "build"), *rows])
@@ -229,7 +230,7 @@ def demo_command(out: Path, scenes: int, steps: int, only_data: bool, as_json: b
     start_tensorflow()
     learned = _train(built, steps, say, quiet=as_json)
     rates = _compare(raw, built, say)
-    say(f"The demo took {text.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
+    say(f"The demo took {units.duration(time.monotonic() - started)}. See {picture}. Next: tfprep init YOUR_FOLDER")
     if as_json:
         text.print_json({"build": asdict(summary), "training": asdict(learned), "rates": rates, "sheet": picture})
 
@@ -250,10 +251,10 @@ def _build(raw: Path, built: Path, say: Say) -> BuildSummary:
     say("2. Building: each photo is decoded once and becomes four variants with click maps (without TensorFlow)")
     summary = build(RECIPE, built, raw)
     if summary.built_samples:
-        how = f"in {text.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
+        how = f"in {units.duration(summary.seconds)}: {summary.records / summary.seconds:,.0f} records/s"
     else:
         how = "were up to date"
-    say(f"   {text.number(summary.records, 'record')} ({text.size(summary.bytes)}) {how}")
+    say(f"   {units.number(summary.records, 'record')} ({units.size(summary.bytes)}) {how}")
     return summary
 
 

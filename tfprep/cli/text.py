@@ -12,10 +12,7 @@ from typing import Any
 
 import click
 
-from tfprep.units import duration as duration
-from tfprep.units import number as number
 from tfprep.units import printable
-from tfprep.units import size as size
 
 _json_out: list[Any] = []
 """The standard output, last, where `json_alone` keeps it for JSON."""
