@@ -45,7 +45,10 @@ def test_what_is_no_box_rejects_its_sample(tmp_path):
     rows = {
         "coco": ([[1, 1, 9, 9], [14, 10, 8, 20]], "box 1: its box [14, 10, 8, 20] covers no pixel"),
         "flat": ([[14, 10, 20, 10]], "box_format='xywh'"),
-        "shares": ([[0.25, 0.25, 0.75, 0.75]], "are these shares of width and height (box_format='rel_xyxy')?"),
+        "shares": (
+            [[0.25, 0.25, 0.75, 0.75]],
+            "are these shares of width and height (in tables: box_format='rel_xyxy')?",
+        ),
         "far": ([[14, 10, 70, 20]], "box 0: its box [14, 10, 70, 20] reaches outside the image of 56 x 40"),
         "three": ([[1, 2, 3]], "cannot reshape"),
         "text": ([["a", 1, 2, 3]], "could not convert"),

@@ -211,7 +211,8 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(f"{path}: there is no such table") from error
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path} cannot be read as {path.suffix}: {error}") from error
+        fix = ": save it as UTF-8" if "invalid UTF8" in str(error) else ""
+        raise SourceError(f"{path} cannot be read as {path.suffix}: {error}{fix}") from error
 
 
 # --- Parquet files, also as Hugging Face writes them --------------------------------------------------------------------

@@ -355,9 +355,25 @@ def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
         detect(tmp_path)
 
 
-def test_files_of_mnist_are_refused_by_name(tmp_path):
-    write(tmp_path, "train-images-idx3-ubyte.gz", b"")
-    with pytest.raises(SourceError, match=r"MNIST's format \(IDX\): write them as arrays of NumPy"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train-images-idx3-ubyte.gz", r"MNIST's format \(IDX\): write them as arrays of NumPy"),
+        ("images.tar.gz", "images.tar.gz is compressed as a whole, .*: unpack it"),
+    ],
+)
+def test_files_that_are_not_read_are_named_with_what_to_do(tmp_path, name, message):
+    write(tmp_path, name, b"")
+    with pytest.raises(SourceError, match=message):
+        detect(tmp_path)
+
+
+def test_lists_of_yolo_explain_the_labels_of_their_images_only(tmp_path):
+    lay_out(tmp_path, "images/a# labels/a#.txt=line train.txt=rows:images/::./images/NAME")
+    write(tmp_path, "data.yaml", "train: train.txt\nnames: [cat]\n")
+    assert detect(tmp_path).layout == "yolo"
+    write(tmp_path, "labels/more.txt", CONTENT["line"])
+    with pytest.raises(SourceError, match=r"no source reads labels/more\.txt"):
         detect(tmp_path)
 
 

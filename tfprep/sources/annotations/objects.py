@@ -290,7 +290,9 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside,
             rule = "a box is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
             raise SampleError(f"{name}: its box {_box_text(row)} covers no pixel; {rule}{hint}")
         if 0 < max(row) <= 1:
-            rule = "is inside of the first pixel: are these shares of width and height (box_format='rel_xyxy')?"
+            rule = (
+                "is inside of the first pixel: are these shares of width and height (in tables: box_format='rel_xyxy')?"
+            )
             raise SampleError(f"{name}: its box {_box_text(row)} {rule}")
         further = max(abs(a - b) for a, b in zip(row, inside, strict=True))
         if inside[2] <= inside[0] or inside[3] <= inside[1] or (outside == "reject" and further > TOLERANCE_PX):

@@ -29,7 +29,13 @@ _EVERY = 25
 
 
 def archives(files: Files) -> Iterator[Proposal]:
-    """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give."""
+    """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
+
+    Raises:
+        SourceError: An archive is compressed as a whole.
+    """
+    if packed := files.others(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
+        raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
     for suffix, paths in ((suffix, files.others(suffix)) for suffix in ARCHIVE_SUFFIXES):
         if not paths:
             continue
