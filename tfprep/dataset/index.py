@@ -199,8 +199,6 @@ def _check_columns(table: pa.Table, expected: pa.Schema, columns: Sequence[str] 
         if columns is not None and field.name not in columns:
             continue
         if field.name not in table.column_names:
-            if field.name in OPTIONAL:
-                continue
             raise DatasetError(f"the column {field.name} is missing")
         column = table.column(field.name)
         if column.type != field.type:

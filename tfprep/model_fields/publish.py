@@ -20,7 +20,6 @@ from tfprep.dataset.index import joined_tables, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import AddedFields, FileDigest, digest_of, parse_manifest
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST, SHARDS, fields_receipts
-from tfprep.dataset.other_readers import tfds_files
 from tfprep.dataset.verify import record_digest
 from tfprep.dataset.versions import NewVersion
 from tfprep.errors import BuildError
@@ -175,7 +174,7 @@ def _vanished(plan: FieldsPlan, task: FieldsTask) -> BuildError:
 
 
 def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: Path) -> bytes:
-    """Write the tables, the files for TensorFlow Datasets and the manifest of the fields; return the manifest's content."""
+    """Write the tables and the manifest of the fields; return the manifest's content."""
     remote = is_remote(plan.data.path)
     place = scratch if remote else plan.path
     paths = {name: temporary_path(place / name, plan.folder) for name in (INDEX, LOCATIONS)}
@@ -196,9 +195,6 @@ def _written(plan: FieldsPlan, receipts: Receipts, manifest: Manifest, scratch: 
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
             path.replace(plan.path / name)
-    for name, text in ({} if remote else tfds_files(manifest)).items():
-        durable_write(plan.path / name, text)
-        files[name] = digest_of(plan.path / name)
     text = replace(manifest, files=files).to_json()
     content = text.encode("utf-8", "surrogateescape")
     parse_manifest(content, plan.path / MANIFEST)
@@ -216,7 +212,8 @@ def _tables(
     for task in receipts:
         if (task.split, task.variant) != (split, variant):
             continue
-        if (receipt := plan.receipt(task)) is None:
+        receipt = plan.receipt(task)
+        if receipt is None or receipt.file != receipts[task].file:
             raise _vanished(plan, task)
         keys, crcs = (main[name].slice(task.first, task.records).to_pylist() for name in ("key", "payload_crc"))
         rows, count = receipt.rows, len(receipt.rows)
