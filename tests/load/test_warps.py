@@ -271,6 +271,17 @@ def test_images_of_different_sizes_stay_a_list(data):
             data.numpy_loader("train", **stages(ops), fields=["image"], workers="processes")
 
 
+def halved(sample, draws):
+    return {**sample, "mask": sample["mask"] * 0.5}
+
+
+@pytest.mark.parametrize("ops", [[], [augment.Crop(20, 20)]])
+def test_a_function_that_changes_the_type_of_a_mask_is_named(data, ops):
+    """Its numbers would be cut off."""
+    with pytest.raises(RecordError, match=r"made 'mask' float64; it stays uint8 \(key"):
+        batches(data, 1, geometry=[augment.Custom(halved), *ops], fields=["image", "mask"])
+
+
 def test_all_images_of_a_sample_get_the_same_change_whatever_their_type(make_dataset):
     """16 bits, gray, many channels, wide masks: the same windows and rectangles; color needs RGB of 8 bits."""
 

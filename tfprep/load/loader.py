@@ -1,8 +1,8 @@
 """What the loaders of all frameworks share: a batch is a function of its step, and iterating counts steps.
 
 An adapter for a framework is a subclass of `Loader` that says how an element is made of a batch's arrays (`_element`). It has
-three things to build on: `self.batch(step)`, the arrays of one step, made in the calling thread; `Pass`, the batches of an
-iteration, filled ahead; and `self.progress`, which says where the next iteration begins.
+three things to build on: `pipeline.batch(step)`, the arrays of one step, made in the calling thread; `Pass`, the batches of an
+iteration, filled ahead; and `progress`, which says where the next iteration begins.
 
 Each iteration is a pass over the next epoch. A pass fixes its epoch at its first batch. The epoch is used at the pass's 9th
 batch, or at its last one if that comes earlier: Keras takes a batch to build a model, and TensorFlow some in advance, which use
@@ -288,10 +288,6 @@ class Loader(Run):
 
     # --- batches --------------------------------------------------------------------------------------------------------
 
-    def batch(self, step: int) -> Batch:
-        """The batch of a step (see `__getitem__`)."""
-        return self.pipeline.batch(step)
-
     def __getitem__(self, step: int) -> Any:
         """The element of a step of the run, as iteration delivers it. Steps are counted over all epochs, from 0.
 
@@ -300,7 +296,7 @@ class Loader(Run):
         Raises:
             IndexError: The step is negative, or after the last one of an evaluation.
         """
-        return self._element(self.batch(step))
+        return self._element(self.pipeline.batch(step))
 
     def __iter__(self) -> Iterator[Any]:
         """A pass: in training over the next epoch, otherwise over all samples."""
@@ -412,7 +408,7 @@ class Epochs:
         """The element of a step. IndexError for one that is negative, or not of these epochs."""
         if step >= self._steps:
             raise IndexError(f"there are {self._steps:,} steps, numbered from 0; there is no {step}")
-        return self._loader._element(self._loader.batch(step))
+        return self._loader._element(self._loader.pipeline.batch(step))
 
     def __repr__(self) -> str:
         return f"<{self._steps} steps of {self._loader!r}>"

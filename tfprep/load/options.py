@@ -214,7 +214,7 @@ class LoaderOptions:
         given = set()
         for option in fields(self):
             value, check = getattr(self, option.name), option.metadata.get("check")
-            if value is option.default or (option.default is MISSING and value == {}):
+            if value is option.default or (option.default is MISSING and isinstance(value, dict) and not value):
                 continue
             given.add(option.name)
             if check is not None:

@@ -111,9 +111,11 @@ class Augmenter:
         value = made[part.name]
         if isinstance(value, str):
             return value.encode("utf-8", "surrogateescape")
-        if part.name not in self._augmentation.derived or np.asarray(value).dtype == part.spec.dtype:
-            return value
-        return _cast(np.asarray(value), part)
+        if part.name in self._augmentation.derived:
+            return value if np.asarray(value).dtype == part.spec.dtype else _cast(np.asarray(value), part)
+        if part.spec.kind in RASTER_KINDS and value.dtype != part.spec.dtype:
+            raise SampleError(f"a function in geometry made '{part.name}' {value.dtype}; it stays {part.spec.dtype}")
+        return value
 
 
 def _cast(value: Array, part: FieldPart) -> Array:
