@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfprep.recipe.describe import FUNCTION
+from tfprep.recipe.describe import FUNCTION, json_text
 
 _SHOWN = 60
 """Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
@@ -34,7 +33,7 @@ def what_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def only_code_changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return True if two recipes, as for `what_changed`, have the same options and refer to other source."""
     options = [_without_functions({**described, "code": None}) for described in (old, new)]
-    return _text(options[0]) == _text(options[1]) and _text(old) != _text(new)
+    return json_text(options[0]) == json_text(options[1]) and json_text(old) != json_text(new)
 
 
 def _without_functions(described: Any) -> Any:
@@ -55,7 +54,7 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (before, after) in enumerate(zip(old, new, strict=True)):
             yield from _differences(f"{path}[{number}]", before, after)
-    elif _text(old) != _text(new):  # Python holds 1, 1.0 and True for equal; a description does not
+    elif json_text(old) != json_text(new):
         before, after = _short(old), _short(new)
         shown = (
             max(len(before), len(after)) <= _SHOWN and not path.startswith("module ") and not path.endswith(FUNCTION)
@@ -70,7 +69,3 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping) and value.keys() == {"tuple"}:
         return repr(tuple(value["tuple"]))
     return repr(value)
-
-
-def _text(described: Any) -> str:
-    return json.dumps(described, sort_keys=True)

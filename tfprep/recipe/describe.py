@@ -15,7 +15,6 @@ import json
 import math
 import sys
 import types
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -95,13 +94,13 @@ class Description:
             items = [self.describe(item) for item in value]
             return items if kind is list else {"tuple": items}
         if isinstance(value, set | frozenset):
-            items = sorted((self.describe(item) for item in value), key=_text)
+            items = sorted((self.describe(item) for item in value), key=json_text)
             # Pickling a set of a subclass would list its items in the order of their hashes.
             return {**self._class(kind), "items": items, "attributes": self._named(getattr(value, "__dict__", {}))}
         if is_dataclass(value) and not is_users(kind):
             options = {field.name: self.option(getattr(value, field.name)) for field in fields(value)}
             return {"type": self._public(kind), **options}
-        if kind in (dict, OrderedDict, types.MappingProxyType):
+        if kind in (dict, types.MappingProxyType):
             return {"dict": [[self.describe(key), self.describe(item)] for key, item in value.items()]}
         if isinstance(value, functools.partial):
             described = {"function": self.describe(value.func), "args": [self.describe(arg) for arg in value.args]}
@@ -246,5 +245,6 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _text(described: Any) -> str:
+def json_text(described: Any) -> str:
+    """Return a description as text, which is equal for equal descriptions only: Python holds 1, 1.0 and True for equal."""
     return json.dumps(described, sort_keys=True)
