@@ -158,16 +158,6 @@ def test_orientations_of_a_png_before_and_after_its_pixels(before):
     np.testing.assert_array_equal(images.decode_image(data), by_pillow(data))
 
 
-def test_each_file_has_its_own_orientation_whatever_was_asked_before():
-    files = {number: encoded(RGB, "JPEG", exif=oriented(number)) for number in (3, 6, 8)}
-    for number in (3, 3, 6, 3, 8, 6):
-        assert images.exif_orientation(files[number]) == number
-    buffer = bytearray(files[3])
-    assert images.exif_orientation(buffer) == 3
-    buffer[:] = files[8]  # the same object with other bytes
-    assert images.exif_orientation(buffer) == 8
-
-
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_16_bits_are_refused_where_8_are_made(channels):
     wide = RNG.integers(0, 65536, (9, 11, channels)).astype(np.uint16)

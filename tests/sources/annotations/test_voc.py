@@ -82,7 +82,7 @@ def test_names_beyond_the_official_ones_are_sorted(voc):
 
 def test_lists_of_images_give_the_splits(voc, tmp_path):
     (voc / "ImageSets/Main/train.txt").write_text("one\nthree \n\n")
-    (voc / "ImageSets/Main/val.txt").write_text("two -1\nabsent 1\n")
+    (voc / "ImageSets/Main/val.txt").write_text("two\nabsent\n")
     (voc / "ImageSets/Main/trainval.txt").write_text("one\ntwo\n")
     source = sources.Voc(sets="ImageSets/Main/{split}.txt", splits=("train", "val"))
     fields, rejected = built(source, voc, tmp_path / "out")

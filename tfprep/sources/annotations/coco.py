@@ -66,7 +66,6 @@ class Coco(AnnotatedSource):
     known_fields = ("boxes", "box_labels", "box_numbers", "instances", "mask", "points")
     annotations: str = "annotations/instances_{split}.json"
     images: str = "{split}/{file_name}"
-
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ Everingham et al., 'The Pascal Visual Object Classes (VOC) Challenge', IJCV 2010
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,13 +127,9 @@ class Voc(AnnotatedSource):
         """The images that the lists name."""
         for path, placeholders in split_files(root, self.sets or "", self.splits, "file"):
             for line in filter(None, text_lines(root / path, "list of images")):
-                # Lists of one class have 1, 0 or -1 after each name; other names may end like that too.
-                names = (line, re.sub(r"\s+(?:-1|0|1)$", "", line))
-                candidates = [companions.find(image, {**placeholders, "_1": name}) for name in names]
-                place = 0 if candidates[0][1] else 1
-                holes = {**placeholders, "_1": names[place]}
-                own = companions.find(annotations, holes)[0]
-                yield AnnotatedImage(candidates[place][0], placeholders["split"], own), holes
+                holes = {**placeholders, "_1": line}
+                found, own = (companions.find(pattern, holes)[0] for pattern in (image, annotations))
+                yield AnnotatedImage(found, placeholders["split"], own), holes
 
     def _objects(self, data: bytes, path: str, numbers: dict[str, int], tally: Counter[str]) -> dict[str, Any]:
         def item_of(numbered: tuple[int, ElementTree.Element]) -> dict[str, Any] | None:

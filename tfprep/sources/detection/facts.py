@@ -190,12 +190,12 @@ def image_form(data: bytes) -> tuple[str, Size, bool]:
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
     drawn = len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
-    kind = ""
+    form = f"{pixels.dtype} [H, W, {channels}]"
     try:
         pixels_size(data)
     except SampleError:
-        kind += PAGES
-    return f"{pixels.dtype} [H, W, {channels}]{kind}{TRANSPARENT if alpha else ''}", (height, width), drawn
+        form += PAGES
+    return form + (TRANSPARENT if alpha else ""), (height, width), drawn
 
 
 def _counted(counts: Mapping[str, int]) -> str:
