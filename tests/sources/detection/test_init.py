@@ -110,7 +110,6 @@ def imported_records(root):
 
 
 LAYOUTS = {
-    imported_records: "Records(fields={'image_encoded': 'image', 'image_filename': 'text', ",
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
     "box_format='xywh')",
@@ -149,6 +148,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
 
 def test_lists_of_imported_records_are_named(tmp_path):
     imported_records(tmp_path)
+    assert "Records(fields={'image_encoded': 'image', 'image_filename': 'text', " in repr(recognized(tmp_path).source)
     assert [line for line in recognized(tmp_path).lines() if "check" in line] == [
         "check: image_object_class_text is a list of texts, which this recipe does not read",
     ]
