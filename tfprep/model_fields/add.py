@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from tfprep.builder.layout import scratch_folder
 from tfprep.builder.options import Part
 from tfprep.dataset.names import fields_receipts
 from tfprep.dataset.versions import NewVersion, current_version, locked
-from tfprep.errors import BuildError, DatasetError, RecipeError
+from tfprep.errors import BuildError, DatasetError
 from tfprep.load import Data
 from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, Timing
@@ -24,7 +24,6 @@ from tfprep.storage.urls import PathOrUrl, is_remote, names_in
 
 OnProgress = Callable[[int, int], None]
 """Called with the samples that are computed and those that were due; each variant of a sample counts."""
-AnyFields = ModelFields | Sequence[ModelFields] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class FieldsSummary:
 
 def add_fields(
     dataset: PathOrUrl,
-    fields: AnyFields,
+    fields: ModelFields | str | os.PathLike[str],
     *,
     part: tuple[int, int] | None = None,
     replace: bool = False,
@@ -69,8 +68,7 @@ def add_fields(
 
     Args:
         dataset: The folder or URL of a dataset that was built or indexed.
-        fields: What to compute, one or several one after the other, or the path of a Python file that defines it as `FIELDS`, or
-            as the `model_fields` of a `RECIPE`.
+        fields: What to compute, or the path of a Python file that defines it as `FIELDS`.
         part: (number, parts): compute only every `parts`-th shard, from that number on, and publish nothing. Parts may run at the
             same time, each with a GPU of its own or on machines that share the folder. A run without `part` then publishes.
         replace: Allow fields of the same name to be replaced by those of another model.
@@ -86,40 +84,26 @@ def add_fields(
         DatasetError: There is no such dataset, or a record of it is damaged.
     """
     began, chosen = time.monotonic(), Part(*part) if part else None
-    names: list[str] = []
-    withdrawn: list[str] = []
-    samples, shards, kept, timing = 0, 0, 0, Timing()
-    for one in _loaded(fields):  # each may get fields that were added before it
-        plan = _plan(dataset, one, names)
-        if missing := [name for name in one.inputs if name in names and name not in plan.data.fields]:
-            raise BuildError(
-                f"{one.name!r} is computed from {missing[0]!r}, which parts do not publish: run the parts of {missing[0]!r} from "
-                "a file of its own, then the same without part, then those of the rest"
-            )
-        _check_replace(plan, replace)
-        with ExitStack() as stack:
-            scratch = (
-                stack.enter_context(scratch_folder()) if is_remote(plan.root) else plan.root
-            )  # on the way to a store
-            new = _lock(stack, plan.data, scratch, shared=chosen is not None)
-            tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
-            due, gone = list[FieldsTask](), tuple[str, ...]()
-            if not plan.is_published(verify=verify):
-                if verify:
-                    plan.forget_damaged(tasks)
-                due = [task for task in tasks if plan.receipt(task) is None]
-                if due:
-                    timing = timing.plus(_computed(plan, due, scratch, on_progress))
-                gone = () if new is None else publish_fields(plan, scratch, new)
-            if new is not None:
-                remove_waiting(plan.root, one.name)
-        names += one.store
-        withdrawn = [*(name for name in withdrawn if name not in one.store), *gone]
-        samples += sum(task.records for task in due)
-        shards, kept = shards + len(due), kept + len(tasks) - len(due)
+    plan = _plan(dataset, fields if isinstance(fields, ModelFields) else load_fields(Path(fields).absolute()))
+    _check_replace(plan, replace)
+    with ExitStack() as stack:
+        # At a store, files are made in a local folder.
+        scratch = stack.enter_context(scratch_folder()) if is_remote(plan.root) else plan.root
+        new = _lock(stack, plan.data, scratch, shared=chosen is not None)
+        tasks = plan.tasks[chosen.number :: chosen.parts] if chosen else plan.tasks
+        due, timing, withdrawn = list[FieldsTask](), Timing(), tuple[str, ...]()
+        if not plan.is_published(verify=verify):
+            if verify:
+                plan.forget_damaged(tasks)
+            due = [task for task in tasks if plan.receipt(task) is None]
+            if due:
+                timing = _computed(plan, due, scratch, on_progress)
+            withdrawn = () if new is None else publish_fields(plan, scratch, new)
+        if new is not None:
+            remove_waiting(plan.root, plan.fields.name)
     return FieldsSummary(
-        plan.root, tuple(names), samples, shards, kept, timing.calls, timing.model_s, time.monotonic() - began,
-        published=chosen is None, withdrawn=tuple(withdrawn),
+        plan.root, tuple(plan.fields.store), sum(task.records for task in due), len(due), len(tasks) - len(due),
+        timing.calls, timing.model_s, time.monotonic() - began, published=chosen is None, withdrawn=withdrawn,
     )  # fmt: skip
 
 
@@ -157,24 +141,15 @@ def remove_fields(dataset: PathOrUrl, name: str) -> list[str]:
 # --- steps --------------------------------------------------------------------------------------------------------------
 
 
-def _loaded(fields: AnyFields) -> list[ModelFields]:
-    if isinstance(fields, str | os.PathLike):
-        return load_fields(Path(fields).absolute())
-    several = [fields] if isinstance(fields, ModelFields) else list(fields)
-    if not several:
-        raise RecipeError("there is no ModelFields to compute")
-    return several
-
-
 def _computed(plan: FieldsPlan, due: Sequence[FieldsTask], scratch: Path, on_progress: OnProgress | None) -> Timing:
     samples = sum(task.records for task in due)
     with closing(Computer(plan, scratch)) as computer:
         return computer.compute(due, lambda done: on_progress(done, samples) if on_progress else None)
 
 
-def _plan(dataset: PathOrUrl, fields: ModelFields, before: Collection[str] = ()) -> FieldsPlan:
+def _plan(dataset: PathOrUrl, fields: ModelFields) -> FieldsPlan:
     plan = FieldsPlan(open_data(dataset), fields, fields.describe())
-    plan.check(before)
+    plan.check()
     return plan
 
 

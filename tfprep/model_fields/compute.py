@@ -38,9 +38,6 @@ class Timing:
     model_s: float = 0.0
     calls: int = 0
 
-    def plus(self, other: Timing) -> Timing:
-        return Timing(self.model_s + other.model_s, self.calls + other.calls)
-
 
 class Computer:
     """Computes shards, one after another, with one model. Use it in one thread.

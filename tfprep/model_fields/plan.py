@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -237,8 +237,8 @@ class FieldsPlan:
             path.parent.mkdir(parents=True, exist_ok=True)
         durable_write(path, with_digest(asdict(receipt)))
 
-    def check(self, before: Collection[str] = ()) -> None:
-        """Raise RecipeError where the dataset has no such inputs, nor will have them `before`, or has such fields already."""
+    def check(self) -> None:
+        """Raise RecipeError where the dataset has no such inputs, or has such fields already."""
         if current_version(self.root) != self.data.version:
             raise BuildError(
                 f"{self.data.path} is not the current version of {self.root}, to which fields are added: open that"
@@ -247,7 +247,7 @@ class FieldsPlan:
         if self.fields.name in own:
             check_no_link(self.data.folder_of(own[self.fields.name]))
         for name in self.fields.inputs:
-            if name not in ("key", *before, *self.data.fields):
+            if name not in ("key", *self.data.fields):
                 raise RecipeError(
                     f"inputs: {self.data.path} has no field {name!r}; it has {', '.join(self.data.fields)}"
                 )

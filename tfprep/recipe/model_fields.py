@@ -146,8 +146,8 @@ _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 """Options that do not decide a value, or stand elsewhere."""
 
 
-def load_fields(path: Path) -> list[ModelFields]:
-    """Return what a Python file defines as `FIELDS`, one `ModelFields` or a list of them.
+def load_fields(path: Path) -> ModelFields:
+    """Return what a Python file defines as `FIELDS`.
 
     Raises:
         RecipeError: There is no such file, or it defines none; the message says what is wrong.
@@ -163,14 +163,10 @@ def load_fields(path: Path) -> list[ModelFields]:
     except Exception as error:
         raise RecipeError(f"{path}: {summary_of(error)}") from error
     defined = getattr(module, "FIELDS", None)
-    fields: list[Any] = list(defined) if isinstance(defined, list | tuple) else [defined]
-    if not fields or not all(isinstance(one, ModelFields) for one in fields):
-        rule = "expected FIELDS = tfprep.ModelFields(...), or a list of them"
-        raise RecipeError(f"{path}: {rule}, {f'found {defined!r}' if defined else 'and it defines none'}")
-    names = [one.name for one in fields]
-    if len(set(names)) < len(names):
-        raise RecipeError(f"{path}: each ModelFields has a name of its own, not {', '.join(names)}; give name=")
-    return fields
+    if not isinstance(defined, ModelFields):
+        found = f"found {defined!r}" if defined else "and it defines none"
+        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), {found}")
+    return defined
 
 
 def fingerprint_of(description: Mapping[str, Any]) -> str:
