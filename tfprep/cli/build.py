@@ -71,7 +71,10 @@ _QUIET_S = 2.0
 @option("--dry-run", is_flag=True,
         help="As --explain, with the size and time to expect, from a build of 32 samples in a temporary folder.")  # fmt: skip
 @option(
-    "--json", "as_json", is_flag=True, help="Print the summary as JSON, and events as JSON lines on standard error."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the summary as JSON, and events as JSON lines on standard error, where functions print, too.",
 )
 @option("--quiet", is_flag=True, help="Print only warnings and errors.")
 def build_command(

@@ -94,9 +94,11 @@ _digested: dict[tuple[Any, ...], str] = {}
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of one of `Recipe.files` in hexadecimal. Raises RecipeError if it cannot be read."""
-    if not path.is_file():
-        raise RecipeError(f"files: there is no regular file {path}; a relative name is one below the recipe's folder")
     try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise RecipeError(
+                f"files: there is no regular file {path}; a relative name is one below the recipe's folder"
+            )
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             state = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
