@@ -70,12 +70,7 @@ _QUIET_S = 2.0
         help="Print which shards would be built, and what changed in the recipe, without building.")  # fmt: skip
 @option("--dry-run", is_flag=True,
         help="As --explain, with the size and time to expect, from a build of 32 samples in a temporary folder.")  # fmt: skip
-@option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the summary as JSON, and events as JSON lines on standard error, where functions print, too.",
-)
+@option("--json", "as_json", is_flag=True, help="Print the summary, and events (on standard error), as JSON lines.")
 @option("--quiet", is_flag=True, help="Print only warnings and errors.")
 def build_command(
     recipe: Path, out: str, data: str | None, workers: int | None, limit: int | None,
