@@ -67,16 +67,16 @@ import grain, tfprep
 if __name__ == "__main__":
     samples = tfprep.open(sys.argv[1]).random_access("train", fields=["key"])
     dataset = grain.MapDataset.source(samples).shuffle(seed=1).batch(10)
-    alone = [batch["key"].tolist() for batch in dataset]
+    by_itself = [batch["key"].tolist() for batch in dataset]
     workers = dataset.to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
-    assert [batch["key"].tolist() for batch in workers] == alone
+    assert [batch["key"].tolist() for batch in workers] == by_itself
     sampler = grain.samplers.IndexSampler(len(samples), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(data_source=samples, sampler=sampler, worker_count=2, operations=[grain.transforms.Batch(10)])
     iterator = iter(loader)
     seen = [next(iterator)["key"].tolist()]
     state = iterator.get_state()
     rest = [batch["key"].tolist() for batch in iterator]
-    assert sorted(sum(seen + rest, [])) == sorted(sum(alone, []))
+    assert sorted(sum(seen + rest, [])) == sorted(sum(by_itself, []))
     resumed = iter(loader)
     resumed.set_state(state)
     assert [batch["key"].tolist() for batch in resumed] == rest

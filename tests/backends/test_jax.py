@@ -155,9 +155,9 @@ def test_two_processes_read_each_sample_once_and_train_as_one(data, photos, make
     assert one["keras"]["bias"] == two["keras"]["bias"]
     if os.environ.get("KERAS_BACKEND") == "jax":
         keras = pytest.importorskip("keras")
-        alone = make_model()
-        alone.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        alone.fit(
+        single = make_model()
+        single.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        single.fit(
             data.keras_loader("train", 10, seed=3, inputs="image", targets="label"), epochs=2, shuffle=False, verbose=0
         )
-        np.testing.assert_allclose(one["keras"]["bias"], alone.get_weights()[1], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(one["keras"]["bias"], single.get_weights()[1], rtol=1e-4, atol=1e-6)

@@ -170,7 +170,7 @@ def test_batches_of_epochs_are_those_of_their_step(data):
         np.testing.assert_array_equal(np.asarray(epochs[step][0]), expected[step][0])
 
 
-ALONE = """
+SCRIPT = """
 import sys
 import keras, tfprep
 data = tfprep.open(sys.argv[1])
@@ -188,7 +188,7 @@ print("tensorflow" in sys.modules)
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow is the backend")
 def test_nothing_imports_tensorflow_nor_warns(photos, tmp_path):
-    command = [sys.executable, "-W", "error::UserWarning", "-c", ALONE, str(photos.path), str(tmp_path)]
+    command = [sys.executable, "-W", "error::UserWarning", "-c", SCRIPT, str(photos.path), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-3000:]
     first, *_, last = done.stdout.splitlines()

@@ -192,7 +192,7 @@ def chain(rng):
     geometry = [op for name in rng.permutation(list(GEOMETRY))[: rng.integers(4)] for op in GEOMETRY[name]]
     color = [COLOR[number] for number in rng.permutation(len(COLOR))[: rng.integers(3)]]
     names = [name for name in DERIVE if name in ("clicks", *rng.permutation(list(DERIVE))[: rng.integers(5)])]
-    # Behind a Rotate90, or a chain of several of them, the sizes of samples differ without a last crop.
+    # After a Rotate90, or a chain of several of them, the sizes of samples differ without a last crop.
     return {
         "geometry": [*geometry, augment.Crop(24, 24)],
         "derive": {name: DERIVE[name] for name in names},

@@ -8,7 +8,7 @@ import pytest
 from tfprep import Recipe, augment, codecs, load, sources
 from tfprep.errors import LoaderError, RecipeError
 
-ALONE = [
+BY_THEMSELVES = [
     (lambda: augment.MixUp(0), "a number above 0"),
     (lambda: augment.MixUp(2000), "at most 1000"),
     (lambda: augment.CutMix(float("nan")), "a number above 0"),
@@ -34,7 +34,7 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize(("make", "rule"), ALONE)
+@pytest.mark.parametrize(("make", "rule"), BY_THEMSELVES)
 def test_an_op_with_wrong_options(make, rule):
     with pytest.raises((RecipeError, LoaderError), match=rule):
         make()

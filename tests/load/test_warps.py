@@ -167,7 +167,7 @@ def test_threads_processes_resumes_and_hosts_deliver_the_same(data):
 
 
 def test_other_ops_and_fields_change_no_draws(data):
-    """A sample's window depends on its position in the run alone."""
+    """A sample's window depends on its position in the run only."""
     options = {"order": "sequential", "batch_size": 5}
     whole = batches(data, 4, **stages([augment.RandomResizedCrop(16, 16)]), fields=["where"], **options)
     for ops in ([augment.ColorJitter(), augment.Erasing()], [augment.MixUp(p=0), augment.CutMix(p=0)]):

@@ -246,7 +246,7 @@ class WorkersPlan:
         return self.processes * PROCESS_BYTES
 
     def most_prefetch(self, batch_rows: int) -> int:
-        """Half as many batches again as have rows for every job: the first of them may be the last to be full."""
+        """One and a half times the batches that have rows for every job: the first of them may be the last to be full."""
         rows = self.processes * (self.threads + SPARE_TASKS) * JOB_ROWS
         return max(PREFETCH, -(-3 * rows // (2 * max(batch_rows, 1))))
 

@@ -206,7 +206,7 @@ class LoaderOptions:
     threads: int = field(default=0, metadata=_rules(_whole(0, MOST_THREADS), decides="nothing"))
     """Threads that read and decode, in all processes together; 0 for one per usable CPU."""
     prefetch: int | None = field(default=None, metadata=_rules(_whole(1, optional=True), decides="nothing"))
-    """Batches kept ready in host memory; None for as many as are of use within the budget."""
+    """Batches kept ready in host memory; None for the number that is of use within the budget."""
     timeout_s: float = field(default=300.0, metadata=_rules(_seconds, decides="nothing"))
     """Seconds without a batch after which StalledPipelineError is raised."""
 

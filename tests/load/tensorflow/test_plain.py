@@ -1,4 +1,4 @@
-"""`tf_dataset`: the samples of the dataset through public TensorFlow ops alone."""
+"""`tf_dataset`: the samples of the dataset through public TensorFlow ops only."""
 
 import uuid
 from collections import Counter

@@ -100,7 +100,7 @@ class BatchSchedule:
 
     @cached_property
     def times(self) -> int:
-        """Items of an epoch for each sample: with "all" as many as it has variants."""
+        """Items of an epoch for each sample: with "all" one for each of its variants."""
         return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
 
     @cached_property

@@ -64,7 +64,7 @@ class Batch:
 
 
 class DecodedCache:
-    """Rows of every output, for as many records as fit, so that later epochs read and decode nothing: a hit is one copy.
+    """Rows of every output, for the records that fit, so that later epochs read and decode nothing: a hit is one copy.
 
     It keeps the records that come first and never drops one: under a permutation every record is read equally often, so no other
     choice is better. It takes memory from the system bit by bit, and in large pages. Two threads that read the same record write

@@ -70,18 +70,18 @@ class FieldPart:
 
     @cached_property
     def in_place(self) -> bool:
-        """Return whether it is decoded straight into its row."""
+        """Return True if it is decoded straight into its row."""
         plain = self.channels is None and not self.warped and not self.output.padded
         return plain and self.fixed and self.spec.dtype == self.output.dtype
 
     @cached_property
     def fixed(self) -> bool:
-        """Return whether it is a raster, or other array in a codec of rasters, of one size in all records."""
+        """Return True if it is a raster, or other array in a codec of rasters, of one size in all records."""
         return isinstance(self.codec, Jpeg | Png | Raw | Encoded | TopK | Zstd) and None not in self.spec.shape
 
     @cached_property
     def direct(self) -> bool:
-        """Return whether its bytes are the row: nothing to decode."""
+        """Return True if its bytes are the row: nothing to decode."""
         return self.in_place and isinstance(self.codec, Raw) and sys.byteorder == "little"
 
     @cached_property
@@ -91,7 +91,7 @@ class FieldPart:
 
     @cached_property
     def whole_example(self) -> bool:
-        """Return whether other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
+        """Return True if other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
         return isinstance(self.codec, Boxes) or (isinstance(self.codec, Raw | Zstd) and self.spec.shape.count(None) > 1)
 
     def is_jpeg(self, content: Array) -> bool:

@@ -176,7 +176,7 @@ class _Passes:
         if self.pipeline.training and is_short and not self._warned:
             self._warned = True
             _LOG.warning(
-                "an epoch has %d steps, as many as fit and tf.data may take in advance: the batch with which Keras builds a "
+                "an epoch has %d steps, which fit and tf.data may all take in advance: the batch with which Keras builds a "
                 "model can use an epoch. train.repeat() with steps_per_epoch=%d uses none",
                 self.progress.length, self.progress.length,
             )  # fmt: skip
