@@ -43,8 +43,8 @@ def build(
     Args:
       recipe: The recipe, or the path of the Python file that defines `RECIPE`.
       out: The folder of the dataset. It is created if it is missing.
-      data: The folder of the raw files, which the recipe's source lists, or its URL. None for the one that the recipe's file
-        names as `DATA`, and else the current folder.
+      data: The folder of the raw files, which the recipe's source lists; for `Records` also a URL. None for the one that the
+        recipe's file names as `DATA`, and else the current folder.
       options: How the build runs: number of workers, limit, what to do with bad samples.
       engine: The cluster that builds the shards; None builds on this machine. The dataset is the same.
       on_progress: Called with a `BuildProgress` several times a second.

@@ -44,7 +44,7 @@ class BuildFacts:
         built_samples: Samples in the shards that it built.
         passed_over: What the source passed over, by reason.
         stages: Seconds of all workers by stage, for all shards.
-        notes: Sentences about images, such as those whose color profile is not sRGB.
+        notes: Sentences about images, such as those that were turned upright by EXIF.
         warned: Key and warning of each sample with a warning.
         code_accepted: Number of shards that other code built than that of the recipe (`--accept-code`).
     """
