@@ -27,7 +27,7 @@ from tfprep.sources.cells import (
 from tfprep.sources.folder import UNSPLIT, check_splits, split_files
 from tfprep.sources.patterns import Pattern, compile_pattern, image_places
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.raw import parse_reference
+from tfprep.sources.raw import check_local, parse_reference
 from tfprep.sources.rows import TABLE_SUFFIXES, TableRow, batches, declared_classes, table_rows
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_classes, check_fields, constructor_text, key_of
 from tfprep.sources.splits import Fractions, Row, is_split_pattern, listing_of
@@ -114,6 +114,7 @@ class Table:
 
     def scan(self, root: Path) -> Listing:
         """List the rows; see `Source.scan`."""
+        check_local(root)
         files = [(self.table, {"split": UNSPLIT})]
         if self._pattern().holes:
             files = split_files(root, self.table, self.splits, "table")
