@@ -57,9 +57,7 @@ EXIT_WAITING = 4
     is_flag=True,
     help="Compare storage forms: FOLDER is a recipe's file; a sample is built in each form.",
 )
-@option(
-    "--data", help="With --forms, the folder of the recipe's raw files; for Records also a URL. [default: as for build]"
-)
+@option("--data", help="With --forms, the folder of the recipe's raw files. [default: as for build]")
 @option("--samples", type=click.IntRange(16), default=200, help="With --forms, the number of samples to build.")
 @option("--html", type=FILE, metavar="FILE", help="Write a page with bars of the rates to FILE.")
 @json_option
