@@ -111,10 +111,7 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if not causes:
         every = [below(place, name) for place, names in files.names.items() for name in names]
         of_layout = f" as --as {layout} says" if layout is not None else ""
-        fixes = {
-            "tfrecord": ": `tfprep index` reads TFRecords in place",
-            ".dcm": ": write DICOM as TIFF (docs/sources.md)",
-        }
+        fixes = {"tfrecord": ": `tfprep index` reads TFRecords", ".dcm": ": write DICOM as TIFF (docs/sources.md)"}
         fix = next((fix for word, fix in fixes.items() if word in "".join(every[:_NAMED])), "")
         causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{fix}")
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
