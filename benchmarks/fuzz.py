@@ -18,7 +18,7 @@ COUNTS = {"datasets": 2000, "images": 10_000, "odd-files": 0}
 def main() -> None:
     options = harness.arguments(
         __doc__ or "", list(COUNTS), count=(int, "Number of cases"), seed=(0, "Seed of all cases"),
-        folders=([], "Folders of odd files"),
+        folders=([], "Folders of odd files; by default pydicom's test files"),
     )  # fmt: skip
     options.count = COUNTS[options.command] if options.count is None else options.count
     importlib.import_module(f"fuzz_{options.command.replace('-', '_')}").run(options)

@@ -27,6 +27,7 @@ OPTIONAL = {
     "obstore": ("obstore", "'tfprep[s3]'"),
     "tifffile": ("tifffile", "'tfprep[tiff]'"),
     "rasterio": ("rasterio", "'tfprep[geotiff]'"),
+    "pydicom": ("pydicom", "'tfprep[dicom]'"),
     "ray": ("Ray", "'tfprep[ray]'"),
     "av": ("PyAV", "'tfprep[video]'"),
     "yaml": ("PyYAML", "'tfprep[yolo]'"),

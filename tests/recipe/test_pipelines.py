@@ -15,7 +15,7 @@ from tfprep.recipe.file import load_recipe
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 OTHER_SOURCES = {"coco_detection", "coco_clicks", "ct_slices"}
-"""Recipes for annotations and for slices of 16 bits, which `test_sources_of_pipelines.py` builds."""
+"""Recipes for annotations and for DICOM, which `test_sources_of_pipelines.py` builds."""
 RECIPES = sorted({path.stem for path in PIPELINES.glob("*.py") if "RECIPE" in path.read_text()} - OTHER_SOURCES)
 SKY, BUILDING, ROAD, CAR, VOID = 0, 1, 3, 8, 11
 

@@ -1,4 +1,4 @@
-"""The recipes for annotations and slices build small data of their layout, and a trainer gets the targets that they promise."""
+"""The recipes for annotations and DICOM build small data of their layout, and a trainer gets the targets that they promise."""
 
 import json
 from pathlib import Path
@@ -76,13 +76,16 @@ def test_clicks_are_on_one_object(coco, tmp_path):
 
 
 def test_slices_keep_more_than_eight_bits(tmp_path):
-    tifffile = pytest.importorskip("tifffile")
+    pytest.importorskip("pydicom")
+    from tests.sources.test_pixels import dicom
+
     root = tmp_path / "ct"
-    values = np.arange(64 * 64).reshape(64, 64).astype(np.float32) - 1024
+    values = np.arange(64 * 64).reshape(64, 64).astype(np.uint16)
     for n in range(8):
-        path = root / f"slices/p{n // 2}/{n}.tif"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tifffile.imwrite(path, values)
+        for folder, name, data in (("slices", "dcm", dicom(values, slope=(1, -1024), patient=f"p{n // 2}")),):
+            path = root / f"{folder}/p{n // 2}/{n}.{name}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         write_mask(root / f"masks/p{n // 2}/{n}.png", n)
     build("ct_slices", root, tmp_path / "out")
     data = open_dataset(tmp_path / "out")

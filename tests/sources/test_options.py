@@ -7,7 +7,7 @@ from tfprep.errors import RecipeError
 
 ALL = sources.Fractions(train=1.0)
 BY_LABEL = sources.Fractions(train=1.0, stratify="label")
-BY_COLUMN = sources.Fractions(train=1.0, group_by="patient")
+BY_PATIENT = sources.Fractions(train=1.0, group_by="PatientID")
 NEEDED = {
     sources.Fractions: {"train": 1.0},
     sources.ObjectTable: {"table": "t.csv", "image": "id"},
@@ -33,7 +33,7 @@ CASES = {
         ({"image": "**", "splits": BY_LABEL}, "stratify='label' names no label field"),
         ({"splits": sources.Fractions(train=1.0, stratify="breed")}, "stratify='breed' names no label field"),
         ({"splits": sources.Fractions(train=1.0, group_by="patient")}, "group_by='patient' would be a column"),
-        ({"image": "**", "splits": BY_COLUMN}, "would be a column, which only a Table has"),
+        ({"image": "**", "splits": sources.Fractions(train=1, group_by="scanner")}, "for DICOM one of PatientID"),
         ({"image": "**", "pixels": {"mask": sources.Pixels()}}, "names no image and no map"),
     ],
     sources.Paired: [
@@ -82,11 +82,12 @@ CASES = {
         ({"image": "x.npz"}, "Arrays: "),
         ({"image": "x.npy:a"}, "Arrays: "),
         ({"image": "x.npy", "splits": BY_LABEL}, "Arrays: "),
+        ({"image": "x.npy", "splits": BY_PATIENT}, "for DICOM one of PatientID.* in a Folder or Paired"),
     ],
     sources.Video: [
         ({"every": 0}, "number of frames from 1"),
         ({"videos": "*.m3u8", "every": 1}, r"to end in \.mp4"),
-        ({"every": 1, "splits": BY_COLUMN}, "give a regular expression"),
+        ({"every": 1, "splits": BY_PATIENT}, "give a regular expression"),
         ({"every": 1, "splits": BY_LABEL}, "cannot be stratified"),
     ],
     sources.Coco: [
@@ -108,6 +109,7 @@ CASES = {
     sources.LabelMe: [
         ({"images": "*.png", "annotations": "**/*.json"}, "with the placeholders of images"),
         ({"splits": BY_LABEL}, "names no label field"),
+        ({"splits": BY_PATIENT}, "for DICOM one of PatientID.* in a Folder or Paired"),
     ],
     sources.Yolo: [({"data": "data.json"}, "a YAML file")],
     sources.ObjectTable: [

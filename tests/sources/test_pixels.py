@@ -1,6 +1,7 @@
-"""Images that are not 8-bit RGB, written by tifffile, rasterio, OpenCV and Pillow, built and loaded number by number."""
+"""Images that are not 8-bit RGB, written by tifffile, pydicom, rasterio, OpenCV and Pillow, built and loaded number by number."""
 
 import io
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -16,6 +17,7 @@ from tfprep.images.pillow import check_pixels
 from tfprep.recipe import Recipe
 
 tifffile = pytest.importorskip("tifffile")
+pydicom = pytest.importorskip("pydicom")
 RNG = np.random.default_rng(5)
 SIZE = 40, 56
 DEEP = RNG.integers(0, 65536, (*SIZE, 4)).astype(np.uint16)
@@ -37,6 +39,35 @@ def pnm(array, white):
     """A PGM or PPM, whose numbers of more than 8 bits are big-endian."""
     head = f"P{6 if array.ndim == 3 else 5}\n{array.shape[1]} {array.shape[0]}\n{white}\n"
     return head.encode() + array.astype(">u2").tobytes()
+
+
+def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, patient="p", signed=False, **elements):
+    """A DICOM file of one frame, or several where the array has three axes and is not RGB."""
+    header = pydicom.dataset.Dataset()
+    header.file_meta = pydicom.dataset.FileMetaDataset()
+    order = "ExplicitVRLittleEndian" if array.dtype.isnative else "ExplicitVRBigEndian"
+    header.file_meta.TransferSyntaxUID = getattr(pydicom.uid, order)
+    header.file_meta.MediaStorageSOPClassUID = header.SOPClassUID = pydicom.uid.CTImageStorage
+    header.file_meta.MediaStorageSOPInstanceUID = header.SOPInstanceUID = pydicom.uid.generate_uid()
+    color = photometric == "RGB"
+    header.Rows, header.Columns = array.shape[:2] if color or array.ndim == 2 else array.shape[1:]
+    if array.ndim == 3 and not color:
+        header.NumberOfFrames = len(array)
+    header.SamplesPerPixel, header.PhotometricInterpretation = 3 if color else 1, photometric
+    if color:
+        header.PlanarConfiguration = 0
+    header.BitsAllocated = array.dtype.itemsize * 8
+    header.BitsStored = 8 if color else bits
+    header.HighBit, header.PixelRepresentation = header.BitsStored - 1, int(signed)
+    header.PatientID, header.SeriesInstanceUID = patient, f"1.2.{len(patient)}"
+    if slope:
+        header.RescaleSlope, header.RescaleIntercept = slope
+    for name, value in elements.items():
+        setattr(header, name, value)
+    header.PixelData = array.tobytes()
+    file = io.BytesIO()
+    pydicom.dcmwrite(file, header, enforce_file_format=True)
+    return file.getvalue()
 
 
 def folder(root, files):
@@ -69,6 +100,14 @@ FORMS = {
     "float.tif": (lambda: tiff(DEEP[:, :, 1].astype(np.float32) / 7), DEEP[:, :, 1:2].astype(np.float32) / 7),
     "signed.tif": (lambda: tiff(DEEP[:, :, 1].astype(np.int32) - 9), DEEP[:, :, 1:2].astype(np.float32) - 9),
     "bands.tif": (lambda: tiff(np.moveaxis(np.tile(DEEP, 3), 2, 0), planarconfig="separate"), np.tile(DEEP, 3)),
+    "ct.dcm": (lambda: dicom(HU, slope=(2, -1024)), HU[:, :, None].astype(np.float32) * 2 - 1024),
+    "plain.dcm": (lambda: dicom(HU), HU[:, :, None]),
+    "big.dcm": (lambda: dicom(HU.astype(">u2")), HU[:, :, None]),
+    "inverse.dcm": (lambda: dicom(HU, photometric="MONOCHROME1"), 4095 - HU[:, :, None]),
+    "signed.dcm": (lambda: dicom(HU.astype(np.int16) - 99, signed=True, bits=16), HU[:, :, None].astype(np.float32) - 99),
+    "rgb.dcm": (
+        lambda: dicom((DEEP[:, :, :3] >> 8).astype(np.uint8), photometric="RGB"), (DEEP[:, :, :3] >> 8).astype(np.uint8),
+    ),
 }  # fmt: skip
 
 
@@ -144,6 +183,83 @@ def decoded(data, **options):
     )
 
 
+def group(**elements):
+    """An item of a sequence."""
+    item = pydicom.dataset.Dataset()
+    for name, value in elements.items():
+        setattr(item, name, value)
+    return item
+
+
+def table(values, first, bits):
+    """A modality LUT (PS3.3 C.11.1.1)."""
+    item = pydicom.dataset.Dataset()
+    item.add_new("LUTDescriptor", "US", [len(values), first, bits])
+    item.add_new("LUTData", "US", [int(value) for value in values])
+    return [item]
+
+
+def linear(x, center, width):
+    """PS3.3 C.11.2.1.2.1, from 0 to 1."""
+    inside = (x - (center - 0.5)) / (width - 1) + 0.5
+    return np.where(x <= center - 0.5 - (width - 1) / 2, 0, np.where(x > center - 0.5 + (width - 1) / 2, 1, inside))
+
+
+X = HU.astype(np.float64)
+CURVE = np.linspace(0, 1, 4096) ** 2
+FRAMES = np.stack([HU, HU[::-1]])
+GROUPS = {
+    "PerFrameFunctionalGroupsSequence": [
+        group(PixelValueTransformationSequence=[group(RescaleSlope=slope, RescaleIntercept=-100)]) for slope in (1, 3)
+    ],
+}
+SHOWN = {
+    "12 bits of 16 to 8": (dicom(HU), {}, X / 4095),
+    "12 bits, dark is high": (dicom(HU, photometric="MONOCHROME1"), {}, 1 - X / 4095),
+    "signed": (dicom(HU.astype(np.int16) - 2048, signed=True), {}, X / 4095),
+    "rescaled": (dicom(HU, slope=(2, -1024)), {}, X / 4095),
+    "window after rescale": (dicom(HU, slope=(2, -1024)), {"low": -160, "high": 239}, linear(2 * X - 1024, 40, 400)),
+    "negative slope": (dicom(HU, slope=(-1, 4000)), {"low": 750, "high": 1249}, linear(4000 - X, 1000, 500)),
+    "inversion after a range": (
+        dicom(HU, photometric="MONOCHROME1"), {"low": 1000, "high": 1500}, 1 - ((X - 1000) / 500).clip(0, 1),
+    ),
+    "table of the modality": (
+        dicom(HU, ModalityLUTSequence=[*table(CURVE * 65535, 0, 16)]), {}, (CURVE * 65535).astype(int)[HU] / 65535,
+    ),
+    "frame 1 of an enhanced file": (
+        dicom(FRAMES, **GROUPS), {"low": 0, "high": 999, "page": 1}, linear(3 * X[::-1] - 100, 500, 1000),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_gray_dicom_is_shown_as_the_standard_says(name):
+    """Modality, then the range, then the inversion; PS3.3's formulas in NumPy are the reference."""
+    data, options, expected = SHOWN[name]
+    made = decoded(data, to="uint8", **options)
+    assert made.dtype == np.uint8
+    assert abs(made[:, :, 0] - expected * 255).max() <= 0.5 + 1e-6
+
+
+def test_rescale_of_a_frame_and_palettes_of_dicom():
+    decoder = sources.Folder("**", pixels={"image": sources.Pixels(page=1)}).decoders()["image"]
+    np.testing.assert_array_equal(decoder.decode({"image": dicom(FRAMES, **GROUPS)}, None)[:, :, 0], 3 * X[::-1] - 100)
+    tables = {}
+    for name in ("Red", "Green", "Blue"):
+        tables[f"{name}PaletteColorLookupTableDescriptor"] = [256, 0, 16]
+        tables[f"{name}PaletteColorLookupTableData"] = RNG.integers(0, 1 << 16, 256).astype("<u2").tobytes()
+    numbers = RNG.integers(0, 256, (5, 7)).astype(np.uint8)
+    files = [dicom(numbers, photometric="PALETTE COLOR", bits=8, **tables)]
+    if path := pydicom.data.get_testdata_file("examples_palette.dcm", download=False):  # from pydicom 3.0.1 on
+        files.append(Path(path).read_bytes())
+    for content in files:
+        header = pydicom.dcmread(io.BytesIO(content))
+        made = KEPT.decoders()["image"].decode({"image": content}, None)
+        for channel, name in enumerate(("Red", "Green", "Blue")):
+            colors = np.frombuffer(header[f"{name}PaletteColorLookupTableData"].value, "<u2")
+            np.testing.assert_array_equal(made[:, :, channel], colors[header.pixel_array])
+
+
 def test_planes_of_a_tiff_are_told_by_the_file_and_not_by_their_lengths():
     """Bands, height and width may all be equal."""
     cube = RNG.integers(0, 65536, (5, 5, 5)).astype(np.uint16)
@@ -203,6 +319,8 @@ def test_odd_files_with_own_numbers_are_named():
         (tiff(DEEP[:, :, 0].astype(np.complex64)), {}, "not complex64"),
         (tiff(nan), {"to": "uint8"}, ""),
         (tiff(DEEP[:, :, 0].astype(np.float32)), {"to": "uint8"}, "floats have no range to make uint8 of"),
+        (dicom(np.stack([HU, HU])), {}, "DICOM holds 2 frames, expected one image"),
+        (dicom(HU)[:-100], {}, "not a whole DICOM file"),
         (png(DEEP[:, :, :3]), {"channels": (3,)}, "there is no channel 3: the image has 3"),
         (b"nothing", {}, "not an image"),
     ]
@@ -215,6 +333,7 @@ def test_odd_files_with_own_numbers_are_named():
     assert kept.decode({"image": nodata}, None)[3, 4, 0] == 0
     second = sources.Folder("**", pixels={"image": sources.Pixels(page=1)}).decoders()["image"]
     np.testing.assert_array_equal(second.decode({"image": cases[0][0]}, None)[:, :, 0], DEEP[:, :, 0])
+    np.testing.assert_array_equal(second.decode({"image": dicom(np.stack([HU, HU // 2]))}, None)[:, :, 0], HU // 2)
 
 
 # affine, a part of rasterio, multiplies with `*`.
@@ -245,6 +364,17 @@ def test_jpeg_and_original_are_refused_where_they_would_lose_something():
     for codec, pixels in ((codecs.Jpeg(), sources.Pixels(to="uint16")), (codecs.Original(), sources.Pixels())):
         with pytest.raises(RecipeError, match=r"use Zstd\(\), Png\(\) or Raw\(\)"):
             Recipe(name="a", source=sources.Folder("**", pixels={"image": pixels}), store={"image": codec})
+
+
+def test_all_slices_of_a_patient_are_in_one_split(tmp_path):
+    files = {f"{n}.dcm": dicom(HU, patient=f"patient{n % 10}") for n in range(60)}
+    root = folder(tmp_path / "data", {**files, "odd.dcm": b"no DICOM"})
+    fractions = sources.Fractions(train=0.5, val=0.5, group_by="PatientID")
+    source = sources.Folder("**", splits=fractions, pixels={"image": sources.Pixels()})
+    splits = {entry.key: entry.split for entry in source.scan(root).entries}
+    assert set(splits.values()) == {"train", "val"}
+    for patient in range(10):
+        assert len({splits[f"{n}.dcm"] for n in range(patient, 60, 10)}) == 1
 
 
 def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):

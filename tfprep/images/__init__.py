@@ -31,6 +31,7 @@ from tfprep.images.decode import (
     keeps_original,
     stored_size,
 )
+from tfprep.images.dicom import Numbers, header_text, is_dicom
 from tfprep.images.jpeg import as_stored, certain_to_decode, decode_stored_jpeg, encode_jpeg, exif_orientation
 from tfprep.images.numbers import decode_numbers, decode_pixels, file_orientation, pixels_size
 from tfprep.images.phash import HASH_BITS, perceptual_hash
@@ -51,6 +52,7 @@ __all__ = [
     "MAX_BYTES",
     "MAX_FILE_BYTES",
     "MAX_PIXELS",
+    "Numbers",
     "as_stored",
     "certain_to_decode",
     "check_file_size",
@@ -67,7 +69,9 @@ __all__ = [
     "encode_png",
     "exif_orientation",
     "file_orientation",
+    "header_text",
     "image_size",
+    "is_dicom",
     "is_jpeg",
     "keeps_original",
     "perceptual_hash",

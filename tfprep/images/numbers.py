@@ -4,6 +4,7 @@
 |------------------------|--------------------------------------------|---------------------------------------------------|
 | TIFF, BigTIFF, GeoTIFF | tifffile, or rasterio for compressions that | as stored: planar and chunky, any number of bands |
 |                        | it does not know                           |                                                   |
+| DICOM                  | pydicom                                    | 1, or 3 (RGB); a palette is looked up             |
 | PNG, PPM of 16 bits    | OpenCV                                     | gray, RGB, RGBA                                   |
 | all others             | Pillow                                     | gray 1, gray and alpha 2, RGB 3, RGBA 4; a        |
 |                        |                                            | palette is looked up                              |
@@ -19,13 +20,14 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from tfprep.errors import SampleError
 from tfprep.fields import Array, Size
+from tfprep.images.dicom import Numbers, dicom_numbers, dicom_size, is_dicom
 from tfprep.images.jpeg import exif_orientation, upright
 from tfprep.images.pillow import (
     bits_per_channel,
@@ -44,16 +46,10 @@ _EXACT_IN_FLOAT32 = 1 << 24
 """float32 holds all whole numbers up to this one."""
 
 
-class Numbers(NamedTuple):
-    """The pixels of an image, [H, W] or [H, W, C], and the lowest and the highest number that its file could hold; None for
-    floats."""
-
-    pixels: Array
-    limits: tuple[float, float] | None = None
-
-
 def pixels_size(data: bytes, page: int | None = None) -> Size:
     """Return (height, width) of the upright image, from its header. Raises SampleError."""
+    if is_dicom(data):
+        return dicom_size(data, page)
     if is_tiff(data):
         with _page(data, page) as tiff:
             turned = _orientation(tiff) >= 5
@@ -65,6 +61,8 @@ def pixels_size(data: bytes, page: int | None = None) -> Size:
 
 def file_orientation(data: bytes, page: int | None = None) -> int:
     """Return the EXIF orientation of an image file, 1 to 8, or the tag of the same number in a page of a TIFF; 1 without one."""
+    if is_dicom(data):
+        return 1
     if is_jpeg(data):
         return exif_orientation(data)
     try:
@@ -89,17 +87,20 @@ def decode_pixels(data: bytes, page: int | None = None, nodata: float | None = N
     Raises:
         SampleError: The file is not a whole image, or its numbers do not fit into these dtypes.
     """
-    return decode_numbers(data, page, nodata).pixels
+    return decode_numbers(data, page, nodata).upside()
 
 
 def decode_numbers(data: bytes, page: int | None = None, nodata: float | None = None) -> Numbers:
-    """Return the upright image as `decode_pixels` does, and what its numbers can be."""
-    numbers = Numbers(tiff_pixels(data, page, nodata)) if is_tiff(data) else _by_pillow(data, page)
+    """Return the upright image as `decode_pixels` does, before it is turned around where low numbers are white."""
+    if is_dicom(data):
+        numbers = dicom_numbers(data, page)
+    else:
+        numbers = Numbers(tiff_pixels(data, page, nodata)) if is_tiff(data) else _by_pillow(data, page)
     pixels = _plain(numbers.pixels if numbers.pixels.ndim == 3 else numbers.pixels[:, :, np.newaxis])
     limits = numbers.limits
     if limits is None and pixels.dtype.kind == "u":
         limits = 0.0, float(np.iinfo(pixels.dtype).max)
-    return Numbers(pixels, limits)
+    return Numbers(pixels, limits, numbers.inverted)
 
 
 def _plain(pixels: Array) -> Array:

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from tfprep.errors import RecipeError, SourceError
+from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Kind
+from tfprep.images import header_text
 from tfprep.sources.patterns import IMAGE_SUFFIXES, Holes, Pattern, compile_pattern, walk
 from tfprep.sources.pixels import Pixels, check_pixels_option, pixel_decoders
-from tfprep.sources.raw import names_of
+from tfprep.sources.raw import names_of, read_whole
 from tfprep.sources.source import (
     Entry,
     FieldDecoder,
@@ -82,7 +83,8 @@ class Folder:
         self, root: Path, pattern: Pattern, classes: tuple[str, ...] | None, tally: Counter[str]
     ) -> Iterator[Row]:
         for image in listed_images(root, pattern, splits=self.splits, classes=classes, tally=tally):
-            yield Entry(key_of(image.path), image.split, (image.path,), image.values), None
+            group = dicom_group(self.splits, root, image.path)
+            yield Entry(key_of(image.path), image.split, (image.path,), image.values), group
 
     __repr__ = constructor_text
 
@@ -90,6 +92,12 @@ class Folder:
 Splits: TypeAlias = "Fractions | str | tuple[str, ...] | None"
 """Fractions; or the names to take of the folders that `{split}` stands for; or None for all of them; or a pattern of the samples'
 paths with `{split}`."""
+
+DICOM_GROUPS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+"""Elements of DICOM's header that `Fractions(group_by=...)` takes: all images of one patient, study or series are in one
+split."""
+_OF_HEADERS = ("Folder", "Paired")
+"""The sources that read headers for these groups."""
 
 UNSPLIT = "train"
 """The split of all samples if nothing splits them."""
@@ -132,6 +140,20 @@ def split_files(root: Path, text: str, splits: Any, what: str) -> list[tuple[str
     for _, holes in files:
         holes["split"] = key_of(holes["split"])
     return files
+
+
+def dicom_group(splits: Splits, root: Path, path: str) -> str | None:
+    """The patient, study or series that a DICOM file belongs to; None if the splits do not ask for it.
+
+    A file that is not DICOM is a group by itself: it is rejected when it is read.
+    """
+    if not (isinstance(splits, Fractions) and splits.by_column):
+        return None
+    try:
+        value = header_text(read_whole(root / path), str(splits.group_by))
+    except (OSError, SampleError):
+        return path
+    return value or path
 
 
 def fitting(
@@ -206,10 +228,11 @@ def check_splits(splits: Any, pattern: Pattern, where: str, labels: Sequence[str
     """
     by_folder = "split" in pattern.holes
     if isinstance(splits, Fractions):
-        if not columns and splits.by_column:
+        if not columns and splits.by_column and not (splits.group_by in DICOM_GROUPS and where in _OF_HEADERS):
             raise RecipeError(
                 f"{where}: group_by={splits.group_by!r} would be a column, which only a Table has; give a regular expression "
-                "with a group, such as r'^(.*)_', or a function of the key"
+                f"with a group, such as r'^(.*)_', a function of the key, or for DICOM one of {', '.join(DICOM_GROUPS)} in a "
+                f"{' or '.join(_OF_HEADERS)}"
             )
         if splits.stratify is not None and splits.stratify not in labels:
             known = ", ".join(labels) or "none; a Folder has one with {label} in its pattern"

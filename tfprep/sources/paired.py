@@ -15,7 +15,7 @@ from tfprep import images
 from tfprep.errors import RecipeError, SampleError, SourceError
 from tfprep.fields import Array, Kind, Size
 from tfprep.sources.cells import FILE_KINDS
-from tfprep.sources.folder import Splits, check_common, class_names, fitting, listed_images
+from tfprep.sources.folder import Splits, check_common, class_names, dicom_group, fitting, listed_images
 from tfprep.sources.patterns import Companions, Pattern, compile_pattern, walk
 from tfprep.sources.pixels import Pixels, pixel_decoders, renumbered
 from tfprep.sources.source import Entry, FieldDecoder, Listing, check_fields, constructor_text, key_of
@@ -144,7 +144,7 @@ class Paired:
             with_field.update(name for name, (_, there) in expected.items() if there)
             tally.update(f"image without its {name}" for name, (_, there) in expected.items() if not there)
             files = (image.path, *(path for path, _ in expected.values()))
-            yield Entry(key_of(files[0]), image.split, files, image.values), None
+            yield Entry(key_of(files[0]), image.split, files, image.values), dicom_group(self.splits, root, files[0])
         for name, other in others.items():
             if first is not None and not with_field[name]:
                 path, other_file = companions.find(other, first.holes)[0], next(walk(root, other, Counter()), None)

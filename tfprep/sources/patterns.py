@@ -30,7 +30,7 @@ from tfprep.sources.source import key_of
 
 IMAGE_SUFFIXES: tuple[str, ...] = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"),
-    *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm"),
+    *(".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm", ".pnm", ".dcm"),
 )
 """The suffixes of images, in lower case, for a pattern that names no suffix."""
 

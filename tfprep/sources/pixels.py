@@ -26,16 +26,18 @@ class Pixels:
     """Keeps an image's own dtype and channels: uint8, uint16 or float32 [H, W, C].
 
     `Folder`, `Paired` and `Table` take it by field: `pixels={"image": sources.Pixels()}`. It reads 16-bit PNG, TIFF with any
-    number of bands (integers or floats, chunky or planar), GeoTIFF, RGBA and palettes. `tfprep.images` says how each is
+    number of bands (integers or floats, chunky or planar), GeoTIFF, DICOM, RGBA and palettes. `tfprep.images` says how each is
     read.
 
     Attributes:
         to: The dtype: None for that of the file; "uint8" or "uint16" for `low` to `high` as 0 to the highest number, what is
             outside cut; "float32" for the numbers as they are.
-        low, high: The range for `to="uint8"` and `to="uint16"`: by default all that the file's whole numbers can be. Files of
-            floats have no such range: then both must be given.
+        low, high: The range for `to="uint8"` and `to="uint16"`, in the numbers that DICOM's rescale gives: by default all that
+            the file's whole numbers can be (in DICOM by the bits stored). Files of floats have no such range: then both must
+            be given. Those of a DICOM window are `center - width / 2`
+            and `center + width / 2 - 1` (PS3.3, C.11.2.1.2.1).
         channels: The channels to take, from 0, such as `(3, 2, 1)`; None for all.
-        page: The page of a TIFF, or the frame of an animated image, from 0. With None, a file of several is rejected.
+        page: The page of a TIFF, or the frame of an animated image or of DICOM, from 0. With None, a file of several is rejected.
         background: The RGB color that transparent pixels are laid over, such as (255, 255, 255). All images then become 8-bit
             RGB, as without `Pixels`. Without it, transparency stays a channel.
         nodata: The value for the pixels that a GeoTIFF marks as no data. With None, an image with such pixels is rejected.
@@ -123,8 +125,9 @@ class PixelDecoder:
             array = array[:, :, list(options.channels)]
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SampleError("the image holds NaN or infinity; say what its pixels without data become, or repair it")
+        numbers = numbers._replace(pixels=array)
         if options.to is None or options.to == "float32":
-            return np.ascontiguousarray(array.astype(options.to or array.dtype, copy=False))
+            return np.ascontiguousarray(numbers.upside().astype(options.to or array.dtype, copy=False))
         if options.low is not None and options.high is not None:
             low, high = options.low, options.high
         elif numbers.limits is None:
@@ -133,7 +136,9 @@ class PixelDecoder:
             low, high = numbers.limits
         highest = _HIGHEST[options.to]
         scaled = (array.astype(np.float64) - low) * (highest / (high - low))
-        return np.ascontiguousarray(np.rint(scaled.clip(0, highest)), options.to)
+        whole = np.asarray(np.rint(scaled.clip(0, highest)), options.to)
+        # Where low numbers are white, they are turned around last (PS3.3 C.7.6.3.1.2).
+        return np.ascontiguousarray(np.asarray(highest - whole, options.to) if numbers.inverted else whole)
 
 
 def pixel_decoders(pixels: Mapping[str, Pixels]) -> dict[str, FieldDecoder]:

@@ -60,6 +60,14 @@ def sixteen_bits(root):
         cv2.imwrite(str(root / f"{'ab'[n % 2]}/{name}.png"), pixels)
 
 
+def slices(root):
+    for n, name in enumerate(NAMES):
+        pixels = np.random.default_rng(n).integers(0, 4096, (40, 56)).astype(np.uint16)
+        from tests.sources.test_pixels import dicom
+
+        (root / f"{name}.dcm").write_bytes(dicom(pixels, patient=f"p{n // 3}", slope=(1, -1024)))
+
+
 def transparent_animations(root):
     for n, name in enumerate(NAMES):
         noise = np.random.default_rng(n).integers(0, 255, (2, 40, 56, 4)).astype(np.uint8)
@@ -118,6 +126,7 @@ LAYOUTS = {
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
     "'text': ('text', 'txt')})",
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
+    slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
     transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
     braces: "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
     table_in_braces: "Table(table='table.csv', image='pics {{x}}/{id}.png', label='label'",
@@ -129,6 +138,8 @@ SAMPLES = {shards: 24}
 def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     if layout is videos:
         pytest.importorskip("av")
+    if layout is slices:
+        pytest.importorskip("pydicom")
     root = tmp_path / "data"
     root.mkdir()
     layout(root)
@@ -198,6 +209,15 @@ def test_where_most_have_16_bits_the_others_are_rejected(tmp_path):
     found = detect(tmp_path)
     assert "pixels={'image': sources.Pixels()}" in repr(found.source)
     assert any("the build rejects the less common ones" in line for line in found.lines())
+
+
+def test_damaged_dicom_is_no_traceback(tmp_path):
+    """A file of pydicom's own tests, in which the number of frames is '1A'."""
+    pydicom = pytest.importorskip("pydicom")
+    (tmp_path / "raw").mkdir()
+    shutil.copy(pydicom.data.get_testdata_file("badVR.dcm"), tmp_path / "raw/bad.dcm")
+    with pytest.raises(SourceError, match=r"none of 1 samples .* bad.dcm: not a whole DICOM file.*1A"):
+        detect(tmp_path / "raw")
 
 
 def test_pipes_do_not_hang_it(tmp_path):

@@ -359,7 +359,6 @@ def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
     ("name", "message"),
     [
         ("train-images-idx3-ubyte.gz", r"MNIST's format \(IDX\): write them as arrays of NumPy"),
-        ("scan.dcm", "no rule reads scan.dcm: write DICOM as TIFF"),
         ("images.tar.gz", "images.tar.gz is compressed as a whole, .*: unpack it"),
     ],
 )
@@ -388,8 +387,8 @@ def test_a_readme_of_hugging_face_may_name_splits(tmp_path):
 
 def test_a_file_that_is_not_read_needs_no_package(tmp_path, monkeypatch):
     lay_out(tmp_path, "images/a# masks/a#=0,255")
-    write(tmp_path, "scans/1.tif", b"II*\0" + b"\0" * 64)
-    monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(SourceError, match=r"no source reads scans/1\.tif"):
+    write(tmp_path, "scans/1.dcm", b"\0" * 128 + b"DICM" + b"\0" * 64)
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    with pytest.raises(SourceError, match=r"no source reads scans/1\.dcm"):
         detect(tmp_path)
     assert detect(tmp_path, ignore=["scans/*"]).layout == "masks"

@@ -111,9 +111,8 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if not causes:
         every = [below(place, name) for place, names in files.names.items() for name in names]
         of_layout = f" as --as {layout} says" if layout is not None else ""
-        fixes = {"tfrecord": ": `tfprep index` reads TFRecords", ".dcm": ": write DICOM as TIFF (docs/sources.md)"}
-        fix = next((fix for word, fix in fixes.items() if word in "".join(every[:_NAMED])), "")
-        causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{fix}")
+        records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
+        causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
     raise NotRecognized("\n".join(dict.fromkeys(causes)), nearest[:_MOST_READINGS])
 
 
@@ -216,7 +215,7 @@ def _is_of_test(path: str, files: Files, facts: Facts) -> bool:
 
 
 def _with_pixels(source: Any, facts: Facts) -> tuple[Any, list[str]]:
-    """Return the source that keeps the images' own dtype and channels."""
+    """Return the source that keeps the images' own dtype and channels, with the slices of a patient in one split."""
     if not facts.deep:
         white = Pixels(background=(255, 255, 255))
         return replace(source, pixels={"image": white}), ["transparent pixels are laid over white (background=)"]
@@ -227,6 +226,8 @@ def _with_pixels(source: Any, facts: Facts) -> tuple[Any, list[str]]:
         checks.append(
             "images differ in dtype or channels: the build rejects the less common ones (Pixels(to=, channels=))"
         )
+    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and "DICOM" in str(facts.forms):
+        source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
     return source, checks
 
 

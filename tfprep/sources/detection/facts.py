@@ -14,7 +14,7 @@ import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_jpeg, pixels_size
+from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_dicom, is_jpeg, pixels_size
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference
@@ -185,12 +185,14 @@ def image_form(data: bytes) -> tuple[str, Size, bool]:
     try:
         pixels = decode_pixels(data, page=0, nodata=0)
     except MissingDependencyError:
+        if is_dicom(data):
+            raise
         return rgb, image_size(data), False  # the build rejects one of more than 8 bits, and says what to do
     alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
     drawn = len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
-    form = f"{pixels.dtype} [H, W, {channels}]"
+    form = f"{pixels.dtype} [H, W, {channels}]{', DICOM' if is_dicom(data) else ''}"
     try:
         pixels_size(data)
     except SampleError:
