@@ -1,6 +1,6 @@
 """Verification finds no fault in an intact dataset, and names the file of every kind of damage.
 
-`tests/builder/test_repair.py` flips bits in every kind of file.
+`tests/builder/test_damage.py` builds damaged datasets again.
 """
 
 import google_crc32c

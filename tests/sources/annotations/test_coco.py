@@ -202,6 +202,7 @@ def test_boxes_that_reach_outside_may_be_cut(tmp_path):
         ('{"images": []}', "no annotations; is this a COCO file?"),
         ('{"images": [{"id": [1]}], "annotations": []}', "images[0] has no 'id', a whole number"),
         ('{"images": [{"id": 1}, {"id": 1}], "annotations": []}', "two images have one id"),
+        ('{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": "a cat"}]}', "have 'caption'"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "expected the file_name of an image"),
         ('{"images": [{"id": 1, "file_name": "../../x.png"}], "annotations": []}', "below it"),
         ("[1]", "expected '{'"),

@@ -67,6 +67,17 @@ def test_polygons_rectangles_and_groups(tmp_path):
     assert listing.tally["annotations without their image"] == 1
 
 
+def test_a_shape_that_is_not_read_rejects_its_image_although_others_are_read(tmp_path):
+    """Its pixels would be background in a mask."""
+    shapes = labelme(shape("cat", SQUARE), shape("dog", SQUARE[:2], "circle"))
+    root = written(
+        tmp_path / "data", {"a": {**shapes, "imagePath": "a.png"}, "b": labelme(shape("cat", SQUARE), path="b.png")}
+    )
+    fields, rejected = built(sources.LabelMe(), root, tmp_path / "out")
+    assert set(fields) == {"b.png"}
+    assert "shape 1: the type 'circle' is not read" in rejected["a.png"]
+
+
 def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
     contents = {
         "cut": ('{"shapes": [', "cut.json is not whole JSON"),
@@ -75,7 +86,7 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "nameless": (labelme(shape("", SQUARE)), "nameless.json: shape 0 has no label"),
         "two": (labelme(shape("cat", SQUARE[:2])), "shape 0: a polygon is three points or more; it has 2"),
         "words": (labelme(shape("cat", [["a", 1], [2, 3], [4, 5]])), "shape 0: a polygon is three points"),
-        "circle": (labelme(shape("cat", SQUARE[:2], "circle")), "shape 0: a shape of the type 'circle' is not read"),
+        "circle": (labelme(shape("cat", SQUARE[:2], "circle")), "shape 0: the type 'circle' is not read"),
         "outside": (labelme(shape("cat", [[-9, 5], [14, 5], [14, 15]])), "reaches outside the image"),
         "size": (labelme(size=(41, 56)), "the annotations are for an image of 56 x 41"),
         "good": (labelme(shape("cat", SQUARE)), ""),

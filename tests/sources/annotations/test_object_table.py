@@ -53,6 +53,21 @@ def test_a_wrong_row_rejects_its_image(tmp_path, row, reason):
     assert reason in rejected["0.png"]
 
 
+def test_decimal_commas_end_the_build(tmp_path):
+    """Otherwise the boxes of whole numbers would be kept, and the others of the same image dropped."""
+    root = table(tmp_path, "id;a;b;c;d", "0.png;1;2;10;20", "0.png;1,5;2;10,5;20")
+    with pytest.raises(SourceError, match=r"t\.csv: row 2: 'a' is '1,5': decimal commas"):
+        ObjectTable("t.csv", "id", boxes=("a", "b", "c", "d")).scan(root)
+
+
+def test_undeclared_shares_reject_their_image_though_one_of_them_exceeds_1_by_rounding(tmp_path):
+    root = table(tmp_path, "id,a,b,c,d", "0.png,.1,.2,.5,.6", "0.png,.1,.2,1.001,.9", "1.png,1,2,3,4")
+    source = ObjectTable("t.csv", "id", boxes=("a", "b", "c", "d"))
+    fields, rejected = built(source, root, tmp_path / "out")
+    assert set(fields) == {"1.png"}
+    assert "are these shares of width and height" in rejected["0.png"]
+
+
 def test_images_without_objects_and_splits_by_column(tmp_path):
     lines = ["id,set,a,b,c,d", "0.png,train,,,,", "1.png,val,1,2,3,4"]
     root = table(tmp_path, *lines)

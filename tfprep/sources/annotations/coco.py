@@ -179,6 +179,10 @@ class CocoFile:
         categories = tuple(categories) if isinstance(categories, list) else ()
         if len(np.unique(ids)) < len(ids):
             raise SourceError(f"{path}: two images have one id; give each its own")
+        first = text.value(int(annotations[0])) if len(annotations) else {}
+        if other := {"caption", "segments_info"} & set(first):
+            rule = "captions and segments of panoptic segmentation are not read (docs/sources.md)"
+            raise SourceError(f"{path} is not a file of objects: its annotations have {other.pop()!r}; {rule}")
         order = np.argsort(of_image, kind="stable")
         ordered = of_image[order]
         edges = np.stack([np.searchsorted(ordered, ids, side) for side in ("left", "right")], axis=1)

@@ -29,6 +29,7 @@ from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import Listing, key_of
 from tfprep.sources.splits import Row
 
+_REGIONS = ("polygon", "rectangle", "rotation")
 _NO_REGIONS = ("point", "points", "line", "linestrip")
 
 
@@ -37,7 +38,7 @@ class LabelMe(AnnotatedSource):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
     Polygons and rectangles are objects; polygons of one `group_id` and one label are one object. Points and lines are counted in
-    the tally; shapes of other types, such as circles, are wrong annotations. An image without a JSON file is kept, with no boxes,
+    the tally; a shape of another type, such as a circle, rejects its image. An image without a JSON file is kept, with no boxes,
     unless `unannotated` says otherwise. A JSON file without an image is counted in the tally. A file that is not JSON, or names
     another image, rejects its image.
 
@@ -105,6 +106,10 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
     if named and key_of(named) != key_of(path.rpartition("/")[2].rpartition(".")[0]):  # a copied or renamed file
         raise WrongAnnotation(f"{path} is about the image {content['imagePath']!r}; give both one name")
     size = checked_size(content, ("imageHeight", "imageWidth"))
+    for place, shape in enumerate(content["shapes"]):
+        kind = shape.get("shape_type", "polygon")
+        if shape.get("label") in numbers and kind not in _REGIONS + _NO_REGIONS:  # its pixels would become background
+            raise WrongAnnotation(f"{path}: shape {place}: the type {kind!r} is not read; draw it as a polygon")
 
     def item_of(numbered: tuple[int, dict[str, Any]]) -> dict[str, Any] | None:
         place, shape = numbered
@@ -117,8 +122,6 @@ def _objects(source: LabelMe, data: bytes, path: str, numbers: dict[str, int], t
         if label not in numbers:
             tally[OTHER_CLASS] += 1
             return None
-        if kind not in ("polygon", "rectangle", "rotation"):
-            raise WrongAnnotation(f"{name}: a shape of the type {kind!r} is not read; draw it as a polygon")
         corners = _corners_of(shape, kind)
         if not all(math.isfinite(value) for value in corners) or len(corners) < 6:
             raise WrongAnnotation(f"{name}: a polygon is three points or more; it has {len(corners) // 2}")

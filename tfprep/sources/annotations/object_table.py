@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from tfprep.sources.rows import TABLE_SUFFIXES, table_rows
 from tfprep.sources.source import Entry, Listing, key_of
 from tfprep.sources.splits import Row
 
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 _ONE_CLASS = "object"
 
 
@@ -124,6 +126,10 @@ class ObjectTable(AnnotatedSource):
             if image.split != split:
                 rule = f"{where} is in {split}, other rows of the image are in {image.split}"
                 image.fault = image.fault or rule
+            for column in self.boxes if isinstance(self.boxes, tuple) else ():
+                if _DECIMAL_COMMA.fullmatch(str(row.cells[column])):  # whole numbers of the table would be read
+                    rule = "decimal commas are not read; write decimal points"
+                    raise SourceError(f"{row.place()}: {column!r} is {row.cells[column]!r}: {rule}")
             try:
                 if (one := self._object(row.cells, where)) is not None:
                     image.objects.append(one)

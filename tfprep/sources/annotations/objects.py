@@ -120,6 +120,7 @@ class ObjectField:
         if part.get("relative"):
             numbers = "box", "polygons", "points", "corners"
             objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
+        check_not_shares([box for one in objects if not one.get("void") for box in _outlines(one)], objects)
         whole, faults = [], list(part.get("dropped", ()))
         for one in objects:
             try:
@@ -269,6 +270,8 @@ def decoded_rle(text: str, name: str) -> list[int]:
 TOLERANCE_PX = 1.0
 """Pixels by which a box may reach outside its image by rounding; what reaches outside is cut off. Pascal VOC counts pixels
 from 1 and some tools from 0, which is one pixel."""
+ROUNDED_SHARE = 0.01
+"""By which shares of width and height may exceed 1 by rounding."""
 
 
 def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside, hint: str = "") -> Array:
@@ -289,11 +292,6 @@ def check_boxes(rows: Array, size: Size, names: Sequence[str], outside: Outside,
         if row[2] <= row[0] or row[3] <= row[1]:
             rule = "a box is x0, y0, x1, y1 with x0 < x1 and y0 < y1"
             raise SampleError(f"{name}: its box {_box_text(row)} covers no pixel; {rule}{hint}")
-        if 0 < max(row) <= 1:
-            rule = (
-                "is inside of the first pixel: are these shares of width and height (in tables: box_format='rel_xyxy')?"
-            )
-            raise SampleError(f"{name}: its box {_box_text(row)} {rule}")
         further = max(abs(a - b) for a, b in zip(row, inside, strict=True))
         if inside[2] <= inside[0] or inside[3] <= inside[1] or (outside == "reject" and further > TOLERANCE_PX):
             raise SampleError(f"{name}: its box {_box_text(row)} reaches outside the image of {size[1]} x {size[0]}")
@@ -321,8 +319,28 @@ class TableBoxes:
 
         corners = convert_boxes(rows, "xyxy", source=self.format, size=size)
         names = [f"box {number}" for number in range(len(rows))]
+        check_not_shares(corners.tolist())
         hint = ". If these are x, y, width and height, say so (box_format='xywh')"
         return check_boxes(corners, size, names, self.outside, hint)
+
+
+def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any] = ()) -> None:
+    """Raise SampleError where all boxes and polygons of an image are inside of its first pixel, but for rounding.
+
+    They are shares of width and height that nobody declared. The boxes of some would be dropped, and others kept as pixels.
+    """
+    numbers = [number for outline in outlines for number in outline if np.isfinite(number)]
+    if numbers and 0 < max(numbers) <= 1 + ROUNDED_SHARE:
+        name = f"{objects[0]['id']}: " if objects else ""
+        raise SampleError(
+            f"{name}all boxes of the image, such as {_box_text(outlines[0])}, are inside of its first pixel: are these shares of "
+            "width and height (in tables: box_format='rel_xyxy')?"
+        )
+
+
+def _outlines(one: Objects) -> list[list[float]]:
+    """The box and the polygons of an object, as they are annotated."""
+    return [*([one["box"]] if one.get("box") is not None else []), *(one.get("polygons") or [])]
 
 
 def _box_text(row: Sequence[float]) -> str:
