@@ -345,7 +345,7 @@ def test_the_limit_counts_channels_and_bits(channels, bits, side):
 MEMORY = """
 import re, sys
 from tfprep import images
-def peak():  # of this program alone: the peak of getrusage is inherited from the process that started it
+def peak():  # of this program only: the peak of getrusage is inherited from the process that started it
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 images.decode_pixels(open(sys.argv[1], "rb").read())
 for name in sys.argv[2:]:

@@ -102,7 +102,7 @@ def draw_scene(
 
     Args:
         draws: The source of everything that is drawn at random.
-        kinds: The class of each object; by default three to six objects of random classes, of which the last, which nothing
+        kinds: The class of each object; by default three to six objects of random classes; the last one, which nothing
             hides, is a leaf around the middle: every scene then shows the demo's target, also after rotation and scaling.
         radii: The smallest and the largest radius of an object, as shares of the image's shorter side.
         tinted: Give most leaves a green, stars an orange and stones a gray tint; by default colors say nothing.

@@ -45,7 +45,7 @@ class Distance:
         target: the class, or a tuple of K classes.
         to: "class" measures to the nearest pixel of the class and gives 0 inside. "inside" measures from a pixel of the class to
             the nearest pixel of any other and gives 0 outside. "boundary" measures to the nearest boundary pixel from both
-            sides; a boundary pixel belongs to the class and has one of its 4 neighbors in another. The image's edge is no
+            sides; a boundary pixel belongs to the class and has one of its 4 neighbors in another. The image's edge is not a
             boundary.
         truncate_px: greater distances become this one; None keeps them.
         normalize: divide by `truncate_px`, so that it becomes the highest value of the dtype (255, 65535 or 1.0).

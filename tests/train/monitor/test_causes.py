@@ -181,7 +181,7 @@ def test_only_the_functions_of_the_user_count_as_python(tf, photos):
 
 
 def test_a_step_that_fit_traces_again_and_again(tf, tmp_path):
-    """Batches of another width each time, of which the model has a mean."""
+    """Batches of another width each time; the model takes their mean."""
     model = tf.keras.Sequential([tf.keras.layers.GlobalAveragePooling1D(), tf.keras.layers.Dense(4)])
     model.compile("sgd", "mse")
     monitor = train.InputMonitor(tmp_path, every_s=60)
