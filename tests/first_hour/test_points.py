@@ -151,8 +151,8 @@ import tfprep
 data = tfprep.open(sys.argv[1])
 print(repr(data))
 options = {"batch_size": 8, "inputs": "image", "targets": "label"}
-train = data.loader("train", seed=0, dtype=tf.float32, **options)
-val = data.loader("val", dtype=tf.float32, **options)
+train = data.loader("train", seed=0, **options)
+val = data.loader("val", **options)
 print(train, len(train))
 print(val, len(val))
 model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])

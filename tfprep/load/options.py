@@ -256,6 +256,26 @@ def deciding(*decides: Decides) -> list[str]:
 DEFAULTS = {option.name: _listed(option.default) for option in fields(LoaderOptions)}
 """The default of each option, with lists for tuples, and {} for a dict."""
 
+ELSEWHERE = {
+    "shuffle": "training=True shuffles, order='sequential' does not",
+    "repeat": "each pass is the next epoch; loader(...).repeat() has no end",
+    "epochs": "each pass is the next epoch; loader(...).repeat(10) is ten of them",
+    "drop_remainder": "remainder='drop'",
+    "num_workers": "workers, 'threads' or 'processes', and threads, their number",
+    "num_parallel_calls": "threads",
+    "as_supervised": "inputs='image' and targets='label'",
+    "label": "targets",
+    "image_size": "geometry=[augment.Resize(224, 224)]",
+    "augment": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "transform": "geometry=[augment.Flip()] and color=[augment.ColorJitter()]",
+    "class_weight": "balance or weights, or class_weight of model.fit",
+    "dtype": "fields come in their stored dtype; a model begins with keras.layers.Rescaling(1 / 255)",
+    "normalize": "a model begins with data.normalization()",
+    "layout": "numpy_loader() and torch_loader() have it; a model can begin with keras.layers.Permute((3, 1, 2))",
+    "prefetch_to_device": "loader(...).apply(tf.data.experimental.prefetch_to_device('/GPU:0')); jax_loader() transfers ahead",
+}
+"""Options of other loaders, and what has that effect here."""
+
 
 def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], known: Sequence[str] = ()) -> LoaderOptions:
     """The options from the keywords of a call such as "loader()", which takes those of the names `known`, or all.
@@ -268,7 +288,8 @@ def loader_options(call: str, batch_size: int, keywords: Mapping[str, Any], know
     for name in keywords:
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            listed = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            hint = f"instead: {ELSEWHERE[name]}" if name in ELSEWHERE else listed
             raise LoaderError(f"{call} has no option {name!r}; {hint}")
     return LoaderOptions(batch_size=batch_size, **keywords)
 
