@@ -1,6 +1,8 @@
 """`keras_loader` in `fit`, `evaluate` and `predict`, compared with a loop over the batches of `numpy_loader`."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -8,6 +10,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+import tfprep
 from tfprep import augment
 from tfprep.errors import LoaderError
 
@@ -193,3 +196,27 @@ def test_nothing_imports_tensorflow_nor_warns(photos, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     first, *_, last = done.stdout.splitlines()
     assert (first.startswith("InputMonitor: 11 batches in "), last) == (True, "False"), done.stdout
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch's fit takes one step at a time")
+def test_the_state_counts_the_steps_that_were_trained(data, make_model, tmp_path):
+    """The last execution of an epoch of 6 steps asks for 4 and finds 2."""
+    from tfprep.load.callbacks import SaveLoaderState
+
+    model, loader = make_model(), data.keras_loader("train", 8, **OPTIONS)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4)
+    save = SaveLoaderState(loader, tmp_path / "state")
+    model.fit(loader, shuffle=False, epochs=2, verbose=0, callbacks=[save])
+    assert json.loads((tmp_path / "state").read_text())["step"] == 12 == int(model.optimizer.iterations.value)
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="there it is the loader of TensorFlow")
+def test_a_batch_without_samples_is_an_error(data, make_model, tmp_path):
+    """Its mean loss would be NaN."""
+    root = shutil.copytree(data.path, tmp_path / "damaged")
+    for path in root.glob("*val*.tfrecord-*"):
+        if path.suffix != ".idx":
+            path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
+    val = tfprep.open(root).keras_loader("val", 4, inputs="image", targets="label", on_bad="skip")
+    with pytest.raises(LoaderError, match="all samples of batch 0 are damaged"):
+        make_model().evaluate(val, verbose=0)

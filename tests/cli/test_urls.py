@@ -62,6 +62,6 @@ def test_what_verify_says_is_what_mends(run, full_url):
     store.write(name, bytes(content))
     code, text, _ = run("verify", url)
     assert (code, f"{name.removeprefix('shards/')}: its SHA-256 is not that of the build" in text) == (1, True)
-    assert f"tfprep build RECIPE --out {url} --verify builds the damaged shards again" in text
+    assert f"tfprep build RECIPE --out {url} --verify makes the damaged shards again" in text
     assert build(verify=True).built_shards == 1
     assert run("verify", url)[0] == 0

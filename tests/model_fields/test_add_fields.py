@@ -286,6 +286,26 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
         assert not list(verify(tmp_path))
 
 
+def test_fields_are_stale_when_an_input_is_read_in_another_way(tmp_path):
+    """The bytes of the records are the same: a declaration was corrected."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        values = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(range(6))]))
+        writer.write(tf.train.Example(features=tf.train.Features(feature={"x": values})).SerializeToString())
+    fields = ModelFields(
+        model=lambda: lambda batch: {"sum": batch["x"][:, 0].sum(1).astype(np.float32)}, inputs=["x"],
+        store={"sum": codecs.Raw("float32")},
+    )  # fmt: skip
+    declared = tmp_path / "features.json"
+    for shape, total in (([2, 3], 3), ([3, 2], 1)):
+        declared.write_text(json.dumps({"x": {"dtype": "uint8", "shape": shape}}))
+        index_tfrecords(f"{tmp_path}/a.tfrecord", "train", features=declared)
+        assert "sum" not in tfprep.open(tmp_path).fields
+        add_fields(tmp_path, fields)
+        assert [float(one["sum"]) for one in tfprep.open(tmp_path).samples("train")] == [total]
+
+
 def test_a_shard_whose_last_batch_fails_is_not_complete(plain):
     """The end of the shard waits after the batch already when that fails in the thread that writes."""
     text = """

@@ -153,8 +153,9 @@ def verify_command(folder: str, as_json: bool) -> int:
             verdict = f"{folder}: no fault found ({units.size(checked)} checked)"
         else:
             verdict = (
-                f"{count}. tfprep build RECIPE --out {folder} --verify builds the damaged shards again, and no others. Files "
-                "that only an index refers to: write them again, then run tfprep index."
+                f"{count}. Of a build: tfprep build RECIPE --out {folder} --verify makes the damaged shards again. "
+                "Of an index: write the files again, then run tfprep index; a file that kept its size and time is read again "
+                "after `touch FILE`."
             )
         text.echo(verdict)
     return 1 if faults else 0

@@ -26,6 +26,7 @@ from tfprep.dataset.index import label_type, numpy_column, outside
 from tfprep.dataset.manifest import FieldInfo, Manifest
 from tfprep.errors import DatasetError
 from tfprep.fields import Array
+from tfprep.storage.local import writing
 from tfprep.storage.urls import file_size, is_remote, open_file
 
 RowType = np.dtype[np.void]
@@ -72,6 +73,9 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
 
             crcs = _written(file, batches(), [file.records for file in manifest.shard_files()])
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk; Arrow's own have no number
+            with writing(path):
+                raise
         raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
     if crcs is None:
         raise DatasetError(f"{index} lists another number of records than manifest.json")

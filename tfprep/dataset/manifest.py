@@ -205,7 +205,8 @@ class Manifest:
 
 
 def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields] | None:
-    """Return the added fields of a manifest that still fit one that takes its place: their main shards are the same ones."""
+    """Return the added fields of a manifest that still fit one that takes its place: their main shards are the same ones, and
+    are read as before: a model reads any field."""
 
     def shards(manifest: Manifest, split: str, variants: int) -> list[list[Any]]:
         info = manifest.splits.get(split)
@@ -214,7 +215,9 @@ def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields
         of_variants = info.files[:variants] if info else ()
         return [[(file.records, file.bytes, file.sha256) for file in files] for files in of_variants]
 
-    if before is None:
+    if before is None or any(now.fields.get(name) != info for name, info in before.fields.items()):
+        return None
+    if before.imported and now.imported and before.imported.features != now.imported.features:
         return None
     kept = {
         group: entry

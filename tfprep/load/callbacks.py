@@ -28,10 +28,13 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         super().__init__()
         self._loader, self._path, self._save_freq = loader, Path(path), save_freq
         self._epoch_step = self._steps = 0
+        self._pass_steps: int | None = None
+        """The steps of a pass; None where it has no end."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._epoch_step, self._steps = self._loader.next_step, 0
         steps, length = self.params.get("steps"), self._loader.steps_per_epoch
+        self._pass_steps = length if self._loader.passes_are_epochs else None
         if self._loader.passes_are_epochs and steps not in (None, length):
             raise LoaderError(
                 f"fit reads {steps} of the {length} steps of an epoch: use train.repeat() with steps_per_epoch"
@@ -41,7 +44,9 @@ class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras i
         self._epoch_step, self._steps = self._epoch_step + self._steps, 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._steps = batch + 1  # the last of those that one execution took
+        self._steps = batch + 1  # the last of those that one execution asked for
+        if self._pass_steps is not None:  # the last execution of a pass may have found fewer
+            self._steps = min(self._steps, self._pass_steps)
         if self._save_freq and self._steps % self._save_freq == 0:
             self.on_epoch_end(0)
 

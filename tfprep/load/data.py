@@ -61,7 +61,7 @@ class Loaders(ABC):
             **options: The other fields of `tfprep.load.LoaderOptions`.
 
         Returns:
-            The loader: images are uint8 [B, H, W, C] unless `dtype` says otherwise.
+            The loader: images are [B, H, W, C] in the dtype that is stored.
 
         Raises:
             LoaderError: Options that exclude each other, or that this dataset cannot meet.

@@ -58,7 +58,8 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         """The batch that Keras asks for; 0 begins a pass. Other loaders take the step of a run here.
 
         Raises:
-            LoaderError: It is not the next batch of the pass.
+            LoaderError: It is not the next batch of the pass, or on_bad="skip" left none of its samples.
+            IndexError: The pass has no such batch.
         """
         if number == 0:
             if self._is_jax:
@@ -68,11 +69,19 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         if self._pass is None or number != self._number:
             raise LoaderError(
                 f"Keras asks for batch {number} of a pass, and {self._number} comes next: use fit(..., shuffle=False), since the "
-                "loader shuffles, and a loader for each fit or evaluate that runs at the same time"
+                "loader shuffles, leave workers=1 and use_multiprocessing=False, since it fills batches ahead, and use a loader "
+                "for each fit or evaluate that runs at the same time"
             )
         note_loader(self)
-        element = next(self._pass)
+        element = next(self._pass, None)
+        if element is None:
+            raise IndexError(f"the pass has {number} batches, numbered from 0; there is no {number}")
         self._number += 1
+        if not all(len(array) for array in keras.tree.flatten(element)):  # their mean loss would be NaN
+            raise LoaderError(
+                f"all samples of batch {number} are damaged, and on_bad='skip' leaves them out; Keras cannot average over an "
+                "empty batch: use a larger batch_size, or tfprep build --verify, which makes damaged shards again"
+            )
         if self._is_jax:
             element = keras.tree.map_structure(in_types_of_jax, element)
         return element if isinstance(element, tuple | dict) else (element,)

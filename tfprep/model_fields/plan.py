@@ -37,7 +37,8 @@ class FieldsTask:
         first, records: The numbers of its samples in the split's variant: [first, first + records).
         name: The name of the file with the fields.
         of: What the main shard is: its SHA-256, or for an imported one what its storage says of its version, and the checksum of
-            where its records are and what they hold. Then the SHA-256 of the shards of added fields among the inputs.
+            where its records are and what they hold. Then a digest of how the inputs are read, and the SHA-256 of the shards of
+            added fields among the inputs.
     """
 
     split: str
@@ -114,6 +115,10 @@ class FieldsPlan:
         # Added fields among the inputs: their shards decide the values as the main ones do.
         groups = sorted({self.data.group_of(name) for name in self.fields.inputs} - {""})
         inputs = [self.data.added(group) for group in groups]
+        reading = {name: str(self.data.manifest.fields.get(name)) for name in self.fields.inputs}
+        if imported is not None:
+            reading |= {f"feature of {name}": imported.features.get(name, "") for name in self.fields.inputs}
+        how = hashlib.sha256(json.dumps(reading, sort_keys=True).encode()).hexdigest()[:16]
         for split, variants in self.variants.items():
             info, shards = self.data.split(split), self.data.split(split).shards
             for variant in range(variants):
@@ -123,7 +128,7 @@ class FieldsPlan:
                     of = file.sha256
                     if imported is not None:  # files that one archive held may be alike in size and time
                         of = f"{file.bytes} {imported.versions[split][shard]} {info.rows_crc32c[0][shard]}"
-                    of = " ".join([of, *(group.file(split, variant, shard).sha256 for group in inputs)])
+                    of = " ".join([of, how, *(group.file(split, variant, shard).sha256 for group in inputs)])
                     tasks.append(FieldsTask(split, variant, shard, first, file.records, name, of))
                     first += file.records
         return tasks

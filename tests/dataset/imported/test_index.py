@@ -249,6 +249,18 @@ def test_an_image_that_some_records_lack_is_left_out_or_these_records_are(tmp_pa
     assert numbers_of(tmp_path) == list(range(8))
 
 
+def test_another_split_without_on_bad_does_not_take_fields_from_the_first(tmp_path):
+    image = image_bytes(RNG, (6, 7))
+    write(tmp_path / "train.tfrecord", [serialized({"n": n} | ({"image": image} if n != 3 else {})) for n in range(8)])
+    write(tmp_path / "val.tfrecord", [serialized({"n": 9, "image": image})])
+    index_tfrecords(str(tmp_path / "train.tfrecord"), "train", on_bad="skip")
+    with pytest.raises(DatasetError, match="image: 1 records do not have them, which --on-bad skip left out"):
+        index_tfrecords(str(tmp_path / "val.tfrecord"), "val")
+    index_tfrecords(str(tmp_path / "val.tfrecord"), "val", on_bad="skip")
+    assert {"n", "image"} <= set(tfprep.open(tmp_path).fields)
+    assert len(tfprep.open(tmp_path).index("train")) == 7
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

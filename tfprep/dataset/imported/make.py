@@ -113,6 +113,13 @@ def index_tfrecords(
             for key in splits:
                 _check_whole(groups[key], lengths.get(key))
         content = _decide(groups, old.name if old else name, declared, skip=on_bad == "skip")
+        present = {field.name for field in content.fields}
+        lost = [name for name in (old.fields if old else ()) if name not in present]
+        if lost and old is not None and old.rejected and on_bad == "raise":
+            raise DatasetError(
+                f"{', '.join(lost)}: {old.rejected} records do not have them, which --on-bad skip left out; give it again, or "
+                "write the files again with all features"
+            )
         manifest = write_imported(new, content, old)
         remove_parts(folder / PRIVATE, {part_of(s, folder / PRIVATE) for group in groups.values() for s, _ in group})
     names = tuple(name_below(content.root, shard.path) for shard in scanned)
