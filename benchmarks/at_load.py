@@ -77,14 +77,14 @@ LOADED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """The dataset and the options of tfprep's candidates."""
 RATIOS = {
-    "8 views / 8 loads, in time": ("photos cut", "photos cut, views"),
-    "clicks at load / stored": ("camvid cut, clicks", "camvid cut"),
+    "8 views vs 8 loads, in time": ("photos cut", "photos cut, views"),
+    "clicks at load vs stored": ("camvid cut, clicks", "camvid cut"),
     **{
-        f"{name} / {name.partition(' ')[0]} py_function": (name, f"{name.partition(' ')[0]} py_function")
+        f"{name} vs {name.partition(' ')[0]} py_function": (name, f"{name.partition(' ')[0]} py_function")
         for name in LOADED
     },
-    **{f"photos cut / {peer}": ("photos cut", f"photos {peer}") for peer in ("ffcv", "dali")},
-    "photos cut, processes / ffcv": ("photos cut, processes", "photos ffcv"),
+    **{f"photos cut vs {peer}": ("photos cut", f"photos {peer}") for peer in ("ffcv", "dali")},
+    "photos cut, processes vs ffcv": ("photos cut, processes", "photos ffcv"),
 }
 
 
