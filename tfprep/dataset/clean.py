@@ -32,6 +32,7 @@ _SHARD = r"\w+-\w+\.tfrecord-[0-9]{5}-of-[0-9]{5}(\.idx)?"
 _OURS = re.compile(
     rf"{SHARDS}/([0-9a-f]{{16}}-{_SHARD}|[a-zA-Z]\w*-[0-9a-f]{{12}}/({_SHARD}|{INDEX}|{LOCATIONS}|{MANIFEST}))\Z"
     rf"|v[0-9]{{4,18}}/({RUN}|{MANIFEST}|{INDEX}|{LOCATIONS}|{REJECTS}|{REPORT})\Z"
+    rf"|{re.escape(PRIVATE)}/trial-[0-9a-f]{{16}}\Z"
 )
 """Names that only tfprep gives. Nothing else is ever removed."""
 

@@ -282,9 +282,9 @@ def locked(root: Path, *, shared: bool = False) -> Iterator[None]:
       StorageError: The store cannot be reached, refuses, or writes without comparing conditions.
     """
     if is_remote(root):
-        with suppress(ObjectChangedError):  # of another process that begins, or that was killed here
-            open_store(root).replace(f"{PRIVATE}/trial", b"", None)
-        open_store(root).delete([f"{PRIVATE}/trial"])
+        trial = f"{PRIVATE}/trial-{secrets.token_hex(8)}"  # of this process only: parts begin at the same time
+        open_store(root).replace(trial, b"", None)
+        open_store(root).delete([trial])
         yield
         return
     path, busy = root / PRIVATE / "lock", BuildLockedError()
