@@ -137,7 +137,7 @@ def show_command(
     text.echo(f"{path}: {sheet.width} x {sheet.height} pixels")
 
 
-_stats_CLASSES_SHOWN = 20
+_CLASSES_SHOWN = 20
 
 
 @click.command("stats")
@@ -193,10 +193,10 @@ def _stats_lines(stats: DatasetStats) -> Iterator[str]:
     for field, classes in stats.class_counts.items():
         splits = list(next(iter(classes.values()), {}))
         yield text.table(
-            [(field, *splits), *((name, *of.values()) for name, of in list(classes.items())[:_stats_CLASSES_SHOWN])]
+            [(field, *splits), *((name, *of.values()) for name, of in list(classes.items())[:_CLASSES_SHOWN])]
         )
-        if len(classes) > _stats_CLASSES_SHOWN:
-            yield f"  ... and {len(classes) - _stats_CLASSES_SHOWN} more"
+        if len(classes) > _CLASSES_SHOWN:
+            yield f"  ... and {len(classes) - _CLASSES_SHOWN} more"
     for group in stats.rejected:
         yield f"Rejected: {group.count:,} at {group.stage}{f' of {group.field}' if group.field else ''}: {group.error}"
 

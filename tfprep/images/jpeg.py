@@ -42,7 +42,7 @@ _PLAIN_SEGMENTS = {*_SEQUENTIAL, 0xC4, 0xDB, 0xDD, SCAN}
 """Frame, Huffman tables, quantization tables, restart interval and scan: all that a sequential JPEG needs."""
 _COMMENTS = {*range(0xE0, 0xF0), 0xFE}
 """Application data and comments, which decide nothing about the pixels' data."""
-_INSCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
+_IN_SCAN = np.isin(np.arange(256), [0x00, *range(0xD0, 0xD8), 0xFF])
 """What follows a byte FF in a scan's data: FF 00 is the byte FF, FF D0 to FF D7 are restarts, and FF may fill up."""
 _KEEPS_FIRST_PIXEL = (1, 5)
 """The orientations whose first pixel in the file is the first one of the upright image."""
@@ -134,7 +134,7 @@ def _without_scan_data(data: bytes) -> bytes | None:
         if code == SCAN:
             scan = np.frombuffer(data, np.uint8, offset=at)
             marks = np.flatnonzero(scan[:-1] == 0xFF)  # a twentieth of the time of a regular expression
-            marks = marks[~_INSCAN[scan[marks + 1]]]
+            marks = marks[~_IN_SCAN[scan[marks + 1]]]
             at = at + int(marks[0]) if marks.size else len(data)
     plain = SCAN in codes and sum(code in _SEQUENTIAL for code in codes) == 1
     return b"".join([*kept, data[at:]]) if plain and at + 2 == len(data) else None

@@ -58,7 +58,7 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         """The batch that Keras asks for; 0 begins a pass. Other loaders take the step of a run here.
 
         Raises:
-            LoaderError: It is not the next batch of the pass, or on_bad="skip" left none of its samples.
+            LoaderError: It is not the next batch of the pass, or the batch has no samples.
             IndexError: The pass has no such batch.
         """
         if number == 0:
@@ -78,10 +78,12 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
             raise IndexError(f"the pass has {number} batches, numbered from 0; there is no {number}")
         self._number += 1
         if not all(len(array) for array in keras.tree.flatten(element)):  # their mean loss would be NaN
-            raise LoaderError(
-                f"all samples of batch {number} are damaged, and on_bad='skip' leaves them out; Keras cannot average over an "
-                "empty batch: use a larger batch_size, or tfprep build --verify, which makes damaged shards again"
-            )
+            if self.pipeline.options.on_bad == "raise":
+                cause, fix = f"this process has no part in batch {number}", "remainder='drop'"
+            else:
+                cause = f"all samples of batch {number} are damaged, and on_bad='skip' leaves them out"
+                fix = "tfprep build --verify, which makes damaged shards again"
+            raise LoaderError(f"{cause}; Keras cannot average over an empty batch: use a larger batch_size, or {fix}")
         if self._is_jax:
             element = keras.tree.map_structure(in_types_of_jax, element)
         return element if isinstance(element, tuple | dict) else (element,)
