@@ -162,7 +162,7 @@ def run_cases(
 
 
 def limit_memory(gigabytes: float) -> None:
-    """Limit the address space of this process and of those that it starts to so much above that of now."""
+    """Limit the address space of this process and of those that it starts to this many bytes above its present size."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

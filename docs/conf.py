@@ -29,7 +29,8 @@ nitpicky = False
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-suppress_warnings = ["myst.xref_missing"]  # links to files outside docs/, which tests/docs/test_links.py checks
+# Links to files outside docs/; tests/docs/test_links.py checks them.
+suppress_warnings = ["myst.xref_missing"]
 
 default_role = "code"  # docstrings write names in single backticks, as Markdown does
 autodoc_member_order = "bysource"

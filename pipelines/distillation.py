@@ -14,7 +14,11 @@ HERE = Path(__file__).parent
 RECIPE = Recipe(
     name="things",
     source=sources.Folder(splits=sources.Fractions(train=0.5, val=0.5, stratify="label")),
-    geometry=[augment.RandomResizedCrop(48, 48, scale=(0.3, 1.0)), augment.Flip(), augment.Rotate(20)],
+    geometry=[
+        augment.RandomResizedCrop(48, 48, scale=(0.3, 1.0)),
+        augment.Flip(),
+        augment.Rotate(20),
+    ],
     color=[augment.Brightness(0.3), augment.Contrast(0.3), augment.Hue(0.1)],
     variants={"train": 8},
     store={"image": codecs.Png(), "label": codecs.Scalar()},
@@ -31,5 +35,9 @@ def teacher():
 
 
 FIELDS = ModelFields(
-    model=teacher, inputs=["image"], store={"teacher": codecs.TopK(3)}, splits=["train"], files=["teacher.keras"]
+    model=teacher,
+    inputs=["image"],
+    store={"teacher": codecs.TopK(3)},
+    splits=["train"],
+    files=["teacher.keras"],
 )

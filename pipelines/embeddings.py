@@ -29,4 +29,9 @@ def frozen():
     return lambda batch: {"embedding": model.predict_on_batch(batch["image"])}
 
 
-FIELDS = ModelFields(model=frozen, inputs=["image"], store={"embedding": codecs.Raw("float16")}, files=["frozen.keras"])
+FIELDS = ModelFields(
+    model=frozen,
+    inputs=["image"],
+    store={"embedding": codecs.Raw("float16")},
+    files=["frozen.keras"],
+)

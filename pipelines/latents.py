@@ -17,7 +17,11 @@ CAPTIONS = ["a photo of a leaf", "a photo of a star", "a photo of a stone"]
 RECIPE = Recipe(
     name="things",
     source=sources.Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify="label")),
-    geometry=[augment.Resize(shorter=64), augment.CenterCrop(64, 64), augment.Flip(p=1.0)],
+    geometry=[
+        augment.Resize(shorter=64),
+        augment.CenterCrop(64, 64),
+        augment.Flip(p=1.0),
+    ],
     variants={"train": 2},
     store={"image": codecs.Png(), "label": codecs.Scalar()},
     seed=1,
@@ -25,7 +29,7 @@ RECIPE = Recipe(
 
 
 def encoders():
-    """Load the VAE's encoder and the text encoder, which are one model; called once in each process that computes."""
+    """Load both encoders; called once in each process that computes."""
     import keras
 
     model = keras.saving.load_model(HERE / "encoders.keras")

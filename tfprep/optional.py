@@ -101,7 +101,7 @@ def lazy_names(
 
 
 HAS_OPENCV = importlib.util.find_spec("cv2") is not None
-"""Whether OpenCV is installed."""
+"""True if OpenCV is installed."""
 CV_CHANNELS = 128
 """The most channels of an array in OpenCV 5; 512 in OpenCV 4."""
 

@@ -23,11 +23,19 @@ from tfprep.augment.chain import apply_geometry
 from tfprep.seeding import generator
 
 SIDE, COLUMNS, GAP, LINE = 192, 4, 12, 18
-KINDS = {"image": "image", "mask": "mask", "instances": "mask", "points": "points", "boxes": "boxes"}
+KINDS = {
+    "image": "image",
+    "mask": "mask",
+    "instances": "mask",
+    "points": "points",
+    "boxes": "boxes",
+}
 FILL = {"image": (90, 90, 90), "mask": 0, "instances": 0}
 
 
-def shift_colors(sample: Mapping[str, Any], draws: np.random.Generator | None) -> dict[str, Any]:
+def shift_colors(
+    sample: Mapping[str, Any], draws: np.random.Generator | None
+) -> dict[str, Any]:
     """A user's own function: it may do anything with a sample."""
     return {**sample, "image": np.roll(sample["image"], 1, axis=2)}
 
@@ -55,7 +63,12 @@ GEOMETRY = [
     "TrivialAugment()",
     "Custom(shift_colors)",
 ]
-SEEDS = {"Rotate90()": 3, "RandAugment(3, 20)": 5, "TrivialAugment()": 15, "Rotate(25)": 3}
+SEEDS = {
+    "Rotate90()": 3,
+    "RandAugment(3, 20)": 5,
+    "TrivialAugment()": 15,
+    "Rotate(25)": 3,
+}
 COLOR = [
     "Brightness((1.5, 1.5))",
     "Contrast((1.8, 1.8))",
@@ -113,10 +126,16 @@ def called(caption: str, package: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     out = parser.parse_args().out
-    for name, cells in (("geometry", geometry()), ("color", colors()), ("derived", derived())):
+    for name, cells in (
+        ("geometry", geometry()),
+        ("color", colors()),
+        ("derived", derived()),
+    ):
         sheet(cells).save(out / f"{name}.jpg", quality=88)
         print(out / f"{name}.jpg")
 
@@ -133,9 +152,14 @@ def scene() -> dict[str, Any]:
             cv2.fillPoly(image, points, color, cv2.LINE_AA, shift=4)
             cv2.fillPoly(mask, points, label, shift=4)
             cv2.fillPoly(instances, points, number, shift=4)
-    cv2.putText(image, "F", (8, 48), cv2.FONT_HERSHEY_SIMPLEX, 1.6, (20, 20, 40), 4, cv2.LINE_AA)
+    cv2.putText(
+        image, "F", (8, 48), cv2.FONT_HERSHEY_SIMPLEX, 1.6, (20, 20, 40), 4, cv2.LINE_AA
+    )
     sample = {"image": image, "mask": mask, "instances": instances}
-    sample["points"] = np.array([[70, 70, 2], [118, 137, 2], [166, 137, 2], [150, 48, 2], [35, 150, 2]], np.float32)
+    sample["points"] = np.array(
+        [[70, 70, 2], [118, 137, 2], [166, 137, 2], [150, 48, 2], [35, 150, 2]],
+        np.float32,
+    )
     sample["boxes"] = derive.InstanceBoxes(mask="instances")(sample, draws("boxes"))
     return sample
 
@@ -150,7 +174,16 @@ def backdrop() -> Any:
 
 def objects() -> list[tuple[int, tuple[int, int, int], list[Any]]]:
     wheel = [circle(118, 137, 11), circle(166, 137, 11)]
-    body = [(100, 118), (112, 118), (122, 100), (160, 100), (170, 118), (184, 120), (184, 138), (100, 138)]
+    body = [
+        (100, 118),
+        (112, 118),
+        (122, 100),
+        (160, 100),
+        (170, 118),
+        (184, 120),
+        (184, 138),
+        (100, 138),
+    ]
     return [
         (1, (210, 60, 50), [circle(70, 70, 30)]),
         (2, (40, 80, 190), [body, *wheel]),
@@ -186,7 +219,9 @@ def geometry() -> dict[str, Any]:
     for caption in GEOMETRY:
         made = called(caption, augment)
         ops = made if isinstance(made, list) else [made]
-        warped = apply_geometry(scene(), KINDS, [(op, draws(caption)) for op in ops], fill=FILL)
+        warped = apply_geometry(
+            scene(), KINDS, [(op, draws(caption)) for op in ops], fill=FILL
+        )
         image = warped["image"]
         for op in ops:
             for color in op.color_ops(draws(caption)) if hasattr(op, "color_ops") else ():
@@ -203,13 +238,17 @@ def marked(image: Any, sample: Mapping[str, Any]) -> Any:
             cv2.rectangle(drawn, (x0, y0), (x1 - 1, y1 - 1), (255, 255, 0), 1)
     for x, y, visible in sample["points"]:
         if visible:
-            cv2.circle(drawn, (round(float(x) - 0.5), round(float(y) - 0.5)), 3, (255, 0, 0), -1)
+            cv2.circle(
+                drawn, (round(float(x) - 0.5), round(float(y) - 0.5)), 3, (255, 0, 0), -1
+            )
     return drawn
 
 
 def colors() -> dict[str, Any]:
     image = scene()["image"]
-    return {"the sample": image} | {caption: called(caption, augment)(image, draws(caption)) for caption in COLOR}
+    return {"the sample": image} | {
+        caption: called(caption, augment)(image, draws(caption)) for caption in COLOR
+    }
 
 
 def derived() -> dict[str, Any]:
@@ -218,7 +257,9 @@ def derived() -> dict[str, Any]:
     for caption in DERIVED:
         op, channel = called(caption, derive), caption.partition("[..., ")[2]
         value = op(sample, draws(caption))
-        cells[caption] = SHOWN.get(type(op), heat)(value[..., int(channel[:-1])] if channel else value, sample)
+        cells[caption] = SHOWN.get(type(op), heat)(
+            value[..., int(channel[:-1])] if channel else value, sample
+        )
     return cells
 
 
@@ -247,8 +288,12 @@ def frames(boxes: Any, sample: Mapping[str, Any]) -> Any:
 
 def numbers(values: Any, sample: Mapping[str, Any]) -> Any:
     page = Image.new("RGB", (SIDE, SIDE), "white")
-    text = np.array2string(np.atleast_2d(values), precision=0, suppress_small=True, floatmode="fixed")
-    ImageDraw.Draw(page).multiline_text((6, 60), text, "black", ImageFont.load_default(12))
+    text = np.array2string(
+        np.atleast_2d(values), precision=0, suppress_small=True, floatmode="fixed"
+    )
+    ImageDraw.Draw(page).multiline_text(
+        (6, 60), text, "black", ImageFont.load_default(12)
+    )
     return np.asarray(page)
 
 
@@ -265,8 +310,12 @@ SHOWN: dict[type, Callable[[Any, Mapping[str, Any]], Any]] = {
 def sheet(cells: Mapping[str, Any]) -> Image.Image:
     font = ImageFont.load_default(14)
     captions = {caption: wrapped(caption, font) for caption in cells}
-    rows = [list(cells)[first : first + COLUMNS] for first in range(0, len(cells), COLUMNS)]
-    heights = [SIDE + LINE * max(len(captions[caption]) for caption in row) + GAP for row in rows]
+    rows = [
+        list(cells)[first : first + COLUMNS] for first in range(0, len(cells), COLUMNS)
+    ]
+    heights = [
+        SIDE + LINE * max(len(captions[caption]) for caption in row) + GAP for row in rows
+    ]
     page = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, sum(heights) + GAP), "white")
     pen, top = ImageDraw.Draw(page), GAP
     for row, row_height in zip(rows, heights, strict=True):

@@ -19,13 +19,16 @@ LINK = re.compile(r"(!?)\[([^]]*)\]\((?!http)([^)]+)\)")
 
 def notebook(page: Path) -> str:
     """Return the notebook of `page` as JSON."""
-    text, cells, end = page.read_text(), [_cell("code", 0, "%pip install -q 'tfprep[opencv,tensorflow]'\n")], 0
+    text, end = page.read_text(), 0
+    cells = [_cell("code", 0, "%pip install -q 'tfprep[opencv,tensorflow]'\n")]
     for block in BLOCK.finditer(text):
-        cells += [_markdown(len(cells), text[end : block.start()]), _code(len(cells) + 1, *block.groups())]
+        cells.append(_markdown(len(cells), text[end : block.start()]))
+        cells.append(_code(len(cells), *block.groups()))
         end = block.end()
     cells.append(_markdown(len(cells), text[end:]))
-    language = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    return json.dumps({"cells": cells, "metadata": language, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    file = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4}
+    return json.dumps({**file, "nbformat_minor": 5}, indent=1) + "\n"
 
 
 def _markdown(number: int, text: str) -> dict[str, Any]:
@@ -35,8 +38,10 @@ def _markdown(number: int, text: str) -> dict[str, Any]:
 
 def _absolute(link: re.Match[str]) -> str:
     picture, words, target = link.groups()
-    address = target.removeprefix("../") if target.startswith("../") else f"tutorials/{target}"
-    return words if picture else f"[{words}]({SITE}{address})"
+    if picture:
+        return words
+    below_docs = target.removeprefix("../") if "../" in target else f"tutorials/{target}"
+    return f"[{words}]({SITE}{below_docs})"
 
 
 def _code(number: int, language: str, block: str) -> dict[str, Any]:
@@ -51,7 +56,8 @@ def _code(number: int, language: str, block: str) -> dict[str, Any]:
 def _cell(kind: str, number: int, source: str) -> dict[str, Any]:
     code = {"execution_count": None, "outputs": []} if kind == "code" else {}
     lines = source.rstrip("\n").splitlines(keepends=True)
-    return {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, **code, "source": lines}
+    cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
+    return {**cell, **code, "source": lines}
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def test_points_beyond_the_horizon_are_not_shown():
 
 @pytest.mark.precise_warps
 def test_points_of_a_folded_image_go_where_they_are_seen():
-    """A point that lands at p must be what is drawn at p, also where the image folds over itself."""
+    """A point that lands at p must be the pixel at p, also where the image folds over itself."""
     grid = np.stack(np.meshgrid(np.arange(4, 200, 8) + 0.5, np.arange(4, 160, 8) + 0.5), 2).reshape(-1, 2)
     folds = 0
     for alpha, sigma in ((300, 10), (48, 4), (34, 4)):

@@ -44,7 +44,7 @@ def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data, slo
 
 
 def test_other_programs_are_named_with_what_they_leave(png_data, monkeypatch):
-    """The machine seems to have twice as many programs as processors, which take what this one asks for."""
+    """The machine seems to have two programs for each processor, which take what this one asks for."""
     started = time.perf_counter()
 
     def busy():

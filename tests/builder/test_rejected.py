@@ -67,7 +67,7 @@ LINES = [
 NO_FILE = "cannot read the file: No such file or directory"
 BAD = [
     (content(b""), "decode", "image", "the file is empty (0 bytes)", IMAGE),
-    (content(b"this is no image"), "decode", "image", "not an image: no known format begins with the bytes b'this is '", IMAGE),
+    (content(b"this is text"), "decode", "image", "not an image: no known format begins with the bytes b'this is '", IMAGE),
     (content(noise("JPEG")[:-60]), "decode", "image", "not a whole", IMAGE),
     (content(noise("PNG")[:900]), "decode", "image", "not a whole image: ", IMAGE),
     (content(frames()), "decode", "image",

@@ -113,7 +113,7 @@ def test_rejected_samples_are_counted_and_bounded(run, recipe, photos, tmp_path)
     (bad / "cat" / "empty.jpg").write_bytes(b"")
     whole = (bad / "cat" / "0.jpg").read_bytes()
     (bad / "cat" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    (bad / "dog" / "words.jpg").write_text("this is no picture")
+    (bad / "dog" / "words.jpg").write_text("only text")
     order = ("build", recipe, "--data", bad, "--out", tmp_path / "out", "--workers", 0)
     status, _, err = run(*order, "--max-bad", "1%")
     assert status == 3
@@ -154,7 +154,7 @@ def test_mixed_sizes_are_said_with_the_lines_that_crop_or_pad(run, built, photos
     status, out, _ = run("build", tmp_path / "plain.py", "--data", mixed, "--out", tmp_path / "plain", "--workers", 0)
     assert status == 0
     said = out.splitlines()[-1]
-    assert said.startswith("Sizes differ: image. One array a batch")
+    assert said.startswith("Sizes differ: image. One array per batch")
     assert said in run("info", tmp_path / "plain")[1].splitlines()
     ways = re.findall(r"\[augment.*?\)\]", said)
     assert len(ways) == 2

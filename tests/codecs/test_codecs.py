@@ -80,7 +80,7 @@ def test_floats_are_rounded_like_numpy_and_infinity_is_kept(dtype):
         (Scalar(), "seven", "expected a number, found 'seven'"),
         (Scalar(), np.uint64(2**63), "does not fit into int64"),
         (Text(), 7, "expected text, found 7"),
-        (TopK(3), np.zeros((2, 3), np.float32), r"one score a class, \[classes\] of numbers, not float32 \[2, 3\]"),
+        (TopK(3), np.zeros((2, 3), np.float32), r"one score per class, \[classes\] of numbers, not float32 \[2, 3\]"),
         (TopK(3), np.array([1.0, np.nan]), "finite scores"),
         (TopK(3, None), np.array([3.0, 1.0]), "holds probabilities; these sum to 4"),
     ],

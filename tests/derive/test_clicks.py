@@ -1,4 +1,4 @@
-"""Clicks of odd objects and with other options. What is drawn is compared with Xu et al., CVPR 2016, in `tests/fidelity`."""
+"""Clicks of odd objects and with other options. Their distribution is compared with Xu et al., CVPR 2016, in `tests/fidelity`."""
 
 import numpy as np
 import pytest

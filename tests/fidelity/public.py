@@ -20,7 +20,7 @@ PUBLIC = {
 
 FALSE_ALARM = 1e-6
 """The probability that correct code fails one check of a distribution. Seeds are fixed, so that it is drawn once and not in every
-run; with about 100 checks, a change of what is drawn fails one by chance once in 10,000 times."""
+run; with about 100 checks, a change of the draws fails one by chance once in 10,000 times."""
 
 
 def variants(sample, kinds, count=1, *, first=1, **options):

@@ -1,4 +1,4 @@
-"""Color ops: Pillow, SciPy, scikit-image and formulas, and the distributions of what is drawn."""
+"""Color ops: Pillow, SciPy, scikit-image and formulas, and the distributions of draws."""
 
 import io
 from math import log

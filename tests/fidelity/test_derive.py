@@ -1,4 +1,4 @@
-"""Derived inputs: SciPy, scikit-image, NumPy and the formulas of the papers; void; the distributions of what is drawn."""
+"""Derived inputs: SciPy, scikit-image, NumPy and the formulas of the papers; void; the distributions of draws."""
 
 from collections import Counter
 

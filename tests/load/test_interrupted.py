@@ -66,7 +66,7 @@ def test_the_next_call_returns_the_batch_that_was_waited_for(data, kind, at_each
 
 
 def test_the_wait_ends_at_once(data, kind, gate):
-    """Records are waited for without an end, so that the wait ends by Ctrl-C or not at all."""
+    """Records never arrive: only Ctrl-C can end the wait."""
     with closing(kind(data, "train", 5, **OPTIONS, timeout_s=float("inf"))) as loader:
         waiting = iter(loader)
         threading.Timer(0.2, press).start()

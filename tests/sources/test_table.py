@@ -97,7 +97,7 @@ def test_only_one_batch_is_in_memory_at_a_time(tmp_path, monkeypatch):
 LABEL, N = {"label": "kind"}, {"fields": {"n": ("scalar", "n")}}
 LISTS = {"boxes": ("boxes", "boxes"), "points": ("points", "eyes"), "vector": ("scalar", "v")}
 VALUES = [
-    # An empty cell rejects only its sample.
+    # Only the sample of an empty cell is rejected.
     ([{"kind": kind} for kind in ("a", None, "b", "a")], LABEL, [(0,), (None,), (1,), (0,)], ["csv", "jsonl", "parquet"]),
     ([{"n": 1}, {"n": None}], N, [(1,), (None,)], ["csv", "jsonl", "parquet"]),
     ([{}, {"n": "wau"}], {"fields": {"n": ("text", "n")}}, [(None,), ("wau",)], ["jsonl"]),

@@ -86,7 +86,7 @@ class GeometryOp(Protocol):
     the op once for all images of one size. With a generator, the op draws the same number of values whatever the size.
 
     An op with a true attribute `uncovers` may show pixels outside of an image of any size: a recipe with masks then says which
-    number void pixels have. Another op that does so for some image, such as a crop larger than it, rejects that sample.
+    number void pixels have. Where another op does so, such as a crop larger than the image, the sample is rejected.
     """
 
     def __call__(self, size: Size, generator: np.random.Generator | None, /) -> Transform: ...

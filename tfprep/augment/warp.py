@@ -269,7 +269,8 @@ def _only_visible(
             rows = np.asarray(warped[field])
             several = kinds.get(field) == "points" and len(seen) and not len(rows) % len(seen)
             if rows.shape[:1] != seen.shape and not several:
-                rule = f"{field!r} has {'as many rows' if kinds.get(field) == 'points' else 'one row'} for each of {name!r}"
+                number = "the same number of rows" if kinds.get(field) == "points" else "one row"
+                rule = f"{field!r} has {number} for each of {name!r}"
                 raise SampleError(f"{rule}: {len(seen)} boxes, {list(rows.shape)}", stage="geometry", field=field)
             kept[field] = rows[np.repeat(seen, len(rows) // len(seen))] if several else rows[seen]
     return kept

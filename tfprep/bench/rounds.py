@@ -25,8 +25,8 @@ SAMPLE_S = 0.1
 MOST_SETTLE_S = 30.0
 """Longest wait for a cache to fill. A cache that is still filling afterwards is reported."""
 _UNCHANGED_S, _UNCHANGED_BATCHES = 0.25, 3
-"""A cache counts as full once it has not grown for this time and number of batches. Its capacity does not tell: a loader of
-some of the records never reaches it."""
+"""A cache counts as full once it has not grown for this time and number of batches. A loader of some of
+the records never reaches its capacity."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Used:
 class Measurement:
     """One candidate in one round: images and bytes in `used.seconds`, and the wait for the first batch before them.
 
-    `rss_before` is the resident memory of the process in bytes before the candidate was opened. `settled` tells whether the
+    `rss_before` is the resident memory of the process in bytes before the candidate was opened. `settled` is True if the
     candidate's cache had stopped growing.
     """
 

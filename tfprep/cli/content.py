@@ -74,7 +74,7 @@ def mixed_sizes(manifest: Manifest) -> str:
     if not names:
         return ""
     return (
-        f"Sizes differ: {', '.join(names)}. One array a batch, as most models take it, needs geometry= in the recipe or the "
+        f"Sizes differ: {', '.join(names)}. One array per batch, as most models take it, needs geometry= in the recipe or the "
         "loader: [augment.Resize(shorter=256), augment.CenterCrop(224, 224)] crops, [augment.Resize(224, 224, pad=True)] pads"
     )
 

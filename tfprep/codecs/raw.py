@@ -341,7 +341,7 @@ class Texts(Described):
         require_kind(self, field, kind, ("text",), "it holds strings")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
-        raise RecipeError("Texts() reads TFRecords of other tools; a recipe stores one string a field, as Text()")
+        raise RecipeError("Texts() reads TFRecords of other tools; a recipe stores one string per field, as Text()")
 
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return FieldSpec(kind, (len(value),), "string")

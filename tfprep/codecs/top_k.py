@@ -44,13 +44,13 @@ class TopK(OneBytes):
             )
 
     def check(self, field: str, kind: Kind) -> None:
-        require_kind(self, field, kind, ("scalar",), "it holds one score a class")
+        require_kind(self, field, kind, ("scalar",), "it holds one score per class")
 
     def encode(self, value: Any) -> Mapping[str, Feature]:
         scores = np.asarray(value)
         if scores.ndim != 1 or scores.dtype.kind not in "fiu" or not 1 <= len(scores) < _MOST_CLASSES:
             raise SampleError(
-                f"TopK holds one score a class, [classes] of numbers, not {scores.dtype} {list(scores.shape)}"
+                f"TopK holds one score per class, [classes] of numbers, not {scores.dtype} {list(scores.shape)}"
             )
         if not np.isfinite(scores).all():
             raise SampleError("TopK holds finite scores; there is NaN or infinity")

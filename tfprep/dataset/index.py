@@ -1,4 +1,4 @@
-"""`index.parquet`: one row a record, in the order split, variant, shard, position in the shard.
+"""`index.parquet`: one row per record, in the order split, variant, shard, position in the shard.
 
 Columns: `key` string, `split` string, `variant` int16, `shard` int32, `offset` and `size` int64 (of the whole frame),
 `payload_crc` uint32 (the masked CRC-32C of the record's payload, which ties the row to its record),

@@ -1,7 +1,7 @@
 """`locations.bin`: where every record is, in rows of one width, so that a loader maps the file instead of reading it.
 
 The rows have the order of the index: by split, variant, shard and position in the shard. A row (`row_type`) holds the
-frame's `offset` in its shard, its `size` and `payload_crc`, the `label` if the index has one number a record, and for each
+frame's `offset` in its shard, its `size` and `payload_crc`, the `label` if the index has one number per record, and for each
 stored field `FIELD_offset` (from the beginning of the frame) and `FIELD_size`. `manifest.json` holds the CRC-32C of the rows of
 each shard: they are compared, and the numbers checked, when a row of that shard is first used. The first batch of a dataset of
 any size thus needs some pages of the file only.

@@ -200,8 +200,7 @@ def near_pairs(hashes: Array, distance: int) -> tuple[Array, Array]:
 def _tables(hashes: Array, distance: int) -> Iterator[np.uint64]:
     """Yield choices of bits, until a pair at the distance is missed by all with a chance of 1 - `_RECALL` at most.
 
-    A choice holds as many bits as make equal bits about as rare as one hash in all: then about eight others are compared with
-    each.
+    A choice holds enough bits that equal bits are about as rare as one hash of all: then each is compared with about eight.
     """
     if not distance or len(hashes) < 2:
         return

@@ -116,7 +116,7 @@ class Leaks:
         two_labels_count: Number of pictures that have another label than one that they equal or resemble.
         excluded: The rows of `fingerprints` whose removal leaves no pair across splits, with a row in another split that each
             resembles.
-        groups: int64 [N], a number that samples share that are linked by pairs, however many steps apart.
+        groups: int64 [N], a number that is equal for samples linked by pairs, directly or over others.
         fingerprints: All samples.
     """
 

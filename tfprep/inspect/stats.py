@@ -177,7 +177,7 @@ class RejectedGroup:
 
 
 def rejected_groups(data: Dataset) -> list[RejectedGroup]:
-    """Return the rejects of a dataset by reason, the largest group first; those of the first 64 MiB of `rejects.jsonl`.
+    """Return the rejected samples of a dataset by reason, the largest group first; those of the first 64 MiB of `rejects.jsonl`.
 
     Raises:
         DatasetError: The file cannot be read.

@@ -263,7 +263,7 @@ class Loader(Run):
     """The methods that every loader has.
 
     Attributes:
-        pipeline: The samples, the options and what reads them.
+        pipeline: The samples, the options and their reader.
     """
 
     pipeline: Pipeline

@@ -29,7 +29,7 @@ class Paired:
     The placeholders of `image` fill in the other patterns; `*` and `**` correspond by their order. A file that fits the pattern
     of another field is never an image, so `{split}/*.png` and `{split}annot/*.png` read CamVid.
 
-    An image without a mask is listed with the path where the mask is expected, and reading it rejects the sample. The listing's
+    An image without a mask is listed with the path where the mask is expected, and is rejected when it is read. The listing's
     tally counts these images, and masks without an image.
 
     Attributes:
@@ -37,10 +37,10 @@ class Paired:
         mask: The pattern of the masks.
         fields: Further fields with kind and pattern: `{"depth": ("map", "{split}/depth/*.png")}`.
         classes: The names of the mask's class numbers.
-        numbers: The class number of each number in the masks' files: `{0: 255, 1: 0, 2: 1}`. A number that is not named rejects
-            the sample, unless `numbers` has a key `None` for all others.
-        palette: The class number of each color, where masks are RGB pictures: `{(128, 64, 128): 3}`. A color that is not named
-            rejects the sample.
+        numbers: The class number of each number in the masks' files: `{0: 255, 1: 0, 2: 1}`. A sample with another number is
+            rejected, unless `numbers` has a key `None` for all others.
+        palette: The class number of each color, where masks are RGB pictures: `{(128, 64, 128): 3}`. A sample with another
+            color is rejected.
         void: The number of void pixels in the mask, which belong to no class: 11 in CamVid, 255 in Cityscapes. It fills what is
             outside of the image, and derived inputs leave it out.
         splits: As in `Folder`.

@@ -63,11 +63,11 @@ def names_of(folder: Path) -> Names:
         for item in entries:
             try:
                 is_folder = item.is_dir()
-            except OSError:  # a link to itself: it counts as a file, and reading it rejects only that sample
+            except OSError:  # a link to itself: it counts as a file; only its sample is rejected, when it is read
                 is_folder = False
             if is_folder:
                 names.folders.append(item.name)
-            elif item.is_symlink() or item.is_file():  # a dangling link counts as a file: reading it rejects one sample
+            elif item.is_symlink() or item.is_file():  # a dangling link too: its sample is rejected
                 names.files.append(item.name)
             else:
                 others += 1
@@ -260,7 +260,7 @@ class Reference(NamedTuple):
         bytes: The number of bytes of the part; None for the whole file.
         deflated: Whether the part is deflated, as members of zip files are.
         member: The name of the member of an archive; "" for a whole file.
-        missing: Whether the member is expected and not there: reading it rejects its sample.
+        missing: True if the member is expected and not there: its sample is rejected when it is read.
     """
 
     file: str

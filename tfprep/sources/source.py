@@ -17,7 +17,7 @@ from tfprep.sources.raw import read_raw
 class Entry:
     """One listed sample: the paths of its raw files, and the values that the listing itself holds.
 
-    A missing file is listed at the path where it is expected, so that reading it rejects this sample and no other.
+    A missing file is listed at the path where it is expected, so that only this sample is rejected.
 
     Attributes:
         key: Unique in the dataset; it stays the same when the data is moved (see `key_of`).

@@ -55,7 +55,7 @@ class Table:
         classes: The names of a label or mask field, in the order of their numbers. Labels that are not named here get the names
             in their column, sorted by code points, or by value if all are whole numbers.
         box_format: How boxes are written, by the names of Keras: `xyxy` (pixels), `xywh`, `center_xywh`, `rel_xyxy`, ... They
-            leave as x0, y0, x1, y1 in pixels. A box that covers no pixel rejects its sample.
+            leave as x0, y0, x1, y1 in pixels. A sample with a box that covers no pixel is rejected.
         outside: "reject" a sample with a box that reaches outside its image by more than one pixel, or "cut" the box.
         pixels: As in `Paired`.
         splits: The column with the split; a pattern of the images' paths with `{split}`, such as `{split}/**`; `Fractions`; or
@@ -168,7 +168,7 @@ class _Rows:
         self._survey(options, root, tables)
 
     def _survey(self, options: Table, root: Path, tables: list[tuple[str, str]]) -> None:
-        """Find what only whole columns say: class names, scalars that are whole numbers, and labels of one class a row."""
+        """Find what only whole columns say: class names, scalars that are whole numbers, and labels of one class per row."""
         labels = [name for name, (kind, _) in self.values.items() if kind == "label" and name not in options.classes]
         flags = self.values["label"][1] if isinstance(options.label, tuple) else ()
         declared: dict[str, tuple[str, ...]] = {"label": tuple(map(str.strip, flags))} if flags else {}

@@ -65,7 +65,7 @@ class TrainSteps:
         self._compiled = 0
         self._steps_per_call = steps_per_call
         # A GPU computes on while the train function has returned, and Keras waits for it when it reads the logs. That wait is not
-        # work of Python, so only the thread's processor time counts there. On JAX the step is waited for.
+        # work of Python, so only the thread's processor time counts there. On JAX the monitor itself waits for the step.
         self._clock = time.thread_time if has_accelerator() and keras.backend.backend() != "jax" else time.perf_counter
         self._returned_at: float | None = None
         self._fetches = keras.backend.backend() == "torch"

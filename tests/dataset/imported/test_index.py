@@ -449,11 +449,11 @@ def test_the_index_moves_with_its_shards_which_may_be_links_and_lie_in_several_f
 def test_processes_find_what_this_process_finds(tmp_path, monkeypatch):
     monkeypatch.setattr(scan, "BLOCK_BYTES", 1000)  # of this process: every block has some records, some are larger
     examples = [serialized({"n": n, "image": image_bytes(RNG, (9, 9)), "text": [b"t"] * (n % 70)}) for n in range(30)]
-    alone = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0)
+    in_one_process = index(tmp_path, examples[:10], examples[10:25], examples[25:], workers=0)
     out = tmp_path / "other"
     several = index_tfrecords(str(tmp_path / "*.tfrecord"), "train", out, workers=2)
     assert tfprep.open(out).index("train").equals(tfprep.open(tmp_path).index("train"))
-    assert several.fields == alone.fields
+    assert several.fields == in_one_process.fields
 
 
 KILLED = """

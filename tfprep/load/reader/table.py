@@ -93,7 +93,7 @@ class RecordTable:
             names: `offset`, `size`, `payload_crc`, `label`, and `FIELD_offset` and `FIELD_size` of the table's fields.
 
         Returns:
-            Those columns, one value a record; offsets are those in the file.
+            Those columns, one value per record; offsets are those in the file.
 
         Raises:
             DatasetError: The index, or what it says of these records, is damaged.

@@ -38,9 +38,9 @@ class LabelMe(AnnotatedSource):
     """Images with LabelMe's JSON files beside them. Fields: `image`, and those of `fields`.
 
     Polygons and rectangles are objects; polygons of one `group_id` and one label are one object. Points and lines are counted in
-    the tally; a shape of another type, such as a circle, rejects its image. An image without a JSON file is kept, with no boxes,
-    unless `unannotated` says otherwise. A JSON file without an image is counted in the tally. A file that is not JSON, or names
-    another image, rejects its image.
+    the tally; an image with another shape, such as a circle, is rejected. An image without a JSON file is kept, with no boxes,
+    unless `unannotated` says otherwise. A JSON file without an image is counted in the tally. An image whose
+    file is not JSON, or names another image, is rejected.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 

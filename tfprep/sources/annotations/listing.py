@@ -176,7 +176,7 @@ def annotated_images(
 
 
 def names_in_files(root: Path, annotations: Pattern, names: Callable[[bytes, str], Iterator[Any]]) -> set[str]:
-    """Return the names of classes that occur in files of annotations. One that is wrong rejects its image when that is listed."""
+    """Return the names of classes in files of annotations. The image of a wrong file is rejected when it is listed."""
     class_names: set[str] = set()
     for path, _ in walk(root, annotations, Counter()):
         with suppress(WrongAnnotation):

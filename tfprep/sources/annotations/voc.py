@@ -49,7 +49,7 @@ class Voc(AnnotatedSource):
     255 the border of objects; instance i + 1 is the object of box i (`box_numbers`).
 
     An image without an XML file is kept, with no boxes, unless `unannotated` says otherwise. An XML file without an image is
-    counted in the tally. A file that is not XML rejects its image.
+    counted in the tally. An image whose file is not XML is rejected.
 
     The options of all sources of annotations (`AnnotatedSource`) are given by name.
 
