@@ -3,8 +3,8 @@
 The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`), so that a change of any byte is found.
 
 A dataset may come from a stranger. The parser checks every entry for its type and range, so that code which uses a `Manifest` may
-trust it: names are plain names inside the dataset's folder, counts fit into 63 bits, numbers are finite, every variant has as
-many shards and records as variant 0, codecs are known and can hold their fields. Each error names the file, the entry and the
+trust it: names are plain names inside the dataset's folder, counts fit into 63 bits, numbers are finite, every variant has the
+number of shards and records of variant 0, codecs are known and can hold their fields. Each error names the file, the entry and the
 rule.
 """
 
