@@ -4,8 +4,7 @@ The file ends with the SHA-256 of all bytes before it, in one exact form (`seal`
 
 A dataset may come from a stranger. The parser checks every entry for its type and range, so that code which uses a `Manifest` may
 trust it: names are plain names inside the dataset's folder, counts fit into 63 bits, numbers are finite, every variant has the
-number of shards and records of variant 0, codecs are known and can hold their fields. Each error names the file, the entry and the
-rule.
+number of shards and records of variant 0, codecs are known and can hold their fields. Errors name the file, entry and rule.
 """
 
 from __future__ import annotations
