@@ -4,7 +4,8 @@
 
 All candidates of a task deliver the same fields and sizes by the same ops, with threads and without a cache unless they say so.
 Each is in a process of its own; in each round all of them deliver batches for some seconds in turn, in another order. Figures are
-medians over the rounds, ratios medians of the ratios within a round. FFCV and DALI take part where an interpreter is named
+medians over the rounds, ratios medians of the ratios within a round; "a core" counts the processor time of all threads and
+processes of a candidate. FFCV and DALI take part where an interpreter is named
 (benchmarks/peers/requirements.txt), and only with photos: neither has an op for distances.
 
 CamVid, batches of 16: a crop of 320 pixels, a flip, colors, and click maps of the mask (Xu et al. 2016).
@@ -100,7 +101,7 @@ def main() -> None:
         name, folder = options.serve
         batches = candidate(name, Path(folder))
         next(batches)
-        harness.serve(lambda seconds: rate(batches, float(seconds)) * BATCH[name.partition(" ")[0]])
+        harness.serve(lambda seconds: " ".join(map(str, speed(batches, float(seconds), BATCH[name.partition(" ")[0]]))))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -140,11 +141,13 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 turns[name] = functools.partial(turn, process, options.seconds)
             except (RuntimeError, OSError) as error:
                 missing[name] = str(error)
-    rates = harness.in_turns(turns, options.rounds)
+    turns_of = harness.in_turns(turns, options.rounds)
+    rates, by_core = ({name: [each[at] for each in values] for name, values in turns_of.items()} for at in (0, 1))
     pairs = {name: (ours, theirs) for name, (ours, theirs) in RATIOS.items() if {ours, theirs} <= rates.keys()}
     return {
         "cores": os.cpu_count(),
         "images_per_s": {name: spread(values) for name, values in rates.items()},
+        "images_per_core_s": {name: spread(values) for name, values in by_core.items()},
         "bytes_per_sample": {name: stored_bytes(name, folder) for name in rates},
         "ratios": {
             name: spread([a / b for a, b in zip(rates[ours], rates[theirs], strict=True)])
@@ -154,22 +157,23 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def turn(process: harness.Process, seconds: float) -> float:
+def turn(process: harness.Process, seconds: float) -> list[float]:
     process.tell(seconds)
-    return float(process.answer())
+    return [float(value) for value in process.answer().split()]
 
 
-def rate(batches: Iterator[Any], seconds: float) -> float:
-    """Batches a second."""
+def speed(batches: Iterator[Any], seconds: float, batch_size: int) -> tuple[float, float]:
+    """Images per second, and per second of processor time."""
+    spent = harness.cpu_s()
     for _ in range(DRAIN):
         next(batches)
     count, start = 0, time.perf_counter()
     while time.perf_counter() < start + seconds:
         next(batches)
         count += 1
-    result = count / (time.perf_counter() - start)
-    harness.rest()
-    return result
+    rate = count / (time.perf_counter() - start)
+    harness.rest()  # what is filled ahead now is not filled in the next turn
+    return rate * batch_size, (DRAIN + count) * batch_size / (harness.cpu_s() - spent)
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -190,8 +194,10 @@ def stored_bytes(name: str, folder: Path) -> float:
 def print_table(result: Mapping[str, Any]) -> None:
     for name, rates in result["images_per_s"].items():
         size = result["bytes_per_sample"][name] / 1000
+        core = result["images_per_core_s"][name]["median"]
         print(
-            f"{name:25} {rates['median']:9,.0f} images/s ({rates['least']:,.0f} to {rates['most']:,.0f}) {size:9,.0f} kB each"
+            f"{name:25} {rates['median']:9,.0f} images/s ({rates['least']:,.0f} to {rates['most']:,.0f}), {core:,.0f} a core, "
+            f"{size:9,.0f} kB each"
         )
     for name, ratios in result["ratios"].items():
         print(f"{name:45} {ratios['median']:8.2f} ({ratios['least']:.2f} to {ratios['most']:.2f})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfprep.codecs.codec import Codec, Feature, InPlace, codec_name
+from tfprep.codecs.codec import Codec, Feature, codec_name
 from tfprep.codecs.encoded import Encoded, Jpeg, Original, Png
 from tfprep.codecs.raw import Boxes, Raw, Scalar, Text, Texts, feature_value
 from tfprep.codecs.top_k import TopK
@@ -13,7 +13,7 @@ from tfprep.codecs.zstd import Zstd
 from tfprep.errors import DatasetError
 
 __all__ = [
-    "Boxes", "Codec", "Encoded", "Feature", "InPlace", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
+    "Boxes", "Codec", "Encoded", "Feature", "Jpeg", "Original", "Png", "Raw", "Scalar", "Text", "Texts",
     "TopK", "Zstd", "feature_value", "from_description",
 ]  # fmt: skip
 

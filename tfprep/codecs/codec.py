@@ -22,10 +22,13 @@ class Codec(Protocol):
     `encode` returns the features of one value by suffix: "" is stored under the field's own name, "/shape" under
     `FIELD/shape`. `decode` takes the feature named "" back (with the shape where records differ in it). `check` raises
     RecipeError where the codec cannot hold a field of this kind. `describe` is plain JSON, enough to build the codec again
-    with `tfprep.codecs.from_description`. `tf_batches`: `tf_decode` also takes a batch of records of one shape.
+    with `tfprep.codecs.from_description`. `tf_batches`: `tf_decode` also takes a batch of records of one shape. `holds_jpeg`:
+    what is stored may be a JPEG of the image, which can be decoded at a reduced size. A codec of arrays also has
+    `decode_into(feature, spec, out)`: the values of `decode` into `out`, C-contiguous; SampleError where they do not fit.
     """
 
     tf_batches: ClassVar[bool] = False
+    holds_jpeg: ClassVar[bool] = False
 
     def check(self, field: str, kind: Kind) -> None: ...
 
@@ -36,6 +39,10 @@ class Codec(Protocol):
         ...
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Any: ...
+
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """Return True if decoding takes other features of the record, too."""
+        ...
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         """For `tf.io.parse_single_example`: feature name to `tf.io.FixedLenFeature` and the like."""
@@ -52,14 +59,6 @@ class Codec(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
 
-class InPlace(Protocol):
-    """Codecs of rasters, which can also decode into existing memory."""
-
-    def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
-        """The same values as `decode`, into `out`: C-contiguous, of the right shape and dtype. SampleError where they are not."""
-        ...
-
-
 def codec_name(codec: type) -> str:
     """Return the name of a codec in descriptions: `top_k` of `TopK`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", codec.__name__).lower()
@@ -69,6 +68,11 @@ class Described:
     """Codecs that their name and their options describe."""
 
     tf_batches: ClassVar[bool] = False
+    holds_jpeg: ClassVar[bool] = False
+
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """As in `Codec`: False for most codecs."""
+        return False
 
     def describe(self) -> dict[str, Any]:
         """Return plain JSON, as in `Codec`. A subclass of a user's is described as the codec that reads what it stores."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Encoded(OneBytes):
     EXIF orientation is not applied, as in TensorFlow: boxes and masks belong to the pixels as they are stored. A mask [H, W] has
     one channel.
     """
+
+    holds_jpeg: ClassVar = True
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("image", "mask"), "it is read as it is stored")
@@ -111,6 +113,7 @@ class Jpeg(OneBytes):
 
     quality: int = 95
     subsampling: Literal["444", "422", "420"] = "420"
+    holds_jpeg: ClassVar = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
@@ -227,6 +230,8 @@ class Original(OneBytes):
     to 16 images of each shard, 128 or more in all. The mean of 128 photos is within 4 levels of that of all, the deviation
     within 2 (on average; 9 and 4 in 19 of 20 draws).
     """
+
+    holds_jpeg: ClassVar = True
 
     def check(self, field: str, kind: Kind) -> None:
         require_kind(self, field, kind, ("image",), "Original keeps a photo's own file; use Zstd(), Png() or Raw()")

@@ -73,6 +73,10 @@ class Raw(Described):
             array = array.astype(spec.dtype)
         return array.reshape(shape)
 
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """True where several sides differ: its shape is stored beside it."""
+        return spec.shape.count(None) > 1
+
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. Raises SampleError where the number of bytes is not that of `out`.
 
@@ -284,6 +288,10 @@ class Boxes(Described):
     def spec(self, kind: Kind, value: Any) -> FieldSpec:
         return FieldSpec(kind, (len(value), 4), "float32")
 
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """True: its numbers are several features."""
+        return True
+
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> Array:
         """The boxes; `feature` is a mapping with the features of the record. One that it lacks has no numbers."""
         columns = [np.asarray(feature.get(name, ()), np.float32) for name in self.features]
@@ -348,29 +356,8 @@ class Texts(Described):
 
     def decode(self, feature: Any, spec: FieldSpec, shape: tuple[int, ...] | None = None) -> list[str]:
         """The strings; `feature` is the content of a `BytesList`, or the list of its items."""
-        items = feature if isinstance(feature, list) else self.items(bytes(feature), spec).tolist()
+        items = feature if isinstance(feature, list) else _items(bytes(feature), spec.shape[0])
         return [bytes(item).decode("utf-8", "surrogateescape") for item in items]
-
-    def items(self, content: bytes, spec: FieldSpec) -> Array:
-        """The items of a `BytesList`'s content, each as bytes: object [N]. SampleError where it is none, or of another length."""
-        items, at = [], 0
-        while at < len(content):
-            size = shift = 0
-            head = content[at + 1 : at + 6] if content[at] == _ITEM else b""
-            start = at + 1 + next((n for n, byte in enumerate(head, 1) if byte < 0x80), len(content))
-            if start > len(content):
-                raise SampleError("its bytes are not a list of strings")
-            for byte in content[at + 1 : start]:  # the length of an item, 7 bits in each byte
-                size |= (byte & 0x7F) << shift
-                shift += 7
-            at = start + size
-            items.append(content[start:at])
-        expected = spec.shape[0]
-        if at > len(content) or (expected is not None and len(items) != expected):
-            raise SampleError(f"a list of {len(items)} strings, expected {expected or 'whole ones'}")
-        array = np.empty(len(items), object)
-        array[:] = items
-        return array
 
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         import tensorflow as tf
@@ -384,6 +371,25 @@ class Texts(Described):
 
     def tfds_feature(self, name: str, spec: FieldSpec, num_classes: int | None) -> Mapping[str, Any]:
         return {name: tensor_feature(spec.shape, "string", "none")}
+
+
+def _items(content: bytes, expected: int | None) -> list[bytes]:
+    """The items of a `BytesList`'s content. SampleError where it is none, or not of the expected length."""
+    items, at = [], 0
+    while at < len(content):
+        size = shift = 0
+        head = content[at + 1 : at + 6] if content[at] == _ITEM else b""
+        start = at + 1 + next((n for n, byte in enumerate(head, 1) if byte < 0x80), len(content))
+        if start > len(content):
+            raise SampleError("its bytes are not a list of strings")
+        for byte in content[at + 1 : start]:  # the length of an item, 7 bits in each byte
+            size |= (byte & 0x7F) << shift
+            shift += 7
+        at = start + size
+        items.append(content[start:at])
+    if at > len(content) or (expected is not None and len(items) != expected):
+        raise SampleError(f"a list of {len(items)} strings, expected {expected or 'whole ones'}")
+    return items
 
 
 def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple[Any, tuple[int, ...] | None]:

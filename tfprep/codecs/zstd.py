@@ -90,6 +90,10 @@ class Zstd(Described):
         self.decode_into(feature, spec, out)
         return out
 
+    def needs_record(self, spec: FieldSpec) -> bool:
+        """True where several sides differ: its shape is stored beside it."""
+        return spec.shape.count(None) > 1
+
     def decode_into(self, feature: Any, spec: FieldSpec, out: Array) -> None:
         """`decode` into `out`, C-contiguous. SampleError where the array is not of just that size."""
         content = memoryview(feature)

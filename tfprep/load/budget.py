@@ -74,6 +74,11 @@ MOST_ARRAY_BYTES = 1 << 40
 """An index in which a sample's array is larger than this is damaged."""
 
 
+def row_bytes(outputs: Sequence[Output]) -> int:
+    """Bytes of one row of these outputs, without arrays that differ in size."""
+    return sum(max(output.row_bytes, SMALLEST_ROW) for output in outputs)
+
+
 @dataclass(frozen=True)
 class SampleSizes:
     """Bytes of samples; where they differ, by the index.
@@ -88,8 +93,7 @@ class SampleSizes:
 
     def of_batch(self, outputs: Sequence[Output], batch_rows: int) -> int:
         """Bytes of the largest batch of `batch_rows` samples."""
-        fixed = batch_rows * sum(max(output.row_bytes, SMALLEST_ROW) for output in outputs)
-        return fixed + self._varying(outputs, batch_rows)
+        return batch_rows * row_bytes(outputs) + self._varying(outputs, batch_rows)
 
     def of_decoding(self, outputs: Sequence[Output], at_once: int) -> int:
         """Bytes of `at_once` decoded samples, where their stored sizes differ: of other samples the memory is not counted."""

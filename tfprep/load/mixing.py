@@ -21,9 +21,7 @@ from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Kind
 from tfprep.load.order.permutation import generator_at
-from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import Output, Outputs
-from tfprep.load.reader.batch import Batch
 from tfprep.optional import cv2
 
 PARTS = 256
@@ -182,15 +180,15 @@ def _why_not(op: MixUp | CutMix, output: Output, kinds: set[Kind], computed: boo
 # --- doing ----------------------------------------------------------------------------------------------------------
 
 
-def mix_batch(batch: Batch, mixing: Mixing, schedule: BatchSchedule) -> None:
+def mix_batch(values: dict[str, Any], mixing: Mixing, start: int, stop: int) -> None:
     """Encode the labels of a batch whose rows are filled, and mix its samples with their partners.
 
-    `schedule` says which batches have the partner of their last row after it (see `BatchSchedule.partners`).
+    The rows are those of the positions [start, stop) of the run, and the partner of the last one where that is not the first
+    (see `BatchSchedule.partners`).
     """
-    start, stop = schedule.span(batch.step)  # of all rows but a partner after them
     count = stop - start
     for name, classes in mixing.labels.items():  # class numbers [B] to float32 [B, classes]
-        labels = batch.values[name]
+        labels = values[name]
         if labels.ndim == 2:
             continue
         if (wrong := (labels < 0) | (labels >= classes)).any():
@@ -198,19 +196,18 @@ def mix_batch(batch: Batch, mixing: Mixing, schedule: BatchSchedule) -> None:
                 f"'{name}' is {int(labels[wrong][0])}, and there are {classes} classes, from 0 on; write one_hot=N, with "
                 "all of them"
             )
-        batch.values[name] = (labels[:, None] == np.arange(classes)).astype(np.float32)
-    if not mixing.mixes_samples or not batch.rows:
+        values[name] = (labels[:, None] == np.arange(classes)).astype(np.float32)
+    if not mixing.mixes_samples or not count:
         return
-    height, width = batch.values[mixing.rasters[0]].shape[1:3] if mixing.rasters else (1, 1)
+    height, width = values[mixing.rasters[0]].shape[1:3] if mixing.rasters else (1, 1)
     mixtures = [mixing.mixture(position, height, width) for position in range(start, stop)]
     for name in mixing.rasters:
-        mix_rows(batch.values[name], mixtures)
+        mix_rows(values[name], mixtures)
     shares = np.array([mixture.share for mixture in mixtures], np.float32)[:, None]
     for name in mixing.labels:
-        own = batch.values[name][:count]
-        others = np.concatenate([batch.values[name][1:], own[:1]])[:count]
-        batch.values[name] = own * shares + others * (np.float32(1) - shares)
-    batch.cut_to(count)
+        own = values[name][:count]
+        others = np.concatenate([values[name][1:], own[:1]])[:count]
+        values[name] = own * shares + others * (np.float32(1) - shares)
 
 
 def mix_rows(pixels: Array, mixtures: Sequence[Mixture]) -> None:

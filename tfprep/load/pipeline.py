@@ -9,7 +9,7 @@ import operator
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,8 +22,8 @@ from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead
-from tfprep.load.reader.assembler import BadRecords, BatchAssembler
-from tfprep.load.reader.batch import Batch, DecodedCache
+from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache, Then
+from tfprep.load.reader.rows import Reading
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory
@@ -64,9 +64,7 @@ class Pipeline:
 
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         self.made_in = self._process = os.getpid()
-        self._lock, self._reading = threading.Lock(), 0  # calls of `read` now
-        self._unused: DecodedCache | None = None  # of a closed pipeline, until no `read` copies from it
-        self._held: dict[str, Any] = {"kind": "none"}  # what that held
+        self._held: dict[str, Any] = {"kind": "none"}  # what the cache of a closed pipeline held
         self._shared: SharedMemory | None = None
         plan = plan_loader(sources, options)
         if plan.workers.processes:
@@ -91,13 +89,13 @@ class Pipeline:
                     self._imported += [is_imported] * len(part.info.files[variant])
         self.cache: DecodedCache | None = None
         if plan.keeps_decoded:
-            self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes, self._shared)
+            self.cache = DecodedCache(plan.cached_outputs, plan.table.records, plan.memory.cache_bytes)
         # The page cache cannot hold all files, so that most reads go to the disk.
         self._cold = sum(info.bytes for info in plan.file_infos) > plan.free_memory
         self._open_files()
         self.pool: WorkerPool | None = None
         if self._shared is not None:
-            self.pool = _make_pool(plan, self._shared, self.assembler)
+            self.pool = _make_pool(plan, self._shared, self.assembler.reading)
         self._channels_first = [] if options.layout == "NHWC" else plan.rasters_with_channels
         self.threads = Threads()
         self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, self._shared)
@@ -148,18 +146,7 @@ class Pipeline:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
         if os.getpid() != self._process:  # forked: locks may be held by threads that are not here
             self._process, self.cache = os.getpid(), None
-            self._lock, self._reading = threading.Lock(), 0
             self._open_files()
-        with self._lock:
-            self._reading += 1
-        try:
-            return self._read(indices, step, values)
-        finally:
-            with self._lock:
-                self._reading -= 1
-            self._free_cache()
-
-    def _read(self, indices: BatchIndices, step: int, values: dict[str, Any] | None) -> Batch:
         rows = len(indices.row)
         located = self.assembler.located(indices, np.arange(rows))
         form = int(located["form"][0]) if rows else self.schedule.form(step)
@@ -167,10 +154,10 @@ class Pipeline:
             values = {output.name: output.of_form(form).empty(rows) for output in self.plan.filled.outputs}
         batch = Batch(step, indices, located, values)
         if not self.plan.is_remote or rows < 2:
-            self.assembler.fill(batch, 0, rows, self._state())
+            self.assembler.fill_here(batch, 0, rows, self._state())
             return batch
         with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
-            list(pool.map(lambda row: self.assembler.fill(batch, row, row + 1, self._state()), range(rows)))
+            list(pool.map(lambda row: self.assembler.fill_here(batch, row, row + 1, self._state()), range(rows)))
         return batch
 
     def _state(self) -> ThreadState:
@@ -196,24 +183,15 @@ class Pipeline:
     def prefetch(self) -> int:
         """The number of batches that may be filled beyond the one delivered last."""
         planned = self.plan.memory.prefetch
-        from_memory = self.assembler.all_cached and not (self.pool is not None and self.pool.ready)
-        return min(planned, PREFETCH_FROM_MEMORY) if from_memory else planned
+        return min(planned, PREFETCH_FROM_MEMORY) if self.assembler.all_cached else planned
 
-    def fill(
-        self, batch: Batch, start: int, stop: int, state: ThreadState, then: Callable[[BaseException | None], None]
-    ) -> None:
+    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState, then: Then) -> None:
         """Fill rows of a batch, in a reading thread or a worker process, and call `then` with an error or None."""
         pool = self.pool
-        if pool is not None and pool.ready and not pool.failure and self.assembler.reader.fields:
-            state.is_linked = True  # the processes count the time
-            self.assembler.fill_by(pool, batch, start, stop, then)
-            return
-        try:
-            self.assembler.fill(batch, start, stop, state)
-        except BaseException as error:
-            then(error)
-        else:
-            then(None)
+        if pool is not None and (not pool.ready or pool.failure):
+            pool = None
+        state.is_linked = pool is not None  # the processes count the time
+        self.assembler.fill(batch, start, stop, state, then, pool)
 
     def close(self) -> None:
         """Stop all threads and give the memory back. What fills batches in advance is closed before."""
@@ -231,15 +209,7 @@ class Pipeline:
         self.slots.close()
         self.assembler.close()
         self._held = self._cache_report()
-        self._unused, self.cache = self.cache if is_ours else None, None
-        self._free_cache()
-
-    def _free_cache(self) -> None:
-        """Give back the shared memory of a closed pipeline's cache, unless a `read` of another thread copies from it."""
-        with self._lock:
-            cache, self._unused = (None, self._unused) if self._reading else (self._unused, None)
-        if cache is not None and self._shared is not None:
-            cache.free(self._shared)
+        self.cache = None
 
     def __del__(self) -> None:
         pool = getattr(self, "pool", None)
@@ -254,7 +224,7 @@ class Pipeline:
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
-        fetched = self.assembler.fetched
+        fetched = self.assembler.reader.files.fetched
         counts = {
             name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self._states(self.threads))
             for name, ended in self._ended.items()
@@ -333,19 +303,15 @@ def channels_first(images: Any) -> Any:
 # --- the parts, from the plan ------------------------------------------------------------------------------------------------
 
 
-def _make_pool(plan: LoaderPlan, memory: SharedMemory, assembler: BatchAssembler) -> WorkerPool:
-    """The pool; its processes start with the first batch that is asked for. Batches and the cache are in `memory`."""
+def _make_pool(plan: LoaderPlan, memory: SharedMemory, reading: Reading) -> WorkerPool:
+    """The pool; its processes start with the first batch that is asked for. Batches are in `memory`."""
     filled = {part.output.name for part in (*plan.parts, *plan.placed)}
     ours = [output for output in plan.filled.outputs if output.name in filled]
-    cache = None
-    if (cached := assembler.cached_arrays) is not None:
-        cache = {name: (memory.offset(rows), rows.shape, rows.dtype.name) for name, rows in cached.items() if rows.size}
     setup = Setup(
-        assembler.reading,
+        reading,
         memory.fd,
         outputs=[output for output in ours if output.has_array],
         sent=[output.name for output in ours if not output.has_array],
-        cache=cache,
         threads=plan.workers.threads,
     )
     return WorkerPool(setup, memory, plan.workers.processes)

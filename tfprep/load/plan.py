@@ -32,6 +32,7 @@ from tfprep.load.budget import (
     not_sendable,
     plan_memory,
     plan_workers,
+    row_bytes,
 )
 from tfprep.load.mixing import Mixing, plan_mixing
 from tfprep.load.options import LoaderOptions, op_texts
@@ -40,8 +41,7 @@ from tfprep.load.order.permutation import EpochOrder, Numbers
 from tfprep.load.order.samplers import Variants
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve
-from tfprep.load.reader.batch import cached_records
-from tfprep.load.reader.parts import FieldPart, field_parts
+from tfprep.load.reader.rows import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import (
     SplitRows,
@@ -421,7 +421,7 @@ class LoaderPlan:
             return self._may_cache
         decodes = not all(part.direct for part in self.parts)  # a hit then saves more than a read
         least = math.ceil(self.table.records * (PARTLY if decodes else 1))
-        return cached_records(self.cached_outputs, self.table.records, self.memory.cache_bytes) >= least
+        return self.memory.cache_bytes >= least * row_bytes(self.cached_outputs)
 
     @cached_property
     def is_remote(self) -> bool:

@@ -134,14 +134,6 @@ def _address(array: Array) -> int:
     return address
 
 
-def kept_array(shape: tuple[int, ...], dtype: Any, shared: SharedMemory | None) -> Array:
-    """An array that is made once and kept, such as a cache's: zeros, in shared memory if there is one."""
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if shared is not None:
-        return np.ndarray(shape, dtype, buffer=shared.pages, offset=shared.allocate(nbytes))
-    return np.ndarray(shape, dtype, buffer=private_block(nbytes))
-
-
 class ArraySlots:
     """Arrays of at most `nbytes` each. At most `keep` of them wait for their next use; users may hold any number."""
 

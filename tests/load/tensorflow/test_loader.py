@@ -13,7 +13,7 @@ import tfprep
 from tests.load.batches import batches, check_same, overwrite, stages
 from tfprep import augment
 from tfprep.errors import LoaderError, RecordError
-from tfprep.load.reader.assembler import BatchAssembler
+from tfprep.load.reader.batch import BatchAssembler
 
 tf = pytest.importorskip("tensorflow")
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.schedule import BatchSchedule
-from tfprep.load.reader.assembler import BatchAssembler
+from tfprep.load.reader.batch import BatchAssembler
 from tfprep.load.reader.files import ByteRange
 from tfprep.load.reader.rows import Rows
 from tfprep.load.threads import Threads, ThreadState
@@ -45,6 +45,7 @@ class ReadAhead:
 
     def __init__(self, source: BatchAssembler, schedule: BatchSchedule, budget: int, *, start: int = 0) -> None:
         self._source, self._schedule, self._budget = source, schedule, budget
+        self._fetched = source.reader.files.fetched
         self._planned_step = self._delivered_step = start
 
         def steps() -> Iterator[int]:
@@ -80,7 +81,7 @@ class ReadAhead:
                 gone.append(heapq.heappop(self._kept)[2])
             self._used -= sum(part.nbytes for part in gone)
             self._submit()
-        self._source.fetched.remove(gone)
+        self._fetched.remove(gone)
 
     def stop(self) -> None:
         """Make no more requests, and let go of all ranges, in a thread; requests in flight end by themselves."""
@@ -99,7 +100,7 @@ class ReadAhead:
             gone = [part for *_, part in self._kept] + list(self._planned)
             self._kept, self._used = [], 0
             self._planned.clear()
-        self._source.fetched.remove(gone)
+        self._fetched.remove(gone)
 
     def _submit(self) -> None:
         """Submit the ranges that the budget allows, and then the next part of the plan. Runs under the lock."""
@@ -120,9 +121,9 @@ class ReadAhead:
             return
         try:
             if self._source.to_fetch(part.records, np.full(len(part.records), part.file)).any():
-                self._source.fetched.fetch(part)
+                self._fetched.fetch(part)
             else:
-                self._source.fetched.remove([part])
+                self._fetched.remove([part])
         except BaseException:  # The reading threads get the same error, in a batch that names it.
             self.stop()
         with self._lock:
@@ -138,7 +139,7 @@ class ReadAhead:
             return
         if ranges is None:
             return  # The plan has ended, and `_planning` stays True.
-        self._source.fetched.add(ranges)
+        self._fetched.add(ranges)
         with self._lock:
             stopped = self._stopped
             self._planned.extend(ranges)
@@ -169,12 +170,12 @@ def plan_ranges(
         most_rows, batches = PLAN_ROWS, source.locate(schedule.batch_indices(numbers))
         step = np.repeat(numbers, [len(rows) for rows in batches])
         rows = Rows(np.concatenate([rows.table for rows in batches], axis=1))
-        kept = source.to_fetch(rows["record"], rows["file"])
+        kept = source.to_fetch(rows["record"], rows.place[0])
         rows, step = rows.take(kept), step[kept]
         if not len(rows):
             yield []
         while len(rows):
-            fit = np.searchsorted(np.cumsum(rows["size"]), min(most_bytes, PLAN_BYTES), "right")
+            fit = np.searchsorted(np.cumsum(rows.place[2]), min(most_bytes, PLAN_BYTES), "right")
             cut = max(1, int(fit))
             yield _ranges(source, rows.take(slice(0, cut)), step[:cut])
             rows, step = rows.take(slice(cut, None)), step[cut:]

@@ -1,20 +1,31 @@
-"""A batch while it is being filled, and decoded records that are kept in memory."""
+"""Filling the rows of a batch: which records they take, what the index and the cache know, and what happens to bad records."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
+from tfprep.load.budget import row_bytes
+from tfprep.load.mixing import mix_batch
+from tfprep.load.options import OnBad
+from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.outputs import Output
-from tfprep.load.reader.rows import Rows
-from tfprep.load.slots import SharedMemory, kept_array
+from tfprep.load.plan import LoaderPlan
+from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
+from tfprep.load.reader.workers import WorkerPool
+from tfprep.load.slots import private_block
+from tfprep.load.threads import ThreadState
+
+Then: TypeAlias = Callable[[BaseException | None], None]
+"""Gets an error, or None for rows that are filled."""
 
 
 @dataclass
@@ -49,9 +60,6 @@ class Batch:
         """Drop lost rows and shrink the arrays."""
         kept = np.setdiff1d(np.arange(self.rows), self.lost)
         for name, value in self.values.items():
-            if isinstance(value, list):
-                self.values[name] = [value[row] for row in kept]
-                continue
             for to, row in enumerate(kept):
                 if to != row:
                     value[to] = value[row]
@@ -60,7 +68,7 @@ class Batch:
         self.lost = []
 
 
-# --- decoded records --------------------------------------------------------------------------------------------------------
+# --- decoded records --------------------------------------------------------------------------------------------------
 
 
 class DecodedCache:
@@ -71,27 +79,20 @@ class DecodedCache:
     the same bytes.
     """
 
-    def __init__(
-        self, outputs: Sequence[Output], records: int, budget: int, shared: SharedMemory | None = None
-    ) -> None:
-        """`shared`: the memory of the rows, if worker processes read and write them."""
-        self.record_bytes = _record_bytes(outputs)
-        self.capacity = cached_records(outputs, records, budget)
+    def __init__(self, outputs: Sequence[Output], records: int, budget: int) -> None:
+        self.record_bytes = row_bytes(outputs)
+        self.capacity = min(records, budget // max(self.record_bytes, 1))
         self._slots = np.full(records, -1, np.int64)  # by record
         self._assigned = 0
         self._written = np.zeros(self.capacity, bool)  # by slot
-        self.rows: dict[str, Array] = {}
+        self._arrays: dict[str, Array] = {}
         for output in outputs:
-            shape, text = (self.capacity, *output.fixed_shape), output.dtype == "string"
-            self.rows[output.name] = np.empty(shape, object) if text else kept_array(shape, output.dtype, shared)
+            shape = (self.capacity, *output.fixed_shape)
+            block = None if output.dtype == "string" else private_block(self.capacity * output.row_bytes)
+            dtype = object if block is None else output.dtype
+            self._arrays[output.name] = np.ndarray(shape, dtype, buffer=block)
         self._lock = threading.Lock()
         self._full = False
-
-    def free(self, shared: SharedMemory) -> None:
-        """Give back the memory that is shared with worker processes. The cache is not used after this."""
-        for rows in self.rows.values():
-            if rows.dtype != object and rows.size:
-                shared.free(shared.offset(rows), rows.nbytes)
 
     @property
     def records(self) -> int:
@@ -108,32 +109,293 @@ class DecodedCache:
         self._full = self._full or (self._assigned == len(self._slots) and bool(self._written.all()))
         return self._full
 
-    def holds(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def holds(self, records: Numbers) -> npt.NDArray[np.bool_]:
         """Return which of the records it holds."""
         slots = self._slots[records]
         held = slots >= 0
         held[held] = self._written[slots[held]]
         return held
 
-    def slots(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the slot of each record, where its row is, or is to be written; -1 for none."""
+    def copy(self, rows: Rows, values: Mapping[str, Any]) -> None:
+        """Fill rows of the arrays in `values` whose records it holds."""
+        _copy_rows(self._arrays, values, self._slots[rows["record"]], rows["row"])
+
+    def keep(self, rows: Rows, values: Mapping[str, Any]) -> None:
+        """Keep rows that have been filled, as far as there is room."""
+        records = rows["record"]
         if self._assigned < self.capacity:
             with self._lock:
                 new = np.unique(records[self._slots[records] < 0])[: self.capacity - self._assigned]
                 self._slots[new] = self._assigned + np.arange(len(new))
                 self._assigned += len(new)
-        slots: npt.NDArray[np.int64] = self._slots[records]
-        return slots
-
-    def commit(self, slots: npt.NDArray[np.int64]) -> None:
-        """Note that the rows in these slots have been written."""
-        self._written[slots] = True
+        slots = self._slots[records]
+        kept = slots >= 0
+        _copy_rows(values, self._arrays, rows["row"][kept], slots[kept])
+        self._written[slots[kept]] = True
 
 
-def _record_bytes(outputs: Sequence[Output]) -> int:
-    return sum(max(output.row_bytes, 64) for output in outputs)
+def _copy_rows(source: Mapping[str, Any], target: Mapping[str, Any], rows_from: Numbers, rows_to: Numbers) -> None:
+    """Copy rows of the cache's arrays to rows of a batch's, or back."""
+    if not len(rows_to):
+        return
+    first, stop = int(rows_to[0]), int(rows_to[0]) + len(rows_to)
+    together = bool((rows_to == np.arange(first, stop)).all())
+    for name in source.keys() & target.keys():
+        if together:
+            np.take(source[name], rows_from, axis=0, out=target[name][first:stop], mode="clip")
+            continue
+        for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
+            target[name][row_to] = source[name][row_from]
 
 
-def cached_records(outputs: Sequence[Output], records: int, budget: int) -> int:
-    """Return how many of `records` a `DecodedCache` of these outputs holds within the budget in bytes."""
-    return min(records, budget // max(_record_bytes(outputs), 1))
+# --- bad records ------------------------------------------------------------------------------------------------------
+
+LISTED = 1_000
+"""All bad records are counted, and up to this number are named."""
+ATTEMPTS = 100
+
+
+class BadRecords:
+    """The policy, and the records that were left out under it. Safe to use from any thread."""
+
+    def __init__(self, on_bad: OnBad) -> None:
+        self.on_bad = on_bad
+        self._lock = threading.Lock()
+        self._listed: list[dict[str, Any]] = []
+        self._known: set[int] = set()
+        self.rows_lost = 0
+
+    @property
+    def count(self) -> int:
+        """Return how many different records were bad."""
+        return len(self._known)
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return the file of each record, its number there, the sample's key, and the reason."""
+        return [dict(bad) for bad in self._listed]
+
+    def known(self, record: int) -> bool:
+        return record in self._known
+
+    def note(self, record: int, key: str, error: RecordError, *, is_first: bool) -> None:
+        """Note a record; `is_first`: it is the row's own, and not a substitute."""
+        with self._lock:
+            self.rows_lost += is_first
+            if record in self._known:
+                return
+            self._known.add(record)
+            if len(self._listed) < LISTED:
+                place = {"path": error.path, "record": error.record or 0}
+                self._listed.append({**place, "key": key, "reason": error.reason})
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+class BatchAssembler:
+    """Fills batches by a plan. Called by many threads at once, each with a state of its own.
+
+    The first time that a record is read its checksums are compared, unless the option `verify` says otherwise.
+    """
+
+    def __init__(
+        self,
+        plan: LoaderPlan,
+        imported: Sequence[bool],
+        bad: BadRecords,
+        cache: DecodedCache | None,
+        *,
+        cold: bool = False,
+    ) -> None:
+        """`imported`: see `Reading`. `cold`: the page cache cannot hold all files, so the system is told in every epoch
+        what comes next."""
+        self._plan, self._table, self._indexed, self._bad, self._cache = plan, plan.table, plan.indexed, bad, cache
+        parts = list(plan.parts_in.values())
+        self.reading = Reading(plan.files, imported, parts, plan.placed, plan.augmentation, cold)
+        self.reader = RowReader(self.reading)
+        self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
+
+    @property
+    def all_cached(self) -> bool:
+        """Return True if all rows are copied from the cache as they are."""
+        cache = self._cache  # `close` may take it away at any time
+        return cache is not None and cache.full and self._plan.mixing is None
+
+    def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
+        """Return which of these records, in these files, are at a URL and not in the cache."""
+        if not self.reader.fields:  # the index has it all
+            return np.zeros(len(records), bool)
+        remote: npt.NDArray[np.bool_] = self.reader.files.remote[files]
+        return remote if self._cache is None else remote & ~self._cache.holds(records)
+
+    def close(self) -> None:
+        """Close the files and let go of the cache."""
+        self.reader.files.close()
+        self._cache = None
+
+    # --- where the records are ----------------------------------------------------------------------------------------
+
+    def locate(self, batches: Sequence[BatchIndices]) -> list[Rows]:
+        """Return where all records of these batches are. Many batches at once cost hardly more than one."""
+        sizes = [len(indices.row) for indices in batches]
+        whole = BatchIndices(*(np.concatenate(column) for column in zip(*batches, strict=True)))
+        located = self.located(whole, np.concatenate([np.arange(size) for size in sizes]))
+        ends = np.cumsum(sizes).tolist()
+        return [located.take(slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def located(self, indices: BatchIndices, numbers: Numbers) -> Rows:
+        """Return where the records of these rows of a batch are; `numbers` are those of the rows."""
+        records = self._table.record(indices.row, indices.variant)
+        has_label = "label" in self._indexed.values()
+        rows = Rows(np.zeros((self.reader.columns, len(records)), np.int64))
+        rows["row"][:], rows["record"][:], rows["position"][:] = numbers, records, indices.position
+        rows["form"][:] = self._plan.schedule.forms_at(indices.position)
+        rows["verify"][:] = 1 if self._plan.options.verify == "always" else 1 - self._verified[records]
+        first_file = 0
+        for place, table in zip(self.reader.places, self._plan.tables.values(), strict=True):
+            wants_label = has_label and table is self._table
+            columns = table.locate(records, [*place.columns, *(["label"] if wants_label else [])])
+            rows.table[place.first] = table.file_of(records) + first_file
+            for number, name in enumerate(place.columns, place.first + 1):
+                rows.table[number] = columns[name]
+            if wants_label:
+                rows["label"][:] = columns["label"]
+            first_file += len(table.files)
+        return rows
+
+    # --- filling ------------------------------------------------------------------------------------------------------
+
+    def fill(
+        self, batch: Batch, start: int, stop: int, state: ThreadState, then: Then, pool: WorkerPool | None = None
+    ) -> None:
+        """Fill the rows [start, stop), in this thread or by a pool, then those that replace bad ones, and call `then`."""
+        try:
+            rows = self._not_cached(batch, batch.located.take(slice(start, stop)), state)
+        except BaseException as error:
+            then(error)
+        else:
+            self._read(batch, rows, state, then, pool)
+
+    def fill_here(self, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
+        """Fill the rows [start, stop) in this thread, and raise its error."""
+        errors: list[BaseException | None] = []
+        self.fill(batch, start, stop, state, errors.append)
+        if errors[0] is not None:
+            raise errors[0]
+
+    def finish(self, batch: Batch) -> None:
+        """Complete a batch whose rows are filled: drop lost rows, and mix samples."""
+        if batch.lost:
+            batch.drop_lost()
+        mixing = self._plan.mixing
+        if mixing is not None:
+            start, stop = self._plan.schedule.span(batch.step)  # of all rows but a partner after them
+            mix_batch(batch.values, mixing, start, stop)
+            if mixing.mixes_samples:
+                batch.cut_to(stop - start)
+
+    def _not_cached(self, batch: Batch, rows: Rows, state: ThreadState) -> Rows:
+        """Fill what the index knows of these rows, and rows that the cache holds; return the others, which are to be read."""
+        if self._plan.options.verify != "always":
+            rows["verify"][:] = 1 - self._verified[rows["record"]]
+        self._look_up(batch, rows)
+        cache = self._cache  # `close` may take it away at any time
+        if not self.reader.fields:  # the index has it all
+            held = np.ones(len(rows), bool)
+        elif cache is None:
+            return rows
+        elif (held := cache.holds(rows["record"])).any():
+            state.enter("read")
+            cache.copy(rows.take(held), batch.values)
+            state.cached += int(np.count_nonzero(held))
+        state.records += int(np.count_nonzero(held))
+        return rows.take(~held)
+
+    def _read(self, batch: Batch, rows: Rows, state: ThreadState, then: Then, pool: WorkerPool | None) -> None:
+        def completed(unread: Sequence[UnreadRow] | BaseException) -> None:
+            if isinstance(unread, BaseException):
+                then(_as_delivered(unread))  # not raised: its traceback would hold the batch
+                return
+            try:
+                replacements = self._completed(batch, rows, unread, state if pool is None else pool.state)
+            except BaseException as error:
+                then(error)
+            else:
+                self._read(batch, replacements, state, then, pool)
+
+        if not len(rows):
+            then(None)
+        elif pool is not None:
+            pool.fill(batch.values, rows, completed)
+        else:
+            try:
+                unread: Sequence[UnreadRow] | BaseException = self.reader.fill(batch.values, rows, state)
+            except BaseException as error:
+                unread = error
+            completed(unread)
+
+    def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> Rows:
+        """Take over rows that were filled, all but the `unread` ones; return what to read instead of those."""
+        state.records += len(rows) - len(unread)
+        filled, cache = rows, self._cache
+        if unread:
+            filled = rows.take(np.delete(np.arange(len(rows)), [failure.number for failure in unread]))
+        self._verified[filled["record"]] = 1
+        if cache is not None:
+            cache.keep(filled, batch.values)
+        replacements = [rows.table[:, :0]]
+        for failure in unread:
+            row, record = int(rows["row"][failure.number]), int(rows["record"][failure.number])
+            replacement = self._replacement(batch, row, record, failure.reason)
+            replacements += [] if replacement is None else [replacement.table]
+        return Rows(np.concatenate(replacements, axis=1))
+
+    def _look_up(self, batch: Batch, rows: Rows) -> None:
+        """Fill in what the index knows of these rows."""
+        places = rows["row"]
+        for name, what in self._indexed.items():
+            if what == "variant":
+                batch.values[name][places] = batch.indices.variant[places]
+            elif what == "label":
+                batch.values[name][places] = rows["label"]
+            else:
+                keys = self._table.column("key").take(batch.indices.row[places]).to_pylist()
+                batch.values[name][places] = [key.encode("utf-8", "surrogateescape") for key in keys]
+
+    def _replacement(self, batch: Batch, row: int, record: int, reason: str) -> Rows | None:
+        """Return another sample for a row whose record cannot be read; None if the policy drops the row.
+
+        Raises:
+            RecordError: By the policy, bad records are errors.
+            LoaderError: `ATTEMPTS` other samples, one after another, cannot be read either.
+        """
+        bad, sample = self._bad, int(batch.indices.row[row])
+        table, key = self._table, self._table.key(sample)
+        offset = int(table.locate(np.array([record]), ["offset"])["offset"][0])
+        path, number = str(table.files[int(table.file_of(record))]), table.number_in_file(record)
+        error = RecordError(f"{reason} (key {key!r})", path=path, record=number, offset=offset)
+        if bad.on_bad == "raise":
+            raise error
+        bad.note(record, key, error, is_first=row not in batch.attempts)
+        if not self._plan.training:
+            batch.lost.append(row)
+            return None
+        position = int(batch.indices.position[row])
+        while (attempt := batch.attempts.get(row, 0)) < ATTEMPTS:
+            batch.attempts[row] = attempt + 1
+            batch.indices.row[row] = self._plan.schedule.substitute(position, attempt)
+            rows = self.located(BatchIndices(*(column[row : row + 1] for column in batch.indices)), np.array([row]))
+            if not bad.known(int(rows["record"][0])):
+                self._look_up(batch, rows)
+                return rows
+        raise LoaderError(
+            f"{ATTEMPTS} records in a row could not be read for place {position} of the run, the last one because: {reason}. "
+            "report() names them; where files are damaged, build the dataset again"
+        )
+
+
+def _as_delivered(error: BaseException) -> BaseException:
+    """Return an error of filling rows as the consumer gets it."""
+    if isinstance(error, StopIteration):  # it would end the pass
+        return LoaderError(f"a geometry op or a codec raised StopIteration: {error}")
+    return error

@@ -2,33 +2,44 @@
 
 `Rows` says where the records are, as one array of numbers, so that it can be sent to another process as it is. `RowReader`
 fills rows, in a reading thread or a worker process, and returns those that cannot be read. What happens to those is decided by
-`tfprep.load.reader.assembler`, in the process that trains.
+`tfprep.load.reader.batch`, in the process that trains.
+
+With geometry, derived fields or color, the fields of a sample are decoded, go through the stages of each view
+(`tfprep.recipe.sample`), and are written into their row. A JPEG is decoded at 1/2, 1/4 or 1/8 where the window of every view is
+so large that nothing is lost. All fields keep their geometry: the stages count in pixels of the whole image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import RecordError, SampleError
-from tfprep.fields import Array
+from tfprep import images
+from tfprep.augment.warp import reduction_for
+from tfprep.codecs import Codec, Raw, Scalar, feature_value
+from tfprep.errors import BuildError, LoaderError, RecordError, SampleError
+from tfprep.fields import RASTER_KINDS, Array, FieldSpec, Sample, Size, stored_name
 from tfprep.load.augmentation import Augmentation
 from tfprep.load.order.permutation import Numbers
-from tfprep.load.reader.augmenter import Augmenter
+from tfprep.load.outputs import PADDING, Output, channels_of
 from tfprep.load.reader.files import Files
-from tfprep.load.reader.parts import FieldPart
 from tfprep.load.threads import ThreadState
-from tfprep.records import Frame, check_frame
+from tfprep.records import Frame, check_frame, unpack
+from tfprep.records import decode as decode_example
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
 
-PLACE = ("file", "offset", "size", "payload_crc")
-"""The columns that say where a record is, before the spans of its fields."""
-COLUMNS = ("row", "position", "form", "record", "label", "verify", "slot", "cached", *PLACE)
-"""The columns of `Rows` before those of the fields."""
+# --- which rows -------------------------------------------------------------------------------------------------------
+
+COLUMNS = ("row", "position", "form", "record", "label", "verify")
+"""The columns of `Rows` before those of the places."""
 ROW, POSITION, FORM, VERIFY = (COLUMNS.index(name) for name in ("row", "position", "form", "verify"))
+PLACE = ("offset", "size", "payload_crc")
+"""The columns that say where a record is in its file."""
 
 GAP_BYTES = 4096
 """Bytes between two fields of a record that are read along with them: a page, which the kernel copies faster than it is
@@ -39,11 +50,9 @@ called."""
 class Rows:
     """Some rows of a batch and where their records are: int64 [columns, rows].
 
-    The columns are those of `COLUMNS`, then the offset and the size of each field, then for each further place those of `PLACE`
-    and of its fields. `position` is that of the sample in the run,
-    `form` the number of the batch's size; `label` is the one that the index holds, 0 if it is not wanted; `verify` is 1 where
-    checksums are to be compared; `slot` is the row of the decoded cache or -1; `cached` is 1 where that row is to be copied, 0
-    where it is to be written.
+    The columns are those of `COLUMNS`, then for each `Place` the number of the file, those of `PLACE`, and the offset and the
+    size of each field. `position` is that of the sample in the run, `form` the number of the batch's size; `label` is the one
+    that the index holds, 0 if it is not wanted; `verify` is 1 where checksums are to be compared.
     """
 
     table: Numbers
@@ -54,6 +63,12 @@ class Rows:
     def __getitem__(self, name: str) -> Numbers:
         column: Numbers = self.table[COLUMNS.index(name)]
         return column
+
+    @property
+    def place(self) -> tuple[Numbers, Numbers, Numbers]:
+        """File, offset and size of each record of the dataset itself."""
+        file, offset, size = self.table[len(COLUMNS) : len(COLUMNS) + 3]
+        return file, offset, size
 
     def take(self, which: Any) -> Rows:
         """Some of the rows."""
@@ -67,29 +82,6 @@ class UnreadRow(NamedTuple):
     reason: str
 
 
-def field_names(parts: Sequence[FieldPart]) -> list[str]:
-    """The fields of the parts, once each, in the order of an Example's bytes."""
-    return sorted({part.field for part in parts}, key=lambda name: name.encode())
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The files, the fields that are read, and the stages of each sample.
-
-    `imported`: whether each file is a local one of another tool, which may write to it: the checksum of a record is compared at
-    each reading. `placed`: with an `augmentation`, the parts that fill outputs. `announce`: the page cache cannot
-    hold all files, so the system is told which bytes come next. `added`: the parts that are read in each further place.
-    """
-
-    paths: Sequence[Any]
-    imported: Sequence[bool]
-    parts: Sequence[FieldPart]
-    placed: Sequence[FieldPart] = ()
-    augmentation: Augmentation | None = None
-    announce: bool = False
-    added: Sequence[Sequence[FieldPart]] = ()
-
-
 class ByteSpans(NamedTuple):
     """Bytes of records: for each span the row's number, the file, where its frame begins there, and the span [start, stop)."""
 
@@ -100,25 +92,302 @@ class ByteSpans(NamedTuple):
     stop: Numbers
 
 
-class Place:
-    """A kind of records that rows are read from: those of the dataset, or of fields that a model added, with their columns."""
+# --- a field, from its bytes into its output --------------------------------------------------------------------------
 
-    def __init__(self, reading: Reading, parts: Sequence[FieldPart], number: int, first: int) -> None:
-        """`first`: its first column."""
-        self.parts, self.number, self.file = parts, number, first
-        self.fields = field_names(parts)
-        self.columns = [f"{name} {number}" if number else name for name in PLACE]
-        self.columns += [f"{name}_{what}" for name in self.fields for what in ("offset", "size")]
-        self.whole = any(part.whole_example for part in parts)
-        self.spans = [(name, first + len(PLACE) + 2 * at) for at, name in enumerate(self.fields)]
+FEW_CHANNELS = 4
+"""Up to this many channels are copied one at a time: NumPy copies an array of pixels of 3 bytes into every fifth, say, pixel by
+pixel, which takes five times as long (1.07 ms against 0.23 for 360 x 480). At 16 channels the opposite holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class FieldPart:
+    """A stored field that fills an output, or with `channels` (first, last) a part of its channels.
+
+    `spec` is what is stored; the output may be of another dtype, and, after geometry, of another size. `name` is that of the
+    field, or of a part of it, such as "teacher/indices" of `field` "teacher".
+    """
+
+    name: str
+    codec: Codec
+    spec: FieldSpec
+    output: Output
+    channels: tuple[int, int] | None = None
+    warped: bool = False
+
+    @property
+    def field(self) -> str:
+        """The stored field."""
+        return stored_name(self.name)
+
+    @cached_property
+    def into_row(self) -> bool:
+        """True if it is decoded straight into its row."""
+        plain = self.channels is None and not self.warped and not self.output.padded
+        return plain and self._into_array and self.spec.dtype == self.output.dtype
+
+    @cached_property
+    def direct(self) -> bool:
+        """True if its bytes are the row: nothing to decode."""
+        return self.into_row and isinstance(self.codec, Raw) and sys.byteorder == "little"
+
+    @cached_property
+    def needs_record(self) -> bool:
+        """True if other features of the record are needed: an array with several unknown sizes, boxes of other tools."""
+        return self.codec.needs_record(self.spec)
+
+    @cached_property
+    def _into_array(self) -> bool:
+        """True if the codec decodes into an array, and all records have one size."""
+        return hasattr(self.codec, "decode_into") and None not in self.spec.shape
+
+    def is_jpeg(self, content: Array) -> bool:
+        """Return True for a JPEG of 8 bits, whose pixels are delivered as they are in the file."""
+        plain = self.codec.holds_jpeg and self.spec.shape[2:] in ((1,), (3,)) and self.spec.dtype == "uint8"
+        return plain and images.is_jpeg(content[:3].tobytes())
+
+    def decode_jpeg(self, content: Array, size: Size, reduced: int, state: ThreadState) -> Array:
+        """A JPEG of this size decoded at 1 / `reduced`, in memory of the thread, valid until its next call for the field."""
+        channels = self.spec.shape[2] or 0
+        shape = (-(-size[0] // reduced), -(-size[1] // reduced), channels)
+        pixels = state.array(shape, "uint8", f"decoded {self.name}")
+        return images.decode_stored_jpeg(content, channels=channels, out=pixels, reduced=reduced)
+
+    def decode(self, content: Array, state: ThreadState) -> Any:
+        """The value; an array may be the thread's own, valid until its next call."""
+        codec: Any = self.codec
+        if self.needs_record:
+            return self._from_example(content.tobytes())
+        if isinstance(codec, Scalar):
+            return self._numbers(content)
+        if not self._into_array:
+            return codec.decode(content.tobytes(), self.spec)
+        if isinstance(codec, Raw) and np.dtype(self.spec.dtype).itemsize == 1:
+            return codec.decode(content, self.spec)  # the bytes themselves, which are aligned
+        array = state.array(tuple(size or 0 for size in self.spec.shape), self.spec.dtype, f"decoded {self.name}")
+        codec.decode_into(content, self.spec, array)
+        return array
+
+    def fill(self, content: Array, values: Mapping[str, Any], row: int, state: ThreadState) -> None:
+        """Decode into a row."""
+        if self.into_row:
+            codec: Any = self.codec
+            codec.decode_into(content, self.spec, values[self.output.name][row, ...])
+        else:
+            self.place(self.decode(content, state), values, row)
+
+    def place(self, value: Any, values: Mapping[str, Any], row: int) -> None:
+        """Write a decoded value into its row, or its channels of it. Text becomes bytes."""
+        rows, output = values[self.output.name], self.output
+        if output.dtype == "string":
+            rows[row] = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else _text_array(value)
+            return
+        if None in output.shape:
+            rows[row] = np.array(value, output.dtype, order="C")
+            return
+        target = rows[row, ...]
+        if output.padded:
+            if len(value) > len(target):
+                raise SampleError(
+                    f"'{self.field}' has {len(value)} rows, more than pad={{'{self.field}': {len(target)}}} takes"
+                )
+            target[: len(value)] = value
+            target[len(value) :] = PADDING
+            return
+        if self.channels is not None:
+            target = target[..., slice(*self.channels)]
+            value = value.reshape(*value.shape[:2], -1)
+        if np.shape(value) != target.shape:
+            raise SampleError(f"'{self.field}' has shape {np.shape(value)}, in the other records it has {target.shape}")
+        if self.channels is not None and value.shape[2] <= FEW_CHANNELS:
+            for channel in range(value.shape[2]):
+                np.copyto(target[..., channel], value[..., channel])
+        else:
+            np.copyto(target, value)
+
+    def cast(self, value: Any) -> Any:
+        """The value of a field that is derived at load in the dtype that its codec would store."""
+        array = np.asarray(value)
+        if isinstance(value, str) or array.dtype == self.spec.dtype:
+            return value
+        stored = Raw(self.spec.dtype)
+        try:
+            return stored.decode(stored.encode(array)[""], stored.spec(self.spec.kind, array))
+        except SampleError as error:
+            raise error.located(stage="derive", field=self.name) from error
+
+    def _from_example(self, payload: bytes) -> Array:
+        try:
+            value, shape = feature_value(self.codec, decode_example(payload), self.field)
+            return np.array(self.codec.decode(value, self.spec, shape))
+        except (ValueError, TypeError, OverflowError) as error:  # no Example, or one of other types
+            raise SampleError(str(error)) from error
+
+    def _numbers(self, content: Array) -> Array:
+        numbers = unpack(content, self.spec.dtype)
+        shape = [-1 if size is None else size for size in self.spec.shape]
+        try:
+            return numbers.reshape(shape)
+        except ValueError:
+            raise SampleError(f"'{self.field}' holds {len(numbers)} numbers, expected shape {shape}") from None
+
+
+def _text_array(items: Sequence[str]) -> Array:
+    """Text as bytes: object [N]."""
+    array = np.empty(len(items), object)
+    array[:] = [item.encode("utf-8", "surrogateescape") for item in items]
+    return array
+
+
+_DERIVED = Raw()
+"""In place of a codec, for fields that are derived at load."""
+
+
+def field_parts(
+    outputs: Sequence[Output], specs: Mapping[str, FieldSpec], codecs: Mapping[str, Codec], *, warped: bool
+) -> list[FieldPart]:
+    """A part for every field of every output, also for those that are derived at load."""
+    parts = []
+    for output in outputs:
+        first = 0
+        for name in output.fields:
+            if name not in specs:
+                continue  # key and variant come from the index
+            last = first + (channels_of(specs[name]) if output.stacked else 0)
+            channels = (first, last) if output.stacked else None
+            codec = codecs.get(name, _DERIVED)
+            parts.append(FieldPart(name, codec, specs[name], output, channels, warped))
+            first = last
+    return parts
+
+
+# --- the stages of a sample -------------------------------------------------------------------------------------------
+
+
+class Augmenter:
+    """Fills rows by way of the stages of a sample. Called by many threads at once, each with a state of its own."""
+
+    def __init__(self, parts: Sequence[FieldPart], placed: Sequence[FieldPart], augmentation: Augmentation) -> None:
+        """`parts` are the fields that are read, `placed` the read and the derived ones that fill outputs."""
+        self._augmentation = augmentation
+        self._fields = {part.name: part for part in parts}
+        self._placed = [part for part in placed if part.name in self._fields or part.name in augmentation.derived]
+        self._rasters = [part for part in self._fields.values() if part.spec.kind in RASTER_KINDS]
+
+    def fill(
+        self, contents: Mapping[str, Array], values: Mapping[str, Any], cells: Sequence[int], state: ThreadState
+    ) -> None:
+        """Fill a row from the bytes of its fields, or of the whole Example as "".
+
+        Args:
+            contents: The bytes by field.
+            values: The batch, by output.
+            cells: The row's column of `Rows`.
+            state: That of the thread.
+
+        Raises:
+            SampleError: They cannot be decoded, or a stage cannot work on them.
+            LoaderError: A function imports a module that is not installed.
+        """
+        row, form, position, augmentation = cells[ROW], cells[FORM], cells[POSITION], self._augmentation
+        bytes_of = {name: contents["" if part.needs_record else part.field] for name, part in self._fields.items()}
+        sample: dict[str, Any] = {}
+        size = self._size(bytes_of, sample, state)
+        views = [(view.forms[form], augmentation.draws(view, position)) for view in augmentation.views]
+        try:
+            transforms = [stages.transform(draws, size) for stages, draws in views]
+            reduced = 1
+            if any(part.is_jpeg(bytes_of[part.name]) for part in self._rasters):
+                reduced = min(1 if transform is None else reduction_for(transform) for transform in transforms)
+            self._decode(bytes_of, sample, size, reduced, state)
+            for number, ((stages, draws), transform) in enumerate(zip(views, transforms, strict=True)):
+                made = stages.make(sample, draws, size=size, transform=transform, reduced=reduced)
+                for part in self._placed:
+                    if part.output.view == number:
+                        part.place(self._made(part, made), values, row)
+        except BuildError as error:
+            raise LoaderError(str(error)) from error
+
+    def _size(self, bytes_of: Mapping[str, Array], sample: dict[str, Any], state: ThreadState) -> Size | None:
+        """The size of the sample's rasters: by the spec, by a JPEG's header, or of the first one, decoded into `sample`."""
+        if not self._rasters:
+            return None
+        part = self._rasters[0]
+        height, width = part.spec.shape[:2]
+        if height is not None and width is not None:
+            return height, width
+        if part.is_jpeg(bytes_of[part.name]):
+            return images.stored_size(bytes_of[part.name].tobytes())
+        sample[part.name] = part.decode(bytes_of[part.name], state)
+        height, width = sample[part.name].shape[:2]
+        return int(height), int(width)
+
+    def _decode(
+        self, bytes_of: Mapping[str, Array], sample: dict[str, Any], size: Size | None, reduced: int, state: ThreadState
+    ) -> None:
+        for name, part in self._fields.items():
+            if name in sample:
+                continue
+            if size is not None and reduced > 1 and part.is_jpeg(bytes_of[name]):
+                sample[name] = part.decode_jpeg(bytes_of[name], size, reduced, state)
+            else:
+                sample[name] = part.decode(bytes_of[name], state)
+        if size is not None:
+            allowed = {size, (-(-size[0] // reduced), -(-size[1] // reduced))}
+            sizes = {np.shape(sample[part.name])[:2] for part in self._rasters}
+            if not sizes <= allowed:
+                raise SampleError(f"the rasters of a sample have one height and width, not {sorted(sizes | {size})}")
+
+    def _made(self, part: FieldPart, made: Sample) -> Any:
+        """The value of a field after all stages, in its dtype."""
+        value = made[part.name]
+        if part.name in self._augmentation.derived:
+            return part.cast(value)
+        if part.spec.kind in RASTER_KINDS and value.dtype != part.spec.dtype:
+            raise SampleError(f"a function in geometry made '{part.name}' {value.dtype}; it stays {part.spec.dtype}")
+        return value
+
+
+# --- the row function -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The files, the fields that are read, and the stages of each sample.
+
+    Attributes:
+        paths: The files.
+        imported: Whether each file is a local one of another tool, which may write to it: the checksum of a record is compared
+            at each reading.
+        parts: The fields that are read, from each of a sample's records: that of the dataset, and those of added fields.
+        placed: With an `augmentation`, the parts that fill outputs.
+        augmentation: What happens to each sample.
+        announce: The page cache cannot hold all files, so the system is told which bytes come next.
+    """
+
+    paths: Sequence[Any]
+    imported: Sequence[bool]
+    parts: Sequence[Sequence[FieldPart]]
+    placed: Sequence[FieldPart] = ()
+    augmentation: Augmentation | None = None
+    announce: bool = False
+
+
+class Place:
+    """A record of each sample: that of the dataset, or one of fields that a model added; its columns, and what fills its row."""
+
+    def __init__(self, parts: Sequence[FieldPart], first: int, augmenter: Augmenter | None) -> None:
+        """`first`: its first column, which is the number of the file."""
+        self.first, self.augmenter = first, augmenter
+        self.fields = sorted({part.field for part in parts}, key=lambda name: name.encode())  # as in an Example
+        self.columns = [*PLACE, *(f"{name}_{what}" for name in self.fields for what in ("offset", "size"))]
+        """The names of the columns after that of the file."""
+        after = first + 1 + len(PLACE)
+        self.spans = [(name, after + 2 * number) for number, name in enumerate(self.fields)]
         """Each field, and the column of its offset; that of its size is the next one."""
-        self.augmenter: Augmenter | None = None
-        # Of further places, the plan refuses fields that geometry would move.
-        if reading.augmentation is not None and not number:
-            self.augmenter = Augmenter(parts, reading.placed, reading.augmentation)
-        self.contents = [("" if part.whole_example else part.field, part) for part in parts]
+        self.whole = any(part.needs_record for part in parts)
+        self.contents = [("" if part.needs_record else part.field, part) for part in parts]
         """The parts, each with the name of its bytes: that of its field, or "" for the whole Example."""
-        plain = [] if self.whole or self.augmenter else [part for part in parts if part.direct]
+        plain = [] if self.whole or augmenter is not None else [part for part in parts if part.direct]
         self.direct = {part.field: part.output.name for part in plain}
         """Raw fields whose bytes are their rows, into which they are read, and the outputs of these."""
 
@@ -126,25 +395,27 @@ class Place:
 class RowReader:
     """Fills rows. Called by many threads at once, each with a state of its own."""
 
-    def __init__(self, reading: Reading, cache: Mapping[str, Array] | None = None) -> None:
-        """`cache`: the rows of the decoded cache by output, but for text; None without one."""
-        self.cache = cache
-        self.files, self._announce = Files(reading.paths), reading.announce
-        self._imported = reading.imported
-        self.columns = list(COLUMNS[: -len(PLACE)])
-        """The names of the columns of `Rows`: those of further places are named `file 1`, and so on."""
-        places = []
-        for number, parts in enumerate([reading.parts, *reading.added]):
-            places.append(Place(reading, parts, number, len(self.columns)))
-            self.columns += places[-1].columns
-        self._places = [place for place in places if place.parts]
-        self.fields = [name for place in self._places for name in place.fields]
+    def __init__(self, reading: Reading) -> None:
+        self.files, self._announce, self._imported = Files(reading.paths), reading.announce, reading.imported
+        self.places: list[Place] = []
+        self.columns = len(COLUMNS)
+        """The number of columns of `Rows`."""
+        for parts in reading.parts:
+            augmenter = None
+            if (
+                reading.augmentation is not None and not self.places
+            ):  # the plan refuses added fields that geometry would move
+                augmenter = Augmenter(parts, reading.placed, reading.augmentation)
+            self.places.append(place := Place(parts, self.columns, augmenter))
+            self.columns += 1 + len(place.columns)
+        self._read_places = [place for place in self.places if place.fields]
+        self.fields = [name for place in self.places for name in place.fields]
 
     def byte_ranges(self, rows: Rows) -> ByteSpans:
         """The bytes at URLs that reading these rows takes."""
         spans: list[list[Numbers]] = []
-        for place in self._places:
-            file, offset, size = rows.table[place.file : place.file + 3]
+        for place in self._read_places:
+            file, offset, size = rows.table[place.first : place.first + 3]
             every = (rows["verify"] != 0) | place.whole
             whole, some = np.flatnonzero(every), np.flatnonzero(~every)
             spans.append([whole, file[whole], offset[whole], offset[whole], offset[whole] + size[whole]])
@@ -156,77 +427,42 @@ class RowReader:
         return ByteSpans(*(column[remote] for column in joined))
 
     def fill(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
-        """Fill the rows of the arrays in `values`; return those that cannot be read.
-
-        Rows that the cache holds are copied; others that have a slot are copied into it.
-        """
-        cache = self.cache
-        if cache is None:
-            return self._read_rows(values, rows, state)
-        state.enter("read")
-        cached = rows["cached"] != 0
-        _copy_rows(cache, cache, values, rows["slot"][cached], rows["row"][cached])
-        others = np.flatnonzero(~cached)
-        if not len(others):
-            return []
-        part = rows.take(others)
-        unread = self._read_rows(values, part, state)
-        kept = part["slot"] >= 0
-        kept[[failure.number for failure in unread]] = False
-        _copy_rows(cache, values, cache, part["row"][kept], part["slot"][kept])
-        return [UnreadRow(int(others[failure.number]), failure.reason) for failure in unread]
-
-    def _read_rows(self, values: Mapping[str, Any], rows: Rows, state: ThreadState) -> list[UnreadRow]:
+        """Fill the rows of the arrays in `values`; return those that cannot be read."""
         table, unread = rows.table.T.tolist(), []
         if self._announce or (len(table) > 1 and rows["verify"].any()):
             for cells in table:  # all at once: a thread that waits for one after the other would be slower
-                for place in self._places:
-                    self.files.will_need(*cells[place.file : place.file + 3])
+                for place in self._read_places:
+                    self.files.will_need(*cells[place.first : place.first + 3])
         for number, cells in enumerate(table):
-            reason = self._fill_row(values, cells, state, verify=bool(cells[VERIFY]))
-            if reason:
+            if reason := self._fill_row(values, cells, state):
                 unread.append(UnreadRow(number, reason))
         return unread
 
-    def _fill_row(
-        self,
-        values: Mapping[str, Any],
-        cells: Sequence[int],
-        state: ThreadState,
-        *,
-        verify: bool,
-    ) -> str:
+    def _fill_row(self, values: Mapping[str, Any], cells: Sequence[int], state: ThreadState) -> str:
         """Fill a row; return why it cannot be read, "" if it was."""
-        row = cells[ROW]
-        for place in self._places:
-            state.path, state.offset = self.files.paths[cells[place.file]], cells[place.file + 1]
+        for place in self._read_places:
+            state.path, state.offset = self.files.paths[cells[place.first]], cells[place.first + 1]
             try:
                 state.enter("read")
-                contents = self._read(values, place, cells, state, verify)
+                contents = self._read(values, place, cells, state)
                 state.enter("decode")
                 if place.augmenter is not None:
-                    place.augmenter.store(contents, values, row, cells[FORM], cells[POSITION], state)
+                    place.augmenter.fill(contents, values, cells, state)
                     continue
                 for name, part in place.contents:
-                    content = contents.get(name)
-                    if content is None:  # it was read into its row
-                        continue
-                    if part.in_place:
-                        decode: Any = part.codec
-                        decode.decode_into(content, part.spec, values[part.output.name][row, ...])
-                    else:
-                        part.place(part.decode(content, state), values, row)
+                    if name in contents:  # others were read into their rows
+                        part.fill(contents[name], values, cells[ROW], state)
             except (RecordError, SampleError) as error:
-                where = f" ({state.path}, added fields)" if place.number else ""
+                where = "" if place is self.places[0] else f" ({state.path}, added fields)"
                 return f"{error.reason}{where}"
         return ""
 
     def _read(
-        self, values: Mapping[str, Any], place: Place, cells: Sequence[int], state: ThreadState, verify: bool
+        self, values: Mapping[str, Any], place: Place, cells: Sequence[int], state: ThreadState
     ) -> Mapping[str, Array]:
         """Return the bytes of each field, valid until the next call; raw fields are read into their rows instead."""
-        number, offset, size, crc = cells[place.file : place.file + 4]
-        verify = verify or self._imported[number]
+        number, offset, size, crc = cells[place.first : place.first + 4]
+        verify = cells[VERIFY] or self._imported[number]
         if verify or place.whole:
             state.bytes += size
             frame = self.files.read(number, offset, offset, state.room(size, "record"))
@@ -254,17 +490,3 @@ class RowReader:
             name: self.files.read(number, offset, start, state.room(length, f"bytes of {name}"))
             for name, start, length in spans
         }
-
-
-def _copy_rows(names: Iterable[str], source: Any, target: Any, rows_from: Numbers, rows_to: Numbers) -> None:
-    """Copy rows of these arrays to rows of others."""
-    if not len(rows_to):
-        return
-    first, stop = int(rows_to[0]), int(rows_to[0]) + len(rows_to)
-    together = bool((rows_to == np.arange(first, stop)).all())
-    for name in names:
-        if together:
-            np.take(source[name], rows_from, axis=0, out=target[name][first:stop], mode="clip")
-            continue
-        for row_from, row_to in zip(rows_from.tolist(), rows_to.tolist(), strict=True):
-            target[name][row_to] = source[name][row_from]

@@ -31,15 +31,13 @@ class Setup:
     """What a worker process needs besides the jobs.
 
     `memory` is a file descriptor; `outputs` are the arrays that it fills, `sent` the outputs whose values it sends back: text,
-    and fields of N rows; `cache` has the offset, shape and dtype of each array of the decoded cache by output; `threads` of its
-    threads work at a time.
+    and fields of N rows; `threads` of its threads work at a time.
     """
 
     reading: Reading
     memory: int
     outputs: Sequence[Output]
     sent: Sequence[str]
-    cache: Mapping[str, tuple[int, tuple[int, ...], str]] | None
     threads: int
 
 
@@ -68,14 +66,12 @@ def open_worker(setup: Setup) -> Work:
     if hasattr(os, "SCHED_BATCH"):
         # A thread that has read or waited does not take the processor from the thread that trains (sched(7)).
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    parts = [part for parts in (setup.reading.parts, *setup.reading.added) for part in parts]
+    parts = [part for parts in setup.reading.parts for part in parts]
     if "bfloat16" in {
         one.dtype for one in (*setup.outputs, *(one for part in parts for one in (part.output, part.spec)))
     }:
         require_bfloat16()
-    memory = MappedMemory(setup.memory)
-    cache = None if setup.cache is None else {name: memory.array(*place) for name, place in setup.cache.items()}
-    reader = RowReader(setup.reading, cache)
+    memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     began, own = time.monotonic(), threading.local()
@@ -154,11 +150,8 @@ class WorkerPool(Pool):
 
     def fill(self, values: Mapping[str, Any], rows: Rows, then: Then) -> None:
         """Let a process fill rows of the arrays in `values`, and call `then`."""
-        where = (
-            ""
-            if rows["cached"].all()
-            else f" {self._setup.reading.paths[int(rows['file'][0])]} at byte {rows['offset'][0]}"
-        )
+        file, offset, _ = rows.place
+        where = f" {self._setup.reading.paths[int(file[0])]} at byte {offset[0]}"
         offsets = [self._memory.offset(values[output.name]) for output in self._setup.outputs]
         job = Job(len(next(iter(values.values()))), offsets, rows.table)
         try:
