@@ -374,10 +374,10 @@ def spelled(root: Path, path: str) -> str:
 
 _SPLIT = re.compile(
     r"(?<![A-Za-z])(train[ _-]?val|train(?:ing)?|val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|holdout)"
-    r"(?=(?:data(?:set)?|set)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
+    r"(?=(?:data(?:set)?|set|annot(?:ation)?s?|masks?|labels?)?(?![A-Za-z])|(?<=(?-i:[a-z]))(?-i:[A-Z]))",
     re.IGNORECASE,
 )
-"""The name of a split as a word: also in `train2017`, `traindata`, `trainLabels` and `seg_train`, not in `trainee`."""
+"""The name of a split as a word: as in `train2017`, `traindata`, `trainannot`, `trainLabels`, `seg_train`, not in `trainee`."""
 _TEST = re.compile(r"test(?:ing)?|eval(?:uation)?|holdout", re.IGNORECASE)
 
 
@@ -415,27 +415,3 @@ def columns_of(folders: Sequence[str]) -> list[tuple[str, list[str]]] | None:
         return None
     columns = [list(names) for names in zip(*parts, strict=True)]
     return [(forms.pop() if len(forms := set(map(split_form, names))) == 1 else "", names) for names in columns]
-
-
-def joint(pairs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return patterns of folders of images, and of folders of what belongs to them; None if no pattern fits all pairs.
-
-    Levels in which the images' folders differ, other than by the split, become placeholders `{part1}`, `{part2}`, ...
-    """
-    images, others = columns_of([image for image, _ in pairs]), columns_of([other for _, other in pairs])
-    if images is None or others is None:
-        return None
-    forms = [form or f"{{part{place}}}" for place, (form, _) in enumerate(images, 1)]
-    spelled = []
-    for form, names in others:
-        for own, (_, of_image) in zip(forms, images, strict=True):
-            tails = {name.removeprefix(one) for name, one in zip(names, of_image, strict=True)}
-            begins = all(map(str.startswith, names, of_image))
-            if begins and len(tails) == 1 and ("{" in own or tails == {""}):  # trainannot and valannot of train and val
-                spelled.append(own + literal(tails.pop()))
-                break
-        else:
-            if not form:
-                return None
-            spelled.append(form)
-    return "/".join(forms), "/".join(spelled)

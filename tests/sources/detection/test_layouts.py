@@ -273,10 +273,10 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
     "images/# annotations.xml=cvat": "annotations.xml is a file of CVAT, .* convert it with the package labelformat",
-    "training/image_2/# training/label_2/#.txt=kitti": "is in KITTI's format, .* labelformat",
+    "training/image_2/# training/label_2/#.txt=kitti": "is a file of KITTI's format, .* labelformat",
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
-        "the folders Covid, Normal may be classes",
+        "the folders Train/Covid/images, Train/Normal/images, ... may be classes",
     "images/# masks/#=0,1 cars/#=0,1": "no source reads",
     "real/real_# drawn/drawn_#=0,1": "images in drawn/ have few colors, as masks have, and those in real/ are pictures",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",
@@ -331,20 +331,16 @@ def test_a_layout_that_is_named_is_taken_with_its_doubts(tmp_path):
         detect(tmp_path, "yolo")
 
 
-def test_depths_beside_masks_are_a_map_of_their_images(tmp_path):
-    paths = lay_out(tmp_path, "image/#.png mask/#=0,1,2")
-    for folder in ("depth", "depth8"):
-        (tmp_path / folder).mkdir()
-    for number, path in enumerate(paths):
+def test_depths_are_a_map_of_their_images(tmp_path):
+    for number, path in enumerate(lay_out(tmp_path, "image/#.png mask/#=0,1,2")):
+        (tmp_path / "depth").mkdir(exist_ok=True)
         depth = np.linspace(number, 60000, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
         Image.fromarray(depth.astype(np.uint16)).save(tmp_path / path.replace("image", "depth"))
-        Image.fromarray((depth / 256).astype(np.uint8)).save(tmp_path / path.replace("image", "depth8"))
-    found = detect(tmp_path, ignore=["depth8/*"])
-    assert found.source.mask == "mask/*.png"
-    assert found.source.fields == {"depth": ("map", "depth/*.png")}
     with pytest.raises(SourceError, match="no source reads 4 files") as refused:
         recognized(tmp_path)
     assert "--as folders" not in str(refused.value)
+    assert detect(tmp_path, ignore=["depth/*"]).source.mask == "mask/*.png"
+    assert detect(tmp_path, ignore=["mask/*"]).source.fields == {"map": ("map", "depth/*.png")}
 
 
 def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
@@ -358,7 +354,7 @@ def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("train-images-idx3-ubyte.gz", r"MNIST's format \(IDX\): write them as arrays of NumPy"),
+        ("train-images-idx3-ubyte.gz", r"MNIST's format \(IDX\): write it as an array of NumPy"),
         ("images.tar.gz", "images.tar.gz is compressed as a whole, .*: unpack it"),
     ],
 )

@@ -16,30 +16,25 @@ from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
 from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
-from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, without_place
+from tfprep.sources.detection.files import FEW, Files, below, beside, image_place
 from tfprep.sources.patterns import by_form, literal, split_form
 
+_LABELFORMAT = "convert it with the package labelformat"
 _OTHER_TOOLS = (
-    (".xml", (b"<annotations", b"<image "), "CVAT", "convert it with the package labelformat, or export COCO"),
-    (".json", (b'"regions"', b'"shape_attributes"'), "VGG Image Annotator", "export COCO"),
-    (".json", (b'"projects"', b'"data_row"'), "Labelbox", "convert it with the package labelformat"),
+    (".xml", rb"<annotations.*<image ", "CVAT", f"{_LABELFORMAT}, or export COCO"),
+    (".json", rb'"regions".*"shape_attributes"|"shape_attributes".*"regions"', "VGG Image Annotator", "export COCO"),
+    (".json", rb'"data_row".*"projects"|"projects".*"data_row"', "Labelbox", _LABELFORMAT),
+    (".txt", rb"\A[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}\s", "KITTI's format", _LABELFORMAT),
 )
 """Suffix, what the file holds, the tool, and what to do."""
-_KITTI = re.compile(r"[A-Za-z_]+ -?[\d.]+ -?\d+(?: -?[\d.]+){8,13}")
 
 
 def other_tools(files: Files) -> Iterator[str]:
     """Yield a cause for each kind of annotations that tfprep does not read, with what to do."""
-    for suffix, words, tool, fix in _OTHER_TOOLS:
-        for path in files.others(suffix)[:FEW]:
-            head = files.head(path)
-            if all(word in head for word in words):
-                yield f"{path} is a file of {tool}, which tfprep does not read: {fix}"
-                break
-    for path in files.others(".txt")[:FEW]:
-        if (lines := files.lines(path)) and _KITTI.fullmatch(lines[0]):
-            yield f"{path} is in KITTI's format, which tfprep does not read: convert it with the package labelformat"
-            return
+    for suffix, content, tool, fix in _OTHER_TOOLS:
+        few = files.others(suffix)[:FEW]
+        if path := next((path for path in few if re.search(content, files.head(path), re.DOTALL)), ""):
+            yield f"{path} is a file of {tool}, which tfprep does not read: {fix}"
 
 
 # --- YOLO -----------------------------------------------------------------------------------------------------------
@@ -68,16 +63,15 @@ def yolo(files: Files) -> Iterator[Proposal]:
         exact = [label_path(image) for place in mixed for image in images_in(files.root, place, Counter())]
         same = [literal(one) for one in lists if tuple(files.lines(one)) == data.names]
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
-        source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
         checks += [
             f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
         ]
+        source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
         declared = (literal(path), *patterns, *same)
         yield Proposal("yolo", source, declared, (*checks, *further), read=frozenset((*mixed, *exact)))
     texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
-    image_lists = [path for path in sorted(set(texts) - set(labels))[:FEW] if _names_images(files, path)]
     lines = [line for path in labels[:FEW] for line in files.lines(path)]
     patterns_of = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
     if patterns_of is None:
@@ -90,26 +84,25 @@ def yolo(files: Files) -> Iterator[Proposal]:
     source, checks = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.others(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
+    image_lists = [path for path in sorted(set(texts) - set(labels))[:FEW] if _names_images(files, path)]
     declared = (label, *map(literal, (*same, *image_lists, *notes, *files.others(".data"))))
-    doubts: tuple[str, ...] = ()
-    if splits and len(image_lists) > 1:
-        doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
-    yield Proposal("yolo", source, declared, tuple(checks), doubts)
+    drawn = splits and len(image_lists) > 1
+    doubts = (
+        [f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones"] if drawn else []
+    )
+    yield Proposal("yolo", source, declared, tuple(checks), tuple(doubts))
 
 
 def _with_fields(files: Files, source: Yolo, points: bool) -> tuple[Yolo, list[str]]:
     """Return the source with the fields that its first objects have, and a check for objects of four corners."""
     if points:
         return replace(source, fields=("boxes", "box_labels", "points")), []
-    few = islice(source.scan(files.root).entries, FEW)
-    numbers = {
-        len(one["polygons"][0]) if "polygons" in one else 4 for entry in few for one in entry.values[0]["objects"]
-    }
+    entries = islice(source.scan(files.root).entries, FEW)
+    numbers = {len(one["polygons"][0]) if "polygons" in one else 4 for e in entries for one in e.values[0]["objects"]}
     if numbers == {8}:
         return source, ["objects have four corners: if they are oriented, their boxes are those around them"]
-    return (
-        replace(source, fields=("boxes", "box_labels", "instances")) if numbers and 4 not in numbers else source
-    ), []
+    polygons = bool(numbers) and 4 not in numbers
+    return replace(source, fields=("boxes", "box_labels", "instances")) if polygons else source, []
 
 
 def _names_images(files: Files, path: str) -> bool:
@@ -119,7 +112,6 @@ def _names_images(files: Files, path: str) -> bool:
 
 
 # --- COCO -----------------------------------------------------------------------------------------------------------
-
 
 _MOST_JSON = 1000
 """Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
@@ -134,16 +126,9 @@ class _CocoGroup(NamedTuple):
     first: dict[str, Any]
     splits: tuple[str, ...] | None
 
-    def is_side(self) -> bool:
-        """Return True for captions, key points and segments, which COCO has beside the boxes of the same images."""
-        return bool({"caption", "keypoints", "segments_info"} & self.first.keys())
-
-    def rank(self) -> tuple[bool, bool, str]:
-        return "bbox" in self.first and "keypoints" not in self.first, "bbox" in self.first, self.pattern
-
 
 def coco(files: Files) -> Iterator[Proposal]:
-    """Yield the sources of COCO's files; those of the same images are side files of the one with the most.
+    """Yield the sources of COCO's files; key points of the same images, captions and panoptic segments are side files.
 
     Raises:
         SourceError: There are only captions, or segments of panoptic segmentation.
@@ -152,19 +137,22 @@ def coco(files: Files) -> Iterator[Proposal]:
     paths = [
         path for path, head in heads.items() if b'"images"' in head and re.search(b'"(?:categories|caption)"', head)
     ]
+    panoptic = [path for path in paths if b'"segments_info"' in heads[path]]
+    captions = [path for path in paths if b'"caption"' in heads[path]]
     without = [path for path in paths if b'"annotations"' not in heads[path]]  # image_info_test.json
-    forms = by_form(path for path in paths if path not in without)
+    sides = [literal(path) for path in (*panoptic, *captions, *without)]
+    sides += [f"**/{literal(path.rpartition('/')[2].removesuffix('.json'))}/*.png" for path in panoptic]
+    forms = by_form(path for path in paths if path not in {*panoptic, *captions, *without})
     groups = [_coco_group(files, pattern, of_form) for pattern, of_form in forms.items()]
-    for group in groups:
-        alike = [other for other in groups if other.listed == group.listed]
-        if group is max(alike, key=_CocoGroup.rank):
-            if {"caption", "segments_info"} & group.first.keys():
-                rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
-                raise SourceError(
-                    f"{group.pattern} {rule}: write captions as a column of JSON lines, segments as masks"
-                )
-            sides = [one.pattern for one in groups if one is group or (one.listed <= group.listed and one.is_side())]
-            yield _coco(files, group, (*sides, *map(literal, without)))
+    points = [one for one in groups if "keypoints" in one.first]
+    objects = [one for one in groups if one not in points]
+    further = [one for one in points if any(one.listed <= other.listed for other in objects)]
+    sides += [one.pattern for one in further]
+    for group in (one for one in groups if one not in further):
+        yield _coco(files, group, (group.pattern, *sides))
+    if not groups and (only := [*panoptic, *captions]):
+        rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
+        raise SourceError(f"{only[0]} {rule}: write captions as a column of JSON lines, segments as masks")
 
 
 def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
@@ -173,17 +161,14 @@ def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
     for path in paths:
         images = list(CocoFile.read(files.root / path).images())
         names = [str(image_file_name(image)) for image, _ in images]
-        place = image_place(files, names, path)
-        if place is None:
-            raise without_place(files, names, path, "it lists")
+        place = image_place(files, names, path, "it lists")
         listed.update(below(place, name) for name in names)
         places.add(split_form(place) if "{split}" in pattern else literal(place))
         first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
     if len(places) != 1:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
-    return _CocoGroup(
-        pattern, below(places.pop(), "{file_name}"), frozenset(listed), first, files.splits_of(pattern, paths)
-    )
+    images_at = below(places.pop(), "{file_name}")
+    return _CocoGroup(pattern, images_at, frozenset(listed), first, files.splits_of(pattern, paths))
 
 
 def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposal:
@@ -213,42 +198,36 @@ def voc(files: Files) -> Iterator[Proposal]:
     heads = [files.head(path) for path in notes[:FEW]]
     if not all(b"<annotation" in head and b"<image " not in head for head in heads):
         return
-    patterns = beside(files, notes)
-    prefix = (patterns[1] if patterns else "").rpartition("/")[0].rpartition("/")[0]
+    image, note = beside(files, notes) or ("", "")
+    prefix = note.rpartition("/")[0].rpartition("/")[0]
     for folder in files.names if not notes else ():
         if folder.endswith("ImageSets/Segmentation"):
             prefix = folder.removesuffix("ImageSets/Segmentation").rstrip("/")
-            patterns = below(prefix, "JPEGImages/*"), below(prefix, "Annotations/*.xml")
-    if patterns is None:
+            image, note = below(prefix, "JPEGImages/*"), below(prefix, "Annotations/*.xml")
+    if not image:
         return
-    image, note = patterns
-    splits = None if "{split}" in image else FRACTIONS
-    source = Voc(image, note, splits=splits, first_pixel=1)
-    checks = () if "Annotations" in note.split("/") else ("pixels are taken to be counted from 1 (first_pixel=)",)
-    if "Annotations" in note.split("/") and notes:
-        source = replace(source, fields=("boxes", "box_labels", "difficult"))
-    elif not notes:
+    source = Voc(image, note, splits=None if "{split}" in image else FRACTIONS, first_pixel=1)
+    standard = "Annotations" in note.split("/")
+    checks = () if standard else ("pixels are taken to be counted from 1 (first_pixel=)",)
+    if not notes:
         source = replace(source, fields=("mask",), masks=below(prefix, "SegmentationClass/*.png"))
-    places = [below(prefix, f"ImageSets/{one}") for one in ("Main", "Segmentation")] + [below(prefix, "ImageSets")]
+    elif standard:
+        source = replace(source, fields=("boxes", "box_labels", "difficult"))
+    places = [below(prefix, one) for one in ("ImageSets/Main", "ImageSets/Segmentation", "ImageSets")]
     lists = next((place for place in places if place in files.names and "{" not in place), None)
     if lists is not None:
         names = [os.path.splitext(name)[0] for name in files.names[lists] if name.endswith(".txt")]
         own = [name for name in names if split_form(name) == "{split}" and name != "trainval"] or names
         source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))
-    sides = [below(prefix, f"{folder}/**/*") for folder in ("SegmentationClass", "SegmentationObject")]
-    declared = (note, *sides, below(prefix, "ImageSets/**/*.txt"), below(prefix, "labelmap.txt"))
-    yield Proposal("voc", source, declared, checks)
+    sides = ("SegmentationClass/**/*", "SegmentationObject/**/*", "ImageSets/**/*.txt", "labelmap.txt")
+    yield Proposal("voc", source, (note, *(below(prefix, side) for side in sides)), checks)
 
 
 def labelme(files: Files) -> Iterator[Proposal]:
     """Yield the source of LabelMe's JSON files."""
     notes = files.others(".json")
-    if notes and all(b'"shapes"' in files.head(path) for path in notes[:FEW]):
-        image, note = beside(files, notes) or ("", "")
-        fields = ("boxes", "box_labels", "instances")
-        if image:
-            yield Proposal(
-                "labelme",
-                LabelMe(image, note, fields=fields, splits=None if "{split}" in image else FRACTIONS),
-                (note,),
-            )
+    patterns = beside(files, notes) if all(b'"shapes"' in files.head(path) for path in notes[:FEW]) else None
+    if patterns is not None:
+        splits = None if "{split}" in patterns[0] else FRACTIONS
+        source = LabelMe(*patterns, fields=("boxes", "box_labels", "instances"), splits=splits)
+        yield Proposal("labelme", source, (patterns[1],))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, may_hold_data
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import MASK_WORD
-from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, literal, split_form
+from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, image_suffix, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
@@ -36,51 +35,51 @@ def archives(files: Files) -> Iterator[Proposal]:
     """
     if packed := files.others(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
-    for suffix, paths in ((suffix, files.others(suffix)) for suffix in ARCHIVE_SUFFIXES):
-        if not paths:
-            continue
-        names: list[str] = []
-        for path in paths[:_ARCHIVES_READ]:
-            names += [one.name for one in islice(members(files.root / path, Counter()), _MEMBERS_READ)]
-        forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
-        pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
-        source, checks, doubts = _of_members(paths[0], pattern, names)
-        if len(forms) > 1:
-            doubts = (*doubts, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
-        inside: dict[str, list[str]] = {}
-        for folder, _, name in (one.removeprefix("./").rpartition("/") for one in names):
-            if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
-                inside.setdefault(folder, []).append(name)
-        if source is not None and (source.label or source.fields):
-            yield Proposal("archives", source, (pattern,), checks, doubts)
-        elif source is not None:
-            for inner in folders(Files(files.root / paths[0], inside)):
-                of_folders: Any = inner.source
-                image = of_folders.image if of_folders.image != "*" else None
-                by_member = "{split}" in of_folders.image
-                splits = None if by_member or "{split}" in pattern else of_folders.splits
-                archive = pattern.replace("{split}", "*") if by_member else pattern
-                whole = replace(source, archives=archive, members=image, splits=splits)
-                yield Proposal("archives", whole, (pattern,), inner.checks, (*doubts, *inner.doubts))
+    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if files.others(suffix)), "")
+    paths = files.others(suffix) if suffix else []
+    forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
+    pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
+    names: list[str] = []
+    for path in paths[:_ARCHIVES_READ]:
+        names += [one.name for one in islice(members(files.root / path, Counter()), _MEMBERS_READ)]
+    inside: dict[str, list[str]] = {}
+    for folder, _, name in (one.removeprefix("./").rpartition("/") for one in names if image_suffix(one)):
+        inside.setdefault(folder, []).append(name)
+    if not inside:
         return
+    source, checks, doubts = _of_members(paths[0], pattern, names)
+    if len(forms) > 1:
+        doubts = (*doubts, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
+    if source.label or source.fields:
+        yield Proposal("archives", source, (pattern,), checks, doubts)
+        return
+    for inner in folders(Files(files.root / paths[0], inside)):
+        of_folders: Any = inner.source
+        by_member = "{split}" in of_folders.image
+        whole = replace(
+            source,
+            archives=pattern.replace("{split}", "*") if by_member else pattern,
+            members=of_folders.image if of_folders.image != "*" else None,
+            splits=None if by_member or "{split}" in pattern else of_folders.splits,
+        )
+        yield Proposal("archives", whole, (pattern,), inner.checks, (*doubts, *inner.doubts))
 
 
-def _of_members(
-    archive: str, pattern: str, names: Sequence[str]
-) -> tuple[Archives | None, tuple[str, ...], tuple[str, ...]]:
-    """Return the source of archives whose first one has members of these names, checks and doubts; None without images."""
+def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archives, tuple[str, ...], tuple[str, ...]]:
+    """Return the source of archives whose first one has members of these names, checks and doubts."""
     endings = Counter(split_name(name)[1].lower() for name in names)
-    images = [ending for ending in endings if f".{re.sub('^image[.]', '', ending)}" in IMAGE_SUFFIXES]
+    images = [ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES]
     if not images:
-        return None, (), ()
+        raise SourceError(
+            f"{archive}: names such as {names[0]} do not end in the suffix of an image after their first dot"
+        )
     label = next((ending for ending in endings if ending.rpartition(".")[2] == "cls"), None)
     fields: dict[str, tuple[Kind, str]] = {}
     for ending in endings:
-        first, _, last = ending.partition(".")
-        if last and f".{last}" in IMAGE_SUFFIXES and MASK_WORD.fullmatch(first):
+        name, _, last = f"text.{ending}".rpartition(".") if ending == "txt" else ending.rpartition(".")
+        if image_suffix(f"x.{last}") and MASK_WORD.fullmatch(name):
             fields.setdefault("mask", ("mask", ending))
-        name, _, text = f"text.{ending}".rpartition(".") if ending == "txt" else ending.rpartition(".")
-        if text == "txt" and name not in ("key", "image", "label") and field_name_fault(name) == "":
+        elif last == "txt" and name not in ("key", "image", "label") and not field_name_fault(name):
             fields[name] = ("text", ending)
     known = {*images, label, "key.txt", *(ending for _, ending in fields.values())}
     left = sorted(one for one in endings if one not in known and may_hold_data(f"x.{one}"))
@@ -107,10 +106,9 @@ def videos(files: Files) -> Iterator[Proposal]:
 
 def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
-    for folder, names in files.names.items():
-        if any("ubyte" in name for name in names):
-            rule = "holds files of MNIST's format (IDX): write them as arrays of NumPy, as docs/sources.md shows"
-            raise SourceError(f"{folder or '.'}/ {rule}")
+    if idx := [path for path in files.paths() if "ubyte" in path.rpartition("/")[2]]:
+        rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
+        raise SourceError(f"{idx[0]} {rule}")
     texts = [literal(path) for path in files.others(".npy")]
     for path in files.others(".npz"):
         texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]

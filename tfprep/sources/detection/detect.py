@@ -109,7 +109,7 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
     if nearest and fewest:
         causes.append(f"no source reads {listed_files(nearest[0].left)}")
     if not causes:
-        every = [below(place, name) for place, names in files.names.items() for name in names]
+        every = files.paths()
         of_layout = f" as --as {layout} says" if layout is not None else ""
         records = ": `tfprep index` reads TFRecords in place" if "tfrecord" in "".join(every[:_NAMED]) else ""
         causes.append(f"no rule reads {listed_files(every) or f'{folder}, which is empty'}{of_layout}{records}")
@@ -143,27 +143,31 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     Raises:
         SourceError: The source does not fit the folder.
     """
-    facts = look(proposal.source, files.root)
-    source, declared, checks = _adjusted(proposal, files, facts)
-    twice = facts.twice
-    facts = facts if source is proposal.source else look(source, files.root)
+    first = look(proposal.source, files.root)
+    source, declared, checks = _adjusted(proposal, files, first)
+    facts = first if source is proposal.source else look(source, files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
-        raise SourceError(
-            f"none of {facts.opened} samples that were opened can be read{''.join((': ', *facts.problems)[:2])}"
-        )
+        such = "".join((": ", *facts.problems)[:2])
+        raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
     checks += _checks(source, facts)
-    left, missing = _left_over(files, facts, declared, proposal.read)
-    unlabeled = [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]
-    if unlabeled:
+    every = files.paths()
+    unread = [path for path in every if hash(path) not in facts.used]
+    patterns, known = [compile_pattern(text, "init") for text in declared], {*declared, *proposal.read}
+    left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
+    if unlabeled := [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
-        left = sorted(set(left) - set(unlabeled))
+        left = sorted({*left} - {*unlabeled})
     checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
-    checks += [f"{missing} files that the annotations name are not there (rejected)"] if missing else []
     doubts = [*proposal.doubts, *_doubts(source, facts)]
-    doubts += [f"{twice} images are in two samples, or in two splits"] if twice else []
+    # Members of archives, and copies of what is in Parquet, are not files of the folder.
+    missing = len(facts.used) - len(every) + len(unread) if len(unread) < len(every) else 0
+    checks += [f"{missing} files that the annotations name are not there (rejected)"] if missing else []
     if 10 * missing > len(facts.used):
         doubts.append(f"{missing} of {len(facts.used)} files that the annotations name are not there")
-    if isinstance(source.splits, Fractions) and (named := _splits_in_readme(files)):
+    if first.twice:
+        doubts.append(f"{first.twice} images are in two samples, or in two splits")
+    header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
+    if isinstance(source.splits, Fractions) and (named := re.findall(r"split:\s*(\w+)", header)):
         doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
     if asked:
         checks, doubts = [*checks, *doubts], []
@@ -189,23 +193,6 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
     if facts.twice and len(facts.splits) > 1 and source.splits is None:  # the doubt remains, and its recipe builds
         source = replace(source, splits=(max(facts.splits, key=facts.splits.__getitem__),))
     return source, declared, checks
-
-
-def _left_over(files: Files, facts: Facts, declared: Sequence[str], read: frozenset[str]) -> tuple[list[str], int]:
-    """Return the files that the source does not read and the rule does not explain, and how many that it names do not exist."""
-    patterns = [compile_pattern(text, "init") for text in declared]
-    paths = [below(folder, name) for folder, names in files.names.items() for name in names]
-    unread = [path for path in paths if hash(path) not in facts.used]
-    known = {*declared, *read}
-    left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
-    found = len(paths) - len(unread)
-    return left, len(facts.used) - found if found else 0  # members of archives and copies are not files of the folder
-
-
-def _splits_in_readme(files: Files) -> list[str]:
-    """Return the splits that the header of a README of Hugging Face names."""
-    header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]
-    return re.findall(r"split:\s*(\w+)", header)
 
 
 def _is_of_test(path: str, files: Files, facts: Facts) -> bool:

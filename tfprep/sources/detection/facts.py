@@ -41,8 +41,7 @@ class Facts:
         tally: What the source passed over.
         used: `hash` of the path of each file that samples are made of.
         twice: Number of images that belong to two samples.
-        folder_words: Number of samples by the words in their folders that name splits.
-        file_words: The same by the first such word in the names of their files.
+        folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
         sizes, forms: (height, width) of these images; their number by dtype and channels, such as "uint16 [H, W, 1]".
         turned: How many of these images are turned by their EXIF orientation.

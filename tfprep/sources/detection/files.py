@@ -1,27 +1,34 @@
-"""Lists the files of a folder that may hold samples or annotations, and what the names of folders and files say."""
+"""Lists the files of a folder that may hold samples or annotations, and finds files whose names correspond."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import islice, permutations, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tfprep.errors import SourceError
-from tfprep.sources.patterns import compile_pattern, folders_in, image_suffix, joint, literal, split_form, split_words
+from tfprep.sources.patterns import (
+    columns_of,
+    compile_pattern,
+    folders_in,
+    image_suffix,
+    literal,
+    split_form,
+    split_words,
+)
 from tfprep.sources.raw import open_raw
 
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
 _HEAD_BYTES = 1 << 16
-_MOST_FOLDERS, _MOST_NAMES = 100, 2000
-"""Up to this number of folders of images each is compared with every other; words are looked for in this number of names."""
+_MOST_FOLDERS, _EXAMPLES = 100, 3
+"""Up to this number of folders of images each is compared with every other."""
 _WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
 """Words at the end and at the beginning of names, and the patterns of these."""
 _NO_DATA = frozenset((
@@ -77,10 +84,19 @@ class Files:
         """The suffixes of images, as they are spelled."""
         return sorted({os.path.splitext(name)[1] for name in self.image_names})
 
+    @cached_property
+    def pairs(self) -> list[Correspondence]:
+        """The images whose names correspond to those of others, as those of masks do."""
+        return corresponding(self.images, self.images)
+
+    def paths(self) -> list[str]:
+        """Return the paths of all files, those nearer to the root first."""
+        folders = sorted(self.names, key=lambda one: (one.count("/") + bool(one), one))
+        return [below(folder, name) for folder in folders for name in self.names[folder]]
+
     def others(self, *suffixes: str) -> list[str]:
         """Return the paths of the files with one of these suffixes, those nearer to the root first."""
-        folders = sorted(self.names, key=lambda one: (one.count("/") + bool(one), one))
-        return [below(one, name) for one in folders for name in self.names[one] if name.lower().endswith(suffixes)]
+        return [path for path in self.paths() if path.lower().endswith(suffixes)]
 
     def head(self, path: str) -> bytes:
         """Return the beginning and the end of a file; b"" if it cannot be read."""
@@ -110,10 +126,10 @@ class Files:
     def splits_of(self, pattern: str, paths: Sequence[str]) -> tuple[str, ...] | None:
         """Return the splits of the files of a pattern; None if no other file fits the pattern."""
         compiled = compile_pattern(pattern, "init")
-        there = [path for path in self.others(compiled.suffix or "") if compiled.match_path(path) is not None]
-        if set(there) <= set(paths) or "split" not in compiled.holes:
+        fitting = {path: holes for path in self.paths() if (holes := compiled.match_path(path)) is not None}
+        if fitting.keys() <= set(paths) or "split" not in compiled.holes:
             return None
-        return tuple(sorted({holes["split"] for path in paths if (holes := compiled.match_path(path))}))
+        return tuple(sorted({fitting[path]["split"] for path in paths if path in fitting}))
 
 
 def may_hold_data(name: str) -> bool:
@@ -126,57 +142,46 @@ def below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
-def image_place(files: Files, names: Sequence[str], path: str) -> str | None:
-    """Return the folder in which nine in ten of the images with these names are; None if there is none.
+def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str:
+    """Return the folder in which nine in ten of the images with these names are.
 
     Of several it is that of `path`, or the one with the same words for splits, or the nearest to the root.
+
+    Raises:
+        SourceError: There is none; the message names images that `what` and that are missing.
     """
     few = [name.replace("\\", "/") for name in names[:FEW]]
     above = {folder[: m.start()] for folder in files.images for m in re.finditer("/", folder)}
     own, words = path.rpartition("/")[0], split_words(path)
-    ranked = sorted(
-        {"", own, *files.images, *above}, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)
-    )
-    for place in ranked if few else ():
-        missing = 0
-        for name in few:
-            missing += not files.has(below(place, name))
-            if 10 * missing > len(few):
-                break
-        else:
+    places = {"", own, *files.images, *above}
+    fewest = few
+    for place in sorted(places, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)):
+        missing = [name for name in few if not files.has(below(place, name))]
+        if few and 10 * len(missing) <= len(few):
             return place
-    return None
-
-
-def without_place(files: Files, names: Sequence[str], path: str, what: str) -> SourceError:
-    """Return the error for names of images that `image_place` does not find: which are missing beside `path` or at the root."""
-    few = [name.replace("\\", "/") for name in names[:FEW]]
-    places = (path.rpartition("/")[0], "")
-    missing = min(([name for name in few if not files.has(below(place, name))] for place in places), key=len)
-    if len(missing) == len(few):
-        return SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(missing[:3])}")
-    return SourceError(
-        f"{path}: {len(missing)} of the first {len(few)} images that {what} are missing: {', '.join(missing[:3])}"
-    )
+        fewest = min(fewest, missing, key=len)
+    count = "no folder holds" if fewest == few else f"{len(fewest)} of the first {len(few)} are missing of"
+    raise SourceError(f"{path}: {count} the images that {what}, such as {', '.join(fewest[:3])}")
 
 
 # --- files whose names correspond -----------------------------------------------------------------------------------
 
 
-class Series(NamedTuple):
-    """Files of one folder whose names differ in one part only.
+class Correspondence(NamedTuple):
+    """Images, and other files whose names say which image they belong to.
 
     Attributes:
-        folder: The folder.
-        names: The pattern of their names without suffix: `*`, `*_mask`, `img_*`.
-        parts: What stands for `*` in each, in the order of the names.
-        suffixes: Their suffixes in lower case.
+        image, other: The patterns of both.
+        names: The patterns of the names without suffix: `*` and `*_mask`.
+        folders: The pairs of folders in which they are.
+        examples: The paths of a few images, each with that of its other file.
     """
 
-    folder: str
-    names: str
-    parts: dict[str, None]
-    suffixes: set[str]
+    image: str
+    other: str
+    names: tuple[str, str]
+    folders: list[tuple[str, str]]
+    examples: list[tuple[str, str]]
 
 
 def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
@@ -185,98 +190,106 @@ def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
     for note in notes:
         folder, _, name = note.rpartition("/")
         by_folder.setdefault(folder, []).append(name)
-    found = [(image, other) for image, others in corresponding(files.images, by_folder).items() for other in others]
-    return (re.sub(r"\.\w+$", "", found[0][0]), found[0][1]) if len(found) == 1 else None
+    found = corresponding(files.images, by_folder)
+    return (re.sub(r"\.\w+$", "", found[0].image), found[0].other) if len(found) == 1 else None
 
 
-def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the patterns of files whose names correspond to those of images, by the pattern of the images.
+Series: TypeAlias = Mapping[str, Mapping[str, str]]
+"""The names of a folder's files by what differs in them, for each pattern that many of these names fit."""
+
+
+def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> list[Correspondence]:
+    """Return the patterns of images and of other files whose names correspond.
+
+    The files are in one folder, or in two of one split whose paths differ in one level of the images' path.
 
     Args:
         images: The names of images by folder.
         others: Those of the other files.
     """
-    grouped: dict[tuple[object, ...], list[tuple[Series, Series]]] = {}
-    for image, other in corresponding_series(images, others):
-        own, further = (
-            "/".join(name for name in one.split("/") if name not in two.split("/"))
-            for one, two in permutations((image.folder, other.folder))
-        )
-        begins = bool(own) and "/" not in further and further.startswith(own)  # trainannot of train
-        form = ("", further.removeprefix(own)) if begins else (split_form(own), split_form(further))
-        key = (*form, image.folder.count("/"), image.names, other.names)
-        grouped.setdefault(key, []).append((image, other))
-    patterns: dict[str, list[str]] = {}
-    for pairs in grouped.values():
-        if (folders := joint([(image.folder, other.folder) for image, other in pairs])) is not None:
-            of_image = below(folders[0], pairs[0][0].names + _suffix([image for image, _ in pairs]))
-            of_other = below(folders[1], pairs[0][1].names + _suffix([other for _, other in pairs]))
-            patterns.setdefault(of_image, []).append(of_other)
-    return patterns
+    same = images is others
+    series = {folder: _series(names, len(images)) for folder, names in images.items()}
+    of_others = series if same else {folder: _series(names, len(others)) for folder, names in others.items()}
+    every = images if len(images) <= _MOST_FOLDERS else {}
+    grouped: dict[tuple[tuple[str, str, int], str, str], list[tuple[str, str]]] = {}
+    for image, other in ((one, two) for two in others for one in (every or images.keys() & {two})):
+        if (form := _difference(image, other)) is not None:
+            within = same and image == other
+            pairs = [
+                (one, two)
+                for one, two in product(series[image], of_others[other])
+                if not (within and two in (one, "*")) and _correspond(series[image][one], of_others[other][two], within)
+            ]
+            for names in pairs if within else pairs[:1]:
+                grouped.setdefault((form, *names), []).append((image, other))
+    found = []
+    for (_, one, two), folders in grouped.items():
+        if (patterns := _joint(folders)) is not None:
+            of_images = [(folder, series[folder][one]) for folder, _ in folders]
+            of_both = [(folder, of_others[folder][two]) for _, folder in folders]
+            examples = [
+                (below(folder, own[part]), below(other, name))
+                for (folder, own), (other, names) in zip(of_images, of_both, strict=True)
+                for part, name in islice(names.items(), _EXAMPLES)
+                if part in own
+            ]
+            spelled = (below(patterns[0], one + _suffix(of_images)), below(patterns[1], two + _suffix(of_both)))
+            found.append(Correspondence(*spelled, (one, two), folders, examples[:_EXAMPLES]))
+    return found
 
 
-def corresponding_series(
-    images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[Series, Series]]:
-    """Yield images, and other files of the nearest folder, or of their own, whose names correspond to them."""
-    if len(images) > _MOST_FOLDERS and images is others:
-        return
-    series_of = {folder: _series(folder, names, len(images)) for folder, names in images.items()}
-    for folder, names in others.items():
-        of_other = series_of[folder] if images is others else _series(folder, names, len(others))
-        nearest: tuple[bool, int] | None = None
-        for distance, image in sorted((_apart(image, folder), image) for image in images):
-            if nearest is not None and distance > nearest:
-                break
-            same = images is others and image == folder
-            fitting = (pair for pair in product(series_of[image], of_other) if _correspond(*pair, same))
-            found = list(fitting if same else islice(fitting, 1))
-            nearest = distance if found and not same else nearest
-            yield from found
+def _series(names: Sequence[str], folders: int) -> Series:
+    """Return all names of a folder as `*`, and those that share a word at the end or at the beginning.
 
-
-def _apart(folder: str, other: str) -> tuple[bool, int]:
-    """Return how far two folders are apart: whether they name different splits, and how many names are in one path only."""
-    own, others = (
-        [name for name in one.split("/") if name not in two.split("/")] for one, two in permutations((folder, other))
-    )
-    begins = len(own) == len(others) == 1 and others[0].startswith(own[0])  # trainannot of train
-    return split_words(folder) != split_words(other) and not begins, 0 if folder == other else len(own) + len(others)
-
-
-def _series(folder: str, names: Sequence[str], folders: int) -> list[Series]:
-    """Return all files of a folder as one series, and those that share a word at the end or at the beginning of their names."""
-    stems = [*map(os.path.splitext, names)]
-    series = [Series(folder, "*", {stem: None for stem, _ in stems}, {suffix.lower() for _, suffix in stems})]
-    few = stems[:: 1 + len(stems) // _MOST_NAMES]
-    whole = len(names) <= 3 < folders  # case_1/image.png and case_1/label.png
+    Names that are a word only count where each of many folders holds a few files: case_1/image.png and case_1/label.png.
+    """
+    stems = {os.path.splitext(name)[0]: name for name in names}
+    whole = len(names) <= 3 < folders
+    series: dict[str, dict[str, str]] = {"*": stems}
     for regex, spelled in _WORDS:
-        words = Counter(match[0] for stem, _ in few if (match := regex.search(stem)) and (whole or match[0] != stem))
-        for word in (word for word, count in words.items() if 3 * count >= len(few)):
-            of_word = Series(folder, spelled.format(literal(word)), {}, set())
-            for stem, suffix in stems:
-                if (match := regex.search(stem)) and match[0] == word and (whole or word != stem):
-                    of_word.parts[stem[: match.start()] + stem[match.end() :]] = None
-                    of_word.suffixes.add(suffix.lower())
-            series.append(of_word._replace(names=literal(word)) if [*of_word.parts] == [""] else of_word)
+        by_word: dict[str, dict[str, str]] = {}
+        for stem, name in stems.items():
+            if (word := regex.search(stem)) and (whole or word[0] != stem):
+                by_word.setdefault(word[0], {})[stem[: word.start()] + stem[word.end() :]] = name
+        for common, parts in by_word.items():
+            if 3 * len(parts) >= len(stems):
+                series[literal(common) if [*parts] == [""] else spelled.format(literal(common))] = parts
     return series
 
 
-def _correspond(image: Series, other: Series, same: bool) -> bool:
-    """Return True if nine in ten of the names of other files say which image they belong to.
+def _correspond(images: Mapping[str, str], others: Mapping[str, str], within: bool) -> bool:
+    """Return True if nine in ten of the names of other files say which image they belong to."""
+    few = [*islice(others, FEW)]
+    return 10 * sum(part in images for part in few) >= 9 * len(few) and (within or few != [""])
 
-    Args:
-        image: The images.
-        other: The other files.
-        same: True for images of one folder, where all of them are among themselves.
+
+def _difference(image: str, other: str) -> tuple[str, str, int] | None:
+    """Return how the path of a folder differs from that of images, and their depth; None if it differs in too much."""
+    own, further = (
+        [name for name in one.split("/") if name not in two.split("/")] for one, two in permutations((image, other))
+    )
+    if len(own) > 1 or split_words(image) != split_words(other):
+        return None
+    return split_form("/".join(own)), split_form("/".join(further)), image.count("/")
+
+
+def _joint(pairs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return patterns of folders of images, and of folders of what belongs to them; None if no pattern fits all pairs.
+
+    Levels in which the images' folders differ, other than by the split, become placeholders `{part1}`, `{part2}`, ...
     """
-    if same and other.names in (image.names, "*"):
-        return False
-    few = list(islice(other.parts, FEW))
-    return 10 * sum(part in image.parts for part in few) >= 9 * len(few) and (same or few != [""])
+    images, others = (columns_of(folders) for folders in zip(*pairs, strict=True))
+    if images is None or others is None:
+        return None
+    forms = [form or f"{{part{place}}}" for place, (form, _) in enumerate(images, 1)]
+    spelled = []
+    for form, names in others:
+        alike = [own for own, (_, of_image) in zip(forms, images, strict=True) if names == of_image]
+        spelled.append(form or "".join(alike[:1]))
+    return ("/".join(forms), "/".join(spelled)) if all(spelled) else None
 
 
-def _suffix(series: Sequence[Series]) -> str:
+def _suffix(series: Sequence[tuple[str, Mapping[str, str]]]) -> str:
     """Return the suffix of files that have the same one, else ""."""
-    suffixes = set[str]().union(*(one.suffixes for one in series))
-    return next(iter(suffixes)) if len(suffixes) == 1 else ""
+    suffixes = {os.path.splitext(name)[1].lower() for _, names in series for name in names.values()}
+    return suffixes.pop() if len(suffixes) == 1 else ""

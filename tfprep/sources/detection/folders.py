@@ -7,13 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-
-import numpy as np
+from statistics import median
 
 from tfprep.errors import MissingDependencyError, SampleError
-from tfprep.images import decode_image
+from tfprep.images.phash import HASH_BITS, perceptual_hash
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, below, corresponding_series
+from tfprep.sources.detection.files import Files, below
 from tfprep.sources.detection.masks import MASK_WORD, content_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import columns_of, is_test, literal, split_form
@@ -36,9 +35,9 @@ _GROUP = re.compile(
 """Folders of images that belong together: `patient001`, `2024-05-03 holiday`, and those of cameras (DCF): `100CANON`."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
 """Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
-_SAMPLED, _NAMES, _SIDE = 8, 2000, 16
-_SAME_SCENE = 0.8
-"""The correlation of small gray copies, in the middle of several, from which two pictures are taken for one scene."""
+_SAMPLED, _NAMES = 8, 2000
+_ONE_SCENE_BITS = 16
+"""Perceptual hashes of unrelated pictures differ in about 32 of 64 bits, those of inverted ones in nearly all."""
 
 
 def folders(files: Files) -> Iterator[Proposal]:
@@ -54,8 +53,6 @@ def folders(files: Files) -> Iterator[Proposal]:
             yield _proposal(image, doubts=[doubt])
         return
     places = [place for place, (form, _) in enumerate(columns) if not form]
-    forms = [form or "{label}" for form, _ in columns]
-    last = "**" if places and not tests else "*"
     doubts, checks = [*_about_continued_names(files)], list[str]()
     if len(places) > 1:
         doubts.append(f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes")
@@ -65,10 +62,10 @@ def folders(files: Files) -> Iterator[Proposal]:
     else:
         doubts += _about_names(files)
     for place in places or ([-1] if inner else []):
-        levels = ["*" if form == "{label}" and at != place else form for at, form in enumerate(forms)]
-        yield _proposal("/".join([*levels, last]), doubts, checks)
+        levels = [form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)]
+        yield _proposal("/".join([*levels, "**" if places and not tests else "*"]), doubts, checks)
     if doubts and places:
-        yield _proposal("/".join(["*" if form == "{label}" else form for form in forms] + ["*"]), doubts)
+        yield _proposal("/".join([*(form or "*" for form, _ in columns), "*"]), doubts)
 
 
 def _proposal(image: str, doubts: Sequence[str] = (), checks: Sequence[str] = ()) -> Proposal:
@@ -87,9 +84,8 @@ def _about_names(files: Files) -> list[str]:
             said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or len(word) <= 3)]
             if len(said) > 1 and 2 * sum(words[word] for word in said) > len(names):
                 few = ", ".join(sorted(said)[:3])
-                return [
-                    f"words come again in the names of files ({few}), and may be classes: as in image='{{label}}_*'"
-                ]
+                rule = f"words come again in the names of files ({few}), and may be classes"
+                return [f"{rule}: as in image='{{label}}_*'"]
     return []
 
 
@@ -102,7 +98,7 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
     classes = sorted(set().union(*by_split.values()))
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
-    if parts := [name for name in classes if _is_part(name)]:
+    if parts := [one for one in classes if _PART.fullmatch(one) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", one))]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
@@ -112,20 +108,17 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
             yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
 
 
-def _is_part(name: str) -> bool:
-    return any(_PART.fullmatch(one) for one in (name, re.sub(r"[ _-]?\d+$", "", name)))
-
-
 # --- folders that hold several views of the same images -------------------------------------------------------------
 
 
 def _about_continued_names(files: Files) -> Iterator[str]:
     """Yield the doubt that names continue other names, as `1_mask.png` beside `1.png`, or `1x2.png` in another folder."""
-    for image, other in corresponding_series(files.images, files.images):
-        if image.names == "*" != other.names:
-            rule = f"the names in {other.folder}/ begin with those in {image.folder}/"
-            beside = f"names of files in {image.folder}/ continue other names"
-            yield f"{beside if image.folder == other.folder else rule}, as those of masks or of other sizes of images do"
+    for pair in files.pairs:
+        if pair.names[0] == "*" != pair.names[1]:
+            image, other = pair.folders[0]
+            rule = f"the names in {other}/ begin with those in {image}/"
+            beside = f"names of files in {image}/ continue other names"
+            yield f"{beside if image == other else rule}, as those of masks or of other sizes of images do"
             return
 
 
@@ -147,7 +140,7 @@ def _about_shared_names(files: Files, inner: Sequence[str], place: int) -> tuple
         shared = {stem: paths for stem, paths in paths_of.items() if len(paths) > 1}
         if 3 * len(shared) > len(paths_of):
             rule = f"{group[0]}/ and {group[1]}/ hold files of the same names"
-            if not all(map(_PLAIN_NUMBER.fullmatch, shared)) or _show_one_scene(files, list(shared.values())):
+            if not all(map(_PLAIN_NUMBER.fullmatch, shared)) or _show_one_scene(files, [*shared.values()]):
                 return [f"{rule}, as images and what belongs to them do"], []
             checks = [f"{rule}; each folder is taken for a class"]
     contents = {f: {content_of(files, below(f, n)) for n in files.images[f][: _SAMPLED // 2]} for f in inner[:_SAMPLED]}
@@ -158,14 +151,11 @@ def _about_shared_names(files: Files, inner: Sequence[str], place: int) -> tuple
 
 
 def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
-    """Return True if images of one name look alike, or are of sizes in one ratio, as views of one scene are."""
-    correlations, ratios = [], set()
-    for pair in (of_name[:2] for of_name in paths[:: 1 + len(paths) // _SAMPLED]):
-        with suppress(SampleError, MissingDependencyError), np.errstate(all="ignore"):  # of one color
-            one, other = (decode_image(read_raw(files.root, path)).mean(2) for path in pair)
-            points = ([np.linspace(0, side - 1, _SIDE).astype(int) for side in gray.shape] for gray in (one, other))
-            few = [gray[np.ix_(*places)].ravel() for gray, places in zip((one, other), points, strict=True)]
-            correlations.append(abs(float(np.corrcoef(*few)[0, 1])))
-            ratios.add(tuple(round(a / b, 1) for a, b in zip(one.shape, other.shape, strict=True)))
-    alike = bool(correlations) and float(np.median(correlations)) > _SAME_SCENE
-    return alike or (len(ratios) == 1 and ratios != {(1, 1)})
+    """Return True if images of one name look alike, or like inverted copies, as views of one scene do."""
+    distances = []
+    for one, other, *_ in paths[:: 1 + len(paths) // _SAMPLED]:
+        with suppress(SampleError, MissingDependencyError):
+            hashes = (perceptual_hash(read_raw(files.root, path)) for path in (one, other))
+            bits = (next(hashes) ^ next(hashes)).bit_count()
+            distances.append(min(bits, HASH_BITS - bits))
+    return bool(distances) and median(distances) < _ONE_SCENE_BITS

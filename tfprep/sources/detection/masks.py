@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -13,11 +13,10 @@ from typing import Literal
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
-from tfprep.fields import Kind, Size, field_name_fault
 from tfprep.images import decode_image, pixels_size
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
-from tfprep.sources.detection.files import FEW, Files, below, corresponding
+from tfprep.sources.detection.files import Correspondence, Files
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import compile_pattern, literal
 from tfprep.sources.raw import read_raw
@@ -32,7 +31,7 @@ MASK_WORD = re.compile(
 _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
 """Names of pictures whose numbers are not classes."""
 _MASKS_OPENED = 300
-_DARKEST = 64
+_DARKEST, _MOST_UNNAMED = 64, 20
 _NAMED_COLOR = re.compile(
     r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
 )
@@ -47,23 +46,33 @@ def masks(files: Files) -> Iterator[Proposal]:
         yield Proposal("masks", cityscapes(splits=splits), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
         return
     lossy = ""
-    for image, others in corresponding(files.images, files.images).items():
-        of_kind: dict[str, list[str]] = {"mask": [], "map": [], "picture": []}
-        for other in (one for one in others if _names_masks(one) or not _in_folders_of_words(image, one)):
-            pairs = _first_pairs(files, image, other)
-            kinds = {content_of(files, path) for _, path in pairs}
-            sizes = {_size(files, path) for path in (pairs[0] if pairs else ())}
-            fits = kinds == {"mask"} or len(sizes) == 1  # of masks the sizes of more files are compared later
-            if len(kinds) == 1 and fits and content_of(files, pairs[0][0]) != "mask":
-                of_kind[kinds.pop()].append(other)
-                if _names_masks(other) and pairs[0][1].lower().endswith((".jpg", ".jpeg")):
-                    rule = "JPEG does not keep class numbers: write masks as PNG"
-                    lossy = f"{other} may be the masks of {image}, and {rule}"
-        maps = _fields(image, of_kind["map"])
-        for mask in (*of_kind["mask"], *([] if of_kind["mask"] or not maps else [None])):
-            yield _proposal(Paired(image, mask, maps, splits=_splits(image)), files)
+    for pair in files.pairs:
+        of_images, contents = (
+            {content_of(files, path) for path in paths} for paths in zip(*pair.examples, strict=True)
+        )
+        named = _names_masks(pair.other)
+        if "mask" in of_images or len(contents) > 1 or (_are_words(pair) and not named):
+            continue
+        if contents == {"mask"}:
+            doubts = (
+                [f"{pair.other} may number objects, or hold depths or edges"] if _NOT_CLASSES.search(pair.other) else []
+            )
+            checks = [] if named else [f"{pair.other} is taken for masks, because its files have few colors"]
+            yield _proposal(files, pair, Paired(pair.image, pair.other, splits=_splits(files, pair)), checks, doubts)
+        elif contents == {"map"} and len({_side(files, path) for path in pair.examples[0]}) == 1:
+            doubts = [f"{pair.other} may number objects"] if named else []
+            checks = [f"{pair.other} is taken for numbers of each pixel, such as depths (fields=)"]
+            source = Paired(pair.image, fields={"map": ("map", pair.other)}, splits=_splits(files, pair))
+            yield _proposal(files, pair, source, checks, doubts)
+        elif named and pair.examples[0][1].lower().endswith((".jpg", ".jpeg")):
+            rule = "JPEG does not keep class numbers: write masks as PNG"
+            lossy = f"{pair.other} may be the masks of {pair.image}, and {rule}"
     if lossy:
         raise SourceError(lossy)
+
+
+def _names_masks(pattern: str) -> bool:
+    return any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pattern)))
 
 
 def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
@@ -75,79 +84,37 @@ def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
     return "picture"
 
 
-def _size(files: Files, path: str) -> Size:
+def _side(files: Files, path: str) -> tuple[int, int]:
     with suppress(SampleError, MissingDependencyError):
         return pixels_size(read_raw(files.root, path), page=0)
     return 0, 0
 
 
-def _names_masks(pattern: str) -> bool:
-    return any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pattern)))
-
-
-def _in_folders_of_words(image: str, other: str) -> bool:
+def _are_words(pair: Correspondence) -> bool:
     """Return True for two folders with words in their names, such as `cat/cat_*` and `dog/dog_*`: these may be classes."""
-    (folder, _, name), (of_other, _, of_name) = image.rpartition("/"), other.rpartition("/")
-    return folder != of_other and not name.startswith("*") and not of_name.startswith("*")
+    return not any(name.startswith("*") for name in pair.names) and any(one != two for one, two in pair.folders)
 
 
-def _splits(image: str) -> Fractions | None:
-    return None if "{split}" in image else FRACTIONS
+def _splits(files: Files, pair: Correspondence) -> Fractions | tuple[str, ...] | None:
+    """Return the splits that have masks, if others have none; fractions without splits."""
+    if "{split}" not in pair.image:
+        return FRACTIONS
+    image, other = compile_pattern(pair.image, "init"), compile_pattern(pair.other, "init")
+    of_images = {one: image.match_folders(one.split("/")) for one in files.images}
+    splits = {
+        holes["split"]: one for one, holes in of_images.items() if holes and not other.match_folders(one.split("/"))
+    }
+    complete = {(of_images[folder] or {})["split"] for folder, _ in pair.folders}
+    return tuple(sorted(complete)) if splits.keys() - complete else None
 
 
-def _fields(image: str, others: Sequence[str]) -> dict[str, tuple[Kind, str]]:
-    """Return fields of maps, each named after what only its pattern has."""
-    fields: dict[str, tuple[Kind, str]] = {}
-    for other in others:
-        words = [
-            word for word in re.findall(r"[A-Za-z]\w*", re.sub(r"\{\w+\}|\.\w+$", "/", other)) if word not in image
-        ]
-        name = words[0].lower() if words and not field_name_fault(words[0].lower()) else "map"
-        if name not in (*fields, "image", "mask", "label", "key"):
-            fields[name] = "map", other
-    return fields
-
-
-def _first_pairs(files: Files, image: str, other: str) -> list[tuple[str, ...]]:
-    """Return the paths of the first images and of what belongs to them; [] if the patterns do not fit together."""
-    with suppress(SourceError, RecipeError):
-        source = Paired(image, fields={"other": ("map", other)})
-        entries = islice(source.scan(files.root).entries, FEW)
-        return [entry.files for entry in entries if files.has(entry.files[1])][:3]
-    return []
-
-
-def _proposal(source: Paired, files: Files) -> Proposal:
-    """Return the source without splits that have no masks at all; doubt folders that are neither splits nor one per image."""
-    image = compile_pattern(source.image, "init")
-    others = [
-        compile_pattern(other, "init") for other in filter(None, (source.mask, *(f[1] for f in source.fields.values())))
-    ]
-    paths = [below(folder, name) for folder, names in files.images.items() for name in names[:FEW]]
-    belong = [holes for path in paths for other in others if (holes := other.match_path(path)) is not None]
-    found = [
-        holes
-        for path in paths
-        if all(other.match_path(path) is None for other in others) and (holes := image.match_path(path)) is not None
-    ]
-    splits, complete = ({holes.get("split", "") for holes in matched} for matched in (found, belong))
-    if splits - complete:
-        source = replace(source, splits=tuple(sorted(splits & complete)))
-    parts = [{holes[part] for holes in found} for part in image.holes if part.startswith("part")]
-    doubts = [
-        f"the folders {', '.join(sorted(of_part)[:3])} may be classes ({{label}}), or images that belong together (group_by=)"
-        for of_part in parts
-        if 1 < len(of_part) < len(found)
-    ]
-    if source.mask is not None and _NOT_CLASSES.search(source.mask):
-        doubts.append(f"{source.mask} may number objects, or hold depths or edges, and not classes")
-    unnamed = source.mask is not None and not _names_masks(source.mask)
-    checks = [f"{source.mask} is taken for masks, because its files have few colors"] if unnamed else []
-    for _, pattern in source.fields.values():
-        if _names_masks(pattern):
-            doubts.append(f"{pattern} may number objects")
-        else:
-            checks.append(f"{pattern} is taken for numbers of each pixel, such as depths (fields=)")
+def _proposal(files: Files, pair: Correspondence, source: Paired, checks: list[str], doubts: list[str]) -> Proposal:
+    """Return the proposal, with a doubt about folders that are neither splits nor one for each image."""
+    folders = [folder for folder, _ in pair.folders]
+    if "{part" in pair.image and len(folders) < sum(len(files.images[folder]) for folder in folders) / 2:
+        doubts.append(
+            f"the folders {', '.join(folders[:3])}, ... may be classes ({{label}}), or images that belong together (group_by=)"
+        )
     return Proposal("masks", source, checks=tuple(checks), doubts=tuple(doubts))
 
 
@@ -166,6 +133,8 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
     if facts.most_numbers > MOST_COLORS or (numbers and max(numbers) > 255 and numbers != (0, 65535)):
         rule = f"one of {source.mask} holds {facts.most_numbers} numbers up to {max(numbers)}"
         raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
+    if facts.most_numbers > _MOST_UNNAMED and not _names_masks(str(source.mask)):
+        raise SourceError(f"{source.mask} does not have a name of masks, and one holds {facts.most_numbers} numbers")
     if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
         return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [], [check]
@@ -181,24 +150,25 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
 def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str], list[str]]:
     """Return the source with the classes of the colors of its masks: those that a text file names, or their numbers."""
     listing = source.scan(files.root)
-    codes: set[int] = set()
+    colors: set[tuple[int, int, int]] = set()
     for entry in islice(listing.entries, _MASKS_OPENED):
         with suppress(SampleError):
             pixels = decode_image(read_files(files.root, listing.files, entry)["mask"])
-            codes.update(np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist())
-    if not 1 < len(codes) <= MOST_COLORS:
+            codes = np.unique(pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])).tolist()
+            colors.update((code >> 16, code >> 8 & 255, code & 255) for code in codes)
+    if not 1 < len(colors) <= MOST_COLORS:
         raise SourceError(f"the files of {source.mask!r} are not masks: {facts.problems[0]}")
-    colors = [(code >> 16, code >> 8 & 255, code & 255) for code in sorted(codes)]
     for path in files.others(".csv", ".txt"):
-        named = [match for line in files.lines(path) if (match := _NAMED_COLOR.fullmatch(line))]
+        lines = filter(None, map(_NAMED_COLOR.fullmatch, files.lines(path)))
         names = {
             (int(one["r"]), int(one["g"]), int(one["b"])): (one["before"] or one["after"] or "").strip(' "')
-            for one in named
+            for one in lines
         }
-        if set(colors) <= names.keys():
+        if colors <= names.keys():
             palette = {color: number for number, color in enumerate(names)}
             with suppress(RecipeError):  # two classes of one name
-                source = replace(source, palette=palette, classes=tuple(names.values()))
-                return source, [literal(path)], [f"the classes of the colors are those of {path}"]
+                named = replace(source, palette=palette, classes=tuple(names.values()))
+                return named, [literal(path)], [f"the classes of the colors are those of {path}"]
+    palette = {color: number for number, color in enumerate(sorted(colors))}
     check = f"the masks have {len(colors)} colors, numbered in their order (palette=, classes=); the build rejects other colors"
-    return replace(source, palette={color: number for number, color in enumerate(colors)}), [], [check]
+    return replace(source, palette=palette), [], [check]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.cells import ColumnNames
+from tfprep.sources.cells import CellPath, ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.facts import look
-from tfprep.sources.detection.files import FEW, Files, below, image_place, without_place
-from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.detection.files import FEW, Files, below, image_place
+from tfprep.sources.patterns import image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 
@@ -44,7 +46,8 @@ _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _SHOWN = 3
 
 
-class _Head(NamedTuple):
+@dataclass(frozen=True)
+class _Head:
     """The first rows of a table.
 
     Attributes:
@@ -63,24 +66,23 @@ class _Head(NamedTuple):
         """Return the first values of a column that are not empty."""
         return [value for value in self.columns[column] if value not in (None, "")][:FEW]
 
-    def texts(self, column: str) -> list[str]:
-        """Return all values of a column as text."""
-        return [*map(str, self.columns[column])]
+    def numbers(self, column: str) -> list[float]:
+        """Return the numbers in the first cells of a column, also in lists and in text."""
+        cells = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(value).strip()) for value in self.few(column))
+        return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
-    @property
+    @cached_property
     def of_image(self) -> list[str]:
         """The columns that make the path of an image."""
-        return Template.parse(self.image).holes if "{" in self.image else [self.image]
+        return CellPath.parse(self.image if "{" in self.image else f"{{{self.image}}}", False).columns
 
-    @property
+    @cached_property
     def images(self) -> list[str]:
         """The path of the image of each row; [] if the table itself holds them."""
-        if self.stored:
-            return []
-        template = Template.parse(self.image if "{" in self.image else f"{{{self.image}}}")
-        count = len(self.columns[self.of_image[0]])
-        paths = (template.fill(lambda name, row=row: str(self.columns[name][row])) for row in range(count))  # type: ignore[misc]
-        return [path.replace("\\", "/") for path in paths]
+        path = CellPath.parse(self.image if "{" in self.image else f"{{{self.image}}}", False).template
+        rows = [] if self.stored else zip(*(self.columns[name] for name in path.holes), strict=True)
+        cells = (dict(zip(path.holes, map(str, row), strict=True)) for row in rows)
+        return [path.fill(of_row.__getitem__).replace("\\", "/") for of_row in cells]
 
 
 def _plain(column: str) -> str:
@@ -99,7 +101,7 @@ def tables(files: Files) -> Iterator[Proposal]:
     for path in (path for path in paths if path not in answers):
         pattern = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path))
         first = next(iter(grouped.get(pattern, ())), None)
-        head = first._replace(path=path) if first is not None and first.stored else _head(files, path)
+        head = replace(first, path=path) if first is not None and first.stored else _head(files, path)
         grouped.setdefault(pattern, []).append(head)
     for pattern, heads in grouped.items():
         if any(head.image for head in heads):
@@ -126,23 +128,21 @@ def _head(files: Files, path: str) -> _Head:
         return _Head(path, columns, "image" if "image" in stored else stored[0], tuple(stored))
     found: dict[str, bool] = {}
     for column, values in columns.items():
-        texts = (
-            str(value).replace("\\", "/") for value in values if isinstance(value, str | int) and value is not True
-        )
+        texts = (str(one).replace("\\", "/") for one in values if isinstance(one, str | int) and one is not True)
         names = list(filter(None, texts))[:FEW] if column else []
         are_files = bool(names) and all(map(image_suffix, names))
-        places = len(found)
         for suffix in ("", *files.suffixes) if names else ():
             spelled = [f"{name}{suffix}" for name in names]
-            place = image_place(files, spelled, path)
-            if place is not None:
-                found.setdefault(
-                    below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column, are_files
-                )
-            elif files.image_names.issuperset(spelled):
-                found.setdefault(f"**/{{{column}}}{suffix}", are_files)
-        if len(found) == places and are_files and files.images and "mask" not in column.lower():
-            raise without_place(files, names, path, f"{column!r} names")
+            try:
+                place = image_place(files, spelled, path, f"{column!r} names")
+                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+            except SourceError:
+                if not files.image_names.issuperset(spelled):
+                    if are_files and not suffix and files.images and "mask" not in column.lower():
+                        raise
+                    continue
+                image = f"**/{{{column}}}{suffix}"
+            found.setdefault(image, are_files)
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
@@ -152,56 +152,56 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.of_image} or set(head.columns)
     kept = [one for one in named if needed <= set(one.columns)]
-    others = [one for one in heads if one not in kept]
-    without_labels = [one for one in others if one.image]
-    strange = [f"{one.path} names images, and has other columns" for one in without_labels if not is_test(one.path)]
+    without_labels = [one for one in named if one not in kept]
     images = {one.image for one in kept}
     images = images if len(images) == 1 else {split_form(one, True) for one in images}
     if len(images) != 1:
-        folders = "folders that differ in more than the split"
-        raise SourceError(f"{kept[0].path} and {kept[1].path} name images in {folders}")
+        rule = "name images in folders that differ in more than the split"
+        raise SourceError(f"{kept[0].path} and {kept[1].path} {rule}")
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
     by_column = (c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c)))
-    column = next(by_column, None)
-    folders_of_images = {split_form(path.rpartition("/")[0]) for path in head.images}
-    splits: Any = column or FRACTIONS
-    if column is None and "{split}" in pattern:
+    splits: Any = next(by_column, None)
+    table = pattern if splits is None else literal(head.path)
+    folders = {split_form(one.rpartition("/")[0]) for one in head.images}
+    if splits is None and "{split}" in pattern:
         splits = files.splits_of(pattern, [one.path for one in kept])
-    elif column is None and len(folders_of_images) == 1 and "{split}" in (folder := folders_of_images.pop()):
-        splits = f"{folder}/**"
-    inner = {name.rpartition(".")[0] for name in head.columns}
+    elif splits is None:
+        folder = folders.pop() if len(folders) == 1 else ""
+        splits = f"{folder}/**" if "{split}" in folder else FRACTIONS
     known = {
         *head.of_image,
-        *inner,
-        column,
-        *(["key"] if head.stored else []),
-        *(c for o in without_labels for c in o.columns),
+        *(name.rpartition(".")[0] for name in head.columns),
+        splits if isinstance(splits, str) else "",
     }
+    known |= {c for one in without_labels for c in one.columns} | ({"key"} if head.stored else set())
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
+    declared = (pattern, *map(literal, (*answers, *(one.path for one in heads if one not in kept))))
+    strange = [f"{one.path} names images, and has other columns" for one in without_labels if not is_test(one.path)]
     unlabeled = frozenset(path for one in without_labels for path in one.images)
-    declared = (pattern, *map(literal, (*answers, *(one.path for one in others))))
-    table = pattern if column is None else literal(head.path)
     for source, checks, doubts in _sources(files, table, head, images.pop(), splits, targets):
-        folds = [f"{head.path}: the column {c!r} may say the splits, and this recipe draws new ones" for c in of_split]
-        drawn = folds if source.splits in (FRACTIONS, BY_CLASS) else []
-        yield Proposal("table", source, declared, tuple(checks), (*doubts, *drawn, *strange), unlabeled)
+        drawn = of_split if source.splits in (FRACTIONS, BY_CLASS) else []
+        folds = [f"{head.path}: the column {c!r} may say the splits, and this recipe draws new ones" for c in drawn]
+        yield Proposal("table", source, declared, tuple(checks), (*doubts, *folds, *strange), unlabeled)
+
+
+_Reading: TypeAlias = tuple[Any, list[str], list[str]]
+"""A source, what to check, and doubts."""
 
 
 def _sources(
     files: Files, table: str, head: _Head, image: str, splits: Any, targets: Sequence[str]
-) -> Iterator[tuple[Any, list[str], list[str]]]:
-    """Yield sources with checks and doubts: with boxes, texts or masks, or with each column that may be the label."""
+) -> Iterator[_Reading]:
+    """Yield sources with boxes, texts or masks, or with each column that may be the label."""
     columns, forms = _box_columns(head, targets)
     targets = [c for c in targets if c not in columns]
-    varied = [c for c in targets if len(set(head.texts(c))) > 1]
-    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
-    labels = declared or _without_numbers_of_names(head, named)
-    fields, doubts = _fields_of(files, table, head, targets)
+    labels = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
+    labels = labels or [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
+    fields, doubts = _masks_and_texts(files, table, head, targets)
     checks: list[str] = []
     options: dict[str, Any] = {"fields": fields, "splits": splits}
-    if columns and _holds_lists_of_boxes(head, columns[0]):
-        names = [c for c in targets if c != columns[0] and re.search("categor|box_label|objects.label", c.lower())]
+    cells = head.few(columns[0]) if columns else []
+    if cells and (f"{columns[0]}_shape" in head.columns or any(map(_holds_lists, cells))):
+        names = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
         fields["boxes"] = "boxes", columns[0]
         if names:
             fields["box_labels"] = "label", names[0]
@@ -210,6 +210,7 @@ def _sources(
     elif columns or len(set(head.images)) < len(head.images):
         yield from _of_rows_for_objects(files, table, head, image, splits, labels, columns, forms)
         return
+    varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     flags = tuple(c for c in targets if _are_flags(head.few(c)))
     others: Sequence[ColumnNames] = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
     candidates: Sequence[ColumnNames] = labels or ([] if fields else others)
@@ -222,6 +223,10 @@ def _sources(
         yield Table(table, image, **options), checks, doubts
 
 
+def _holds_lists(cell: Any) -> bool:
+    return isinstance(cell, list) and bool(cell) and isinstance(cell[0], list)
+
+
 def _about_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -> str:
     columns = ", ".join(map(str, candidates[:6]))
     if not named:
@@ -229,13 +234,14 @@ def _about_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -
     return f"{head.path}: several columns may be the label ({columns})"
 
 
-def _fields_of(
+def _masks_and_texts(
     files: Files, table: str, head: _Head, targets: Sequence[str]
 ) -> tuple[dict[str, tuple[Kind, str]], list[str]]:
     """Return the fields of masks and texts, and doubts."""
     masks = [name for name in head.stored if name != head.image]
     for column in (c for c in targets if "mask" in c.lower()):
-        if (place := image_place(files, [*map(str, head.few(column))], head.path)) is not None:
+        with suppress(SourceError):
+            place = image_place(files, [*map(str, head.few(column))], head.path, f"{column!r} names")
             masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
     fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
@@ -245,7 +251,7 @@ def _fields_of(
 def _of_rows_for_objects(
     files: Files, table: str, head: _Head, image: str, splits: Any, labels: Sequence[str],
     columns: tuple[str, ...], forms: Sequence[BoxFormat],
-) -> Iterator[tuple[Any, list[str], list[str]]]:  # fmt: skip
+) -> Iterator[_Reading]:  # fmt: skip
     """Yield sources of a table with a row for each object, or for each class of an image."""
     by_column = isinstance(splits, str) and "{" not in splits
     options: dict[str, Any] = {"split": splits} if by_column else {"splits": splits}
@@ -262,9 +268,7 @@ def _of_rows_for_objects(
         yield ObjectTable(table, image, label, **options), checks, doubts
 
 
-def _of_label(
-    head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames
-) -> tuple[Table, list[str], list[str]]:
+def _of_label(head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames) -> _Reading:
     """Return the source with a column, or several of 1 and 0, as the label."""
     by_class = BY_CLASS if splits is FRACTIONS else splits
     if isinstance(label, tuple):
@@ -273,9 +277,8 @@ def _of_label(
         checks = [f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)"]
         return make(label=label, splits=by_class if one else splits), checks, []
     values = head.few(label)
-    checks, further = [], []
-    if _plain(label) not in ("label", "labels", "class"):
-        checks.append(f"the label is the column {label!r} (label=)")
+    checks = [] if _plain(label) in ("label", "labels", "class") else [f"the label is the column {label!r} (label=)"]
+    doubts = []
     separator, certain = _separator(label, values)
     several = separator is not None or any(isinstance(value, list) for value in values)
     if separator is not None:
@@ -283,26 +286,14 @@ def _of_label(
         shown = "; ".join(f"{v!r} is {[one.strip() for one in v.split(separator) if one.strip()]}" for v in cells)
         checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
     if not certain:
-        further.append(f"{head.path}: {separator!r} in {label!r} may divide classes, or be part of their names")
+        doubts.append(f"{head.path}: {separator!r} in {label!r} may divide classes, or be part of their names")
     if any(isinstance(value, str) and re.match(r"\s*[\[{]", value) for value in values):
         rule = f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines"
-        further.append(f"{head.path}: {rule}")
+        doubts.append(f"{head.path}: {rule}")
     different = len({*map(str, values)})
     if not several and (different == len(values) > 2 or different < 2):
-        further.append(f"{head.path}: the values of {label!r} are all different or all the same, not like classes")
-    return make(label=label, splits=splits if several else by_class, separator=separator), checks, further
-
-
-def _without_numbers_of_names(head: _Head, labels: Sequence[str]) -> list[str]:
-    """Return the columns of labels without those that number the classes of another."""
-    kept: list[str] = []
-    for label in sorted(labels, key=lambda one: all(str(value).isdecimal() for value in head.few(one))):
-        values = head.texts(label)
-        pairs = (
-            {*zip(values, head.texts(one), strict=True)} for one in kept if len({*head.texts(one)}) == len({*values})
-        )
-        kept += [] if any(len(of_both) == len({*values}) for of_both in pairs) else [label]
-    return kept
+        doubts.append(f"{head.path}: the values of {label!r} are all different or all the same, not like classes")
+    return make(label=label, splits=splits if several else by_class, separator=separator), checks, doubts
 
 
 def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
@@ -339,20 +330,9 @@ def _box_columns(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], 
             columns = tuple(plain[name] for name in names if name in plain)
             if columns and f"{columns[0]}_shape" in head.columns:  # of our own exports
                 return columns, ("xyxy",)
-            if len(columns) == len(names) and all(_numbers(head, column) for column in columns):
+            if len(columns) == len(names) and all(map(head.numbers, columns)):
                 return columns, forms
     return (), ()
-
-
-def _holds_lists_of_boxes(head: _Head, column: str) -> bool:
-    nested = any(isinstance(value, list) and value and isinstance(value[0], list) for value in head.few(column))
-    return nested or f"{column}_shape" in head.columns
-
-
-def _numbers(head: _Head, column: str) -> list[float]:
-    """Return the numbers in the first cells of a column, also in lists and in text."""
-    cells = (re.sub(r"^(-?\d+),(\d+)$", r"\1.\2", str(value).strip()) for value in head.few(column))
-    return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
 
 def _box_form(
@@ -363,7 +343,7 @@ def _box_form(
     Raises:
         SourceError: There is none.
     """
-    relative = all(-0.01 <= value <= 1.01 for column in columns for value in _numbers(head, column))
+    relative = all(-0.01 <= value <= 1.01 for column in columns for value in head.numbers(column))
     problems: list[str] = []
     for form in (f"rel_{form}" if relative else form for form in forms):
         facts = look(make(box_format=form), files.root)
