@@ -160,8 +160,10 @@ def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str
         if few and 10 * len(missing) <= len(few):
             return place
         fewest = min(fewest, missing, key=len)
-    count = "no folder holds" if fewest == few else f"{len(fewest)} of the first {len(few)} are missing of"
-    raise SourceError(f"{path}: {count} the images that {what}, such as {', '.join(fewest[:3])}")
+    if len(fewest) == len(few):
+        raise SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(fewest[:3])}")
+    rule = f"{len(fewest)} of the first {len(few)} images that {what} are missing"
+    raise SourceError(f"{path}: {rule}: {', '.join(fewest[:3])}")
 
 
 # --- files whose names correspond -----------------------------------------------------------------------------------
