@@ -48,10 +48,11 @@ TFPREP = {
 PLAIN = {**TFPREP, "decode": "map", "disk": "stage"}
 """With plain tf.data: a map decodes, and a generator reads. A memory budget and a store are the loader's own."""
 BENCH = {
-    "filling": "copy", "decode": "decode", "disk": "read", "memory": "memory", "step": "step",
+    "filling": "copy or hand-over", "decode": "decode", "disk": "read", "memory": "memory", "step": "step",
     "processors": "processors",
 }  # fmt: skip
-"""By cause what `bench` names as its limit; of the step the limit of the comparison with it."""
+"""By cause what `bench` names as its limit; of the step the limit of the comparison with it. With a full cache, copying rows or
+handing them to TensorFlow takes longer, which depends on the machine."""
 NOT_STAGED = {
     ("plain", "tensorflow"): {"memory", "remote"},
     ("tfprep", "jax"): {"python map", "map"},
@@ -122,7 +123,7 @@ def answered(
             repeated = [
                 words for words in FOLLOWED if words in text and (words != "Raise threads" or cause != "decode")
             ]
-            right = kind == expected[cause] and not repeated
+            right = kind in expected[cause].split(" or ") and not repeated
             answers.append({
                 "tool": tool, "input": source, "backend": backend, "cause": cause, "kind": kind, "text": text,
                 "already_done": repeated, "seconds": round(time.perf_counter() - started, 1), "right": right,
@@ -274,17 +275,18 @@ def monitored(source: str, cause: str, folder: Path) -> tuple[str, str]:
 
     backend = keras.backend.backend()
     feed = input_of(source, cause, folder, backend)
+    validation = input_of(source, cause, folder, backend) if cause == "validation" else None
     with tempfile.TemporaryDirectory() as logs, slow_reads(cause):
         monitor = tfprep.train.InputMonitor(logs, every_s=1)
         if cause == "retracing":
             retraced(monitor, feed, backend)
         else:
-            fitted(monitor, feed, cause)
+            fitted(monitor, feed, validation, cause)
         total = monitor.total()
     return (total.causes[0].kind if total else "none"), monitor.summary
 
 
-def fitted(monitor: Any, feed: Any, cause: str) -> None:
+def fitted(monitor: Any, feed: Any, validation: Any, cause: str) -> None:
     import keras
 
     class Sleeping(keras.callbacks.Callback):
@@ -305,7 +307,7 @@ def fitted(monitor: Any, feed: Any, cause: str) -> None:
     if cause == "filling":
         options = {}  # an epoch from the beginning to the end
     elif cause == "validation":
-        options = {"steps_per_epoch": 10, "validation_data": feed, "validation_steps": 60, "epochs": 3}
+        options = {"steps_per_epoch": 10, "validation_data": validation, "validation_steps": 60, "epochs": 3}
     callbacks = [monitor, *([Sleeping()] if cause == "callback" else [])]
     model.fit(feed, verbose=0, shuffle=False, callbacks=callbacks, **options)
 

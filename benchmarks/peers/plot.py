@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 NAMES = {
-    "tfprep": "tfprep, threads", "tfprep_processes": "tfprep, processes",
+    "tfprep": "tfprep, threads", "tfprep_processes": "tfprep, processes", "tf_dataset": "tf_dataset of tfprep",
     "tf_guide": "tf.data as in its guide", "tfds": "TensorFlow Datasets", "keras_directory": "Keras from a directory",
-    "image_data_generator": "ImageDataGenerator", "webdataset": "WebDataset", "grain": "Grain + ArrayRecord",
-    "streaming": "MosaicML Streaming", "litdata": "LitData", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)",
+    "webdataset": "WebDataset", "grain": "Grain + ArrayRecord", "torch_folder": "torch ImageFolder", "dali": "DALI (CPU)",
     "ffcv": "FFCV",
 }  # fmt: skip
 WIDTH, LEFT, RIGHT, ROW, BAR = 720, 210, 130, 32, 22

@@ -35,10 +35,10 @@ from tfprep.bench.machine import this_machine
 from tfprep.bench.rounds import BUSY
 
 HERE = Path(__file__).parent
-TENSORFLOW = ("tfprep", "tfprep_processes", "tf_guide", "tfds", "keras_directory", "image_data_generator")
-TORCH = ("webdataset", "grain", "streaming", "litdata", "torch_folder", "dali", "ffcv")
-NOT_RAW = ("keras_directory", "image_data_generator")
-SAME_DATASET = {"tfprep_processes": "tfprep", "image_data_generator": "keras_directory"}
+TENSORFLOW = ("tfprep", "tfprep_processes", "tf_dataset", "tf_guide", "tfds", "keras_directory")
+TORCH = ("webdataset", "grain", "torch_folder", "dali", "ffcv")
+NOT_RAW = ("keras_directory",)
+SAME_DATASET = {"tfprep_processes": "tfprep", "tf_dataset": "tfprep"}
 """Peers that read the dataset that another one builds."""
 Figures = dict[str, float]
 

@@ -8,9 +8,8 @@ import re
 import pytest
 
 from tests.commands import status_of
-from tfprep.bench.page import bench_page
 from tfprep.bench.rounds import Candidate
-from tfprep.bench.run import BenchOptions, bench, lines
+from tfprep.bench.run import BenchOptions, bench, bench_page, lines
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ FAULTS = [  # code of the model, a text of the file and what takes its place, an
     (f"return {{'score': np.zeros((len(batch['image']), {CLASSES}))}}", (RAW, "codecs.TopK(2)"), "other numbers of classes in"),
     ("", ('"score"', '"label"'), "has a field 'label' already"),
     ("", ('inputs=["image"]', 'inputs=["photo"]'), "has no field 'photo'"),
-    ("", ("FIELDS = ", "FIELD = "), r"expected FIELDS = tfprep.ModelFields\(...\), and it defines none"),
+    ("", ("FIELDS = ", "FIELD = "), r"expected FIELDS = tfprep.ModelFields\(...\), found no FIELDS"),
     ("", ("def model():", "def model():\n    (HERE / 'weight.txt').write_text('9.0')"),
      "files of 'score' changed while the model was loaded"),
 ]  # fmt: skip

@@ -27,6 +27,7 @@ NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "lustre", "gpfs", "fuse.", "9p")
 """How their names begin."""
 OPENCV = ("opencv-contrib-python", "opencv-contrib-python-headless", "opencv-python", "opencv-python-headless")
 """Distributions that install the same package `cv2`."""
+TENSORFLOW_ADVICE = "loader(), tf_dataset() and some of tfprep.train need it: pip install 'tfprep[tensorflow]'"
 PACKAGES = ("tensorflow", "numpy", "pillow", "simplejpeg", "pyarrow", "keras", "torch", "jax", "obstore")
 LIST_GPUS = """
 import json, tensorflow as tf
@@ -68,56 +69,45 @@ def examine(folder: str | os.PathLike[str] = ".") -> Iterator[Finding]:
         yield Finding("OpenCV", ", ".join(flavors), "problem", advice)
     cores, all_cores = usable_cpus(), os.cpu_count() or 1
     advice = "An affinity mask or a control group sets the limit; builds and loaders start one worker per usable core"
-    usable = f"{cores} of {all_cores} cores usable, {machine.processor}"
-    yield Finding("Processor", usable) if cores >= all_cores else Finding("Processor", usable, "note", advice)
+    value = f"{cores} of {all_cores} cores usable, {machine.processor}"
+    yield Finding("Processor", value, *(("note", advice) if cores < all_cores else ()))
     free = available_memory()
-    memory, advice = (
-        f"{size(free)} free of {size(memory_limit())}",
-        "TensorFlow and two workers need 2 GiB: end other programs",
-    )
-    yield Finding("Memory", memory) if free >= MEMORY_BYTES else Finding("Memory", memory, "problem", advice)
+    lacking = ("problem", "TensorFlow and two workers need 2 GiB: end other programs") if free < MEMORY_BYTES else ()
+    yield Finding("Memory", f"{size(free)} free of {size(memory_limit())}", *lacking)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     possible = min(hard, 4096) if hard > 0 else 4096
     if soft < DESCRIPTORS:
         raised = f"ulimit -n {possible}" if possible > soft else "an administrator raises this hard limit (limits.conf)"
         yield Finding("Open files", f"at most {soft:,}", "problem", f"A dataset of many shards needs more: {raised}")
+    remote = machine.file_system.startswith(NETWORK_FILE_SYSTEMS)
+    advice = "order='sequential' reads many records at once over a network"
     disk = f"{size(shutil.disk_usage(path).free)} free, {machine.file_system}"
-    is_remote, advice = (
-        machine.file_system.startswith(NETWORK_FILE_SYSTEMS),
-        "order='sequential' reads many records at once over a network",
-    )
-    yield Finding("Disk", disk, "note", advice) if is_remote else Finding("Disk", disk)
-    yield _gpu(has_tensorflow="tensorflow" in packages)
+    yield Finding("Disk", disk, *(("note", advice) if remote else ()))
+    yield _gpu() if "tensorflow" in packages else Finding("TensorFlow", "not installed", "note", TENSORFLOW_ADVICE)
 
 
 def installed() -> dict[str, str]:
     """Return the versions of the packages that decide what tfprep does here, by name. Imports none of them."""
-    return {
-        "python": platform.python_version(),
-        **{name: found for name in (*PACKAGES, *OPENCV) if (found := _version(name))},
-    }
+    found = {name: _version(name) for name in (*PACKAGES, *OPENCV)}
+    return {"python": platform.python_version(), **{name: number for name, number in found.items() if number}}
 
 
-def _version(name: str) -> str | None:
+def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        return ""
 
 
-def _gpu(*, has_tensorflow: bool) -> Finding:
+def _gpu() -> Finding:
     """Return the GPUs that TensorFlow sees in a process of its own, so that this one takes no GPU memory."""
-    if not has_tensorflow:
-        advice = "loader(), tf_dataset() and some of tfprep.train need it: pip install 'tfprep[tensorflow]'"
-        return Finding("TensorFlow", "not installed", "note", advice)
     environment, command = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, [sys.executable, "-c", LIST_GPUS]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
         names, cuda = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError):
-        return Finding(
-            "GPU", "TensorFlow cannot be imported", "problem", "python -c 'import tensorflow' shows the error"
-        )
+        advice = "python -c 'import tensorflow' shows the error"
+        return Finding("GPU", "TensorFlow cannot be imported", "problem", advice)
     if names:
         return Finding("GPU", f"{', '.join(names)} (CUDA {cuda or 'unknown'})")
     if shutil.which("nvidia-smi") is None:

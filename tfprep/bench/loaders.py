@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tfprep.bench.rounds import Candidate
 from tfprep.load import Data
-from tfprep.load import open as open_data
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,3 @@ def loader_candidate(data: Data, split: str, batch_size: int, *, name: str = "tf
         return Iteration(loader, iter(loader.eager()))
 
     return Candidate(name, begin)
-
-
-def element_text(spec: Any) -> str:
-    """The structure of an element, such as `{image: uint8 [8, 16, 16, 3], label: int64 [8]}`."""
-    if isinstance(spec, dict):
-        return "{" + ", ".join(f"{name}: {element_text(value)}" for name, value in spec.items()) + "}"
-    if isinstance(spec, tuple):
-        return "(" + ", ".join(element_text(value) for value in spec) + ")"
-    return f"{spec.dtype.name} {[*spec.shape]}"
-
-
-def opened(data: Data | str | os.PathLike[str]) -> Data:
-    return data if isinstance(data, Data) else open_data(data)

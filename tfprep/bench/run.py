@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfprep.bench.loaders import loader_candidate, opened
+from tfprep.bench.loaders import loader_candidate
 from tfprep.bench.machine import Machine, this_machine
 from tfprep.bench.rounds import Budget, Candidate, Rounds, Spread, compare
 from tfprep.bench.training import TOLERATED, Training, train_with_step
 from tfprep.errors import DatasetError, LoaderError
+from tfprep.inspect.pages import render
 from tfprep.load import Data
+from tfprep.load import open as open_data
 from tfprep.storage.urls import is_remote
 from tfprep.units import aligned
 
@@ -142,7 +144,7 @@ def bench(
         LoaderError: If an option of the loader is wrong.
     """
     options = options or BenchOptions()
-    data = opened(data)
+    data = data if isinstance(data, Data) else open_data(data)
     split = options.split or next(iter(data.splits))
     require_files(data, split)
     machine = this_machine(data.path)
@@ -251,3 +253,34 @@ def _body(bench: Bench) -> Iterator[str]:
 
 def _whole(spread: Spread) -> str:
     return f"{spread.median:,.0f} ({spread.least:,.0f} to {spread.greatest:,.0f})"
+
+
+# --- the result as a page
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar from 0 to the median rate, and its range over the rounds, in percent of the axis."""
+
+    name: str
+    value: str
+    length: float
+    least: float
+    greatest: float
+
+
+def bench_page(bench: Bench) -> str:
+    """Return one offline page of HTML."""
+    cached = " from its cache" if bench.uncached == FIRST_EPOCH else ""
+    rates = {f"tfprep{cached}": bench.rounds.images_per_s(LOADER)}
+    if cached:
+        rates["tfprep in the first epoch"] = bench.rounds.images_per_s(FIRST_EPOCH)
+    rates |= {name: bench.rounds.images_per_s(name) for name in bench.baselines}
+    percent = 100 / max(rate.greatest for rate in rates.values())
+    bars = [
+        Bar(name, f"{rate.median:,.0f}", rate.median * percent, rate.least * percent, rate.greatest * percent)
+        for name, rate in rates.items()
+    ]
+    axis = [f"{mark / percent:,.0f}" for mark in (0, 25, 50, 75, 100)]
+    title = f"Bench of {bench.folder}, {bench.split}"
+    return render("bench/page.html.j2", title=title, axis=axis, bars=bars, text="\n".join(lines(bench)))

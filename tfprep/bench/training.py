@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from tfprep.bench.loaders import element_text
 from tfprep.bench.rounds import Candidate, settle
 from tfprep.errors import LoaderError
 from tfprep.load import Data
@@ -187,7 +186,7 @@ def _fit(model: Any, loader: Any, steps: int, *callbacks: Any) -> None:
         raise
     except Exception as error:  # whatever a model raises when it is given what it does not take
         raise LoaderError(
-            f"the model does not accept the elements of the loader, {element_text(loader.element_spec)}: {_first(error)}; "
+            f"the model does not accept the elements of the loader, {_structure(loader.element_spec)}: {_first(error)}; "
             "choose them with --inputs and --targets"
         ) from error
 
@@ -199,3 +198,12 @@ def _kind(value: Any) -> str:
 def _first(error: BaseException) -> str:
     """The first line that is not empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _structure(spec: Any) -> str:
+    """The structure of an element, such as `{image: uint8 [8, 16, 16, 3], label: int64 [8]}`."""
+    if isinstance(spec, dict):
+        return "{" + ", ".join(f"{name}: {_structure(value)}" for name, value in spec.items()) + "}"
+    if isinstance(spec, tuple):
+        return "(" + ", ".join(_structure(value) for value in spec) + ")"
+    return f"{spec.dtype.name} {[*spec.shape]}"

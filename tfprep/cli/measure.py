@@ -77,8 +77,7 @@ def bench_command(folder: str, as_json: bool, html: Path | None, fail_if_waiting
     step_s = None if flags["step_ms"] is None else flags["step_ms"] / 1000
     if fail_if_waiting is not None and step_s is None and not flags["model_name"]:
         raise click.UsageError("--fail-if-waiting needs a step: --step-ms or --model")
-    from tfprep.bench.page import bench_page
-    from tfprep.bench.run import BenchOptions, bench, lines
+    from tfprep.bench.run import BenchOptions, bench, bench_page, lines
     from tfprep.bench.training import TOLERATED, ready_model, train_with_model
     from tfprep.load import open as open_data
 

@@ -19,7 +19,8 @@ from tfprep.load import open as open_data
 from tfprep.model_fields.compute import Computer, Timing
 from tfprep.model_fields.plan import FieldsPlan, FieldsTask
 from tfprep.model_fields.publish import publish_fields, remove_waiting, unpublish_fields
-from tfprep.recipe.model_fields import ModelFields, load_fields
+from tfprep.recipe.file import load_fields
+from tfprep.recipe.model_fields import ModelFields
 from tfprep.storage.urls import PathOrUrl, is_remote, names_in
 
 OnProgress = Callable[[int, int], None]

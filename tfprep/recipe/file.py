@@ -1,4 +1,4 @@
-"""Recipe files: Python files that define `RECIPE`. What they raise is reported with its line."""
+"""Python files that define `RECIPE` or `FIELDS`. What they raise is reported with its line."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import TypeVar
 
 from tfprep.errors import RecipeError, summary_of
+from tfprep.recipe.model_fields import ModelFields
 from tfprep.recipe.python_file import import_file
 from tfprep.recipe.recipe import Recipe
 from tfprep.storage.urls import folder_at, is_remote
 
-RECIPE_MODULE = "tfprep_recipe_"
-"""The beginning of the names that recipes have in `sys.modules`."""
+Defined = TypeVar("Defined")
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -36,22 +37,26 @@ def load_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: no such recipe; 'tfprep init FOLDER' writes one for a folder of images")
     if path.suffix != ".py":
         raise RecipeError(f"{path}: a recipe is a Python file, its name ends in .py")
-    try:
-        module = import_file(path, _module_name(path))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # also SystemExit and what else a module raises
-        raise _located(path, error) from error
-    recipe = getattr(module, "RECIPE", None)
-    if not isinstance(recipe, Recipe):
-        found = f"found RECIPE = {recipe!r}" if hasattr(module, "RECIPE") else "found no RECIPE"
-        raise RecipeError(f"{path}: expected RECIPE = tfprep.Recipe(...), {found}")
+    recipe = _defined(path, _module_name(path), "RECIPE", Recipe)
     if callable(kinds := getattr(recipe.source, "kinds", None)):
         try:
             recipe.check_kinds(kinds())
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
     return recipe
+
+
+def load_fields(path: Path) -> ModelFields:
+    """Load the `FIELDS` of a Python file.
+
+    Raises:
+        RecipeError: There is no such file, or it is wrong; the message says what.
+    """
+    if path.suffix != ".py" or not path.is_file():
+        raise RecipeError(
+            f"{path}: no such file; fields are a Python file that defines FIELDS = tfprep.ModelFields(...)"
+        )
+    return _defined(path, f"tfprep_fields_{path.stem}", "FIELDS", ModelFields)
 
 
 def data_root(path: Path) -> Path:
@@ -66,7 +71,22 @@ def data_root(path: Path) -> Path:
 
 
 def _module_name(path: Path) -> str:
-    return f"{RECIPE_MODULE}{path.stem}"
+    return f"tfprep_recipe_{path.stem}"
+
+
+def _defined(path: Path, module_name: str, variable: str, kind: type[Defined]) -> Defined:
+    """Run the file, and return the variable that it has to define."""
+    try:
+        module = import_file(path, module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit and what else a module raises
+        raise _located(path, error) from error
+    value = getattr(module, variable, None)
+    if not isinstance(value, kind):
+        found = f"found {variable} = {value!r}" if hasattr(module, variable) else f"found no {variable}"
+        raise RecipeError(f"{path}: expected {variable} = tfprep.{kind.__name__}(...), {found}")
+    return value
 
 
 def _located(path: Path, error: BaseException) -> RecipeError:

@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 from tfprep.codecs import Codec
 from tfprep.dataset.names import check_name
-from tfprep.errors import DatasetError, RecipeError, summary_of
+from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import KINDS, Kind, field_name_fault
 from tfprep.recipe.checks import file_digest
 from tfprep.recipe.describe import NO_SOURCE, Description
-from tfprep.recipe.python_file import import_file, running_folder
+from tfprep.recipe.python_file import running_folder
 
 Compute: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A function of a batch, arrays [B, ...] by input, that returns arrays [B, ...] by the fields that are stored."""
@@ -144,29 +144,6 @@ def _is_count(value: object) -> bool:
 
 _NOT_VALUES = ("folder", "files", "splits", "follows_pixels")
 """Options that do not decide a value, or stand elsewhere."""
-
-
-def load_fields(path: Path) -> ModelFields:
-    """Return what a Python file defines as `FIELDS`.
-
-    Raises:
-        RecipeError: There is no such file, or it defines none; the message says what is wrong.
-    """
-    if path.suffix != ".py" or not path.is_file():
-        raise RecipeError(
-            f"{path}: no such file; fields are a Python file that defines FIELDS = tfprep.ModelFields(...)"
-        )
-    try:
-        module = import_file(path, f"tfprep_fields_{path.stem}")
-    except RecipeError as error:
-        raise RecipeError(f"{path}: {error}") from error
-    except Exception as error:
-        raise RecipeError(f"{path}: {summary_of(error)}") from error
-    defined = getattr(module, "FIELDS", None)
-    if not isinstance(defined, ModelFields):
-        found = f"found {defined!r}" if defined else "and it defines none"
-        raise RecipeError(f"{path}: expected FIELDS = tfprep.ModelFields(...), {found}")
-    return defined
 
 
 def fingerprint_of(description: Mapping[str, Any]) -> str:

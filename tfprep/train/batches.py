@@ -40,8 +40,15 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
             seen.setdefault(name, []).append(_array(value))
     if not seen:
         raise TrainError("the dataset gave no batch: it is empty, or its filter lets nothing through")
-    lines = [_described(name, arrays) for name, arrays in seen.items()]
-    problems = [text for name, arrays in seen.items() for text in _problems(name, arrays, num_classes)]
+    lines, problems = [], []
+    for name, arrays in seen.items():
+        values = np.concatenate([array.ravel() for array in arrays])
+        line = f"{name}: {values.dtype} {' or '.join(map(str, dict.fromkeys(array.shape for array in arrays)))}"
+        if values.size and values.dtype.kind in "biuf":
+            lines.append(f"{line}, from {values.min():g} to {values.max():g}, mean {values.mean():.4g}")
+            problems += [f"{name}: {text}" for text in _problems(arrays, values, num_classes)]
+        else:
+            lines.append(f"{line}, not checked: no {'numbers' if values.size else 'values'}")
     if problems:
         raise TrainError("\n  ".join(["the batches do not look right:", *problems, *lines]))
     return "\n".join(lines)
@@ -63,35 +70,21 @@ def _array(value: Any) -> Array:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def _described(name: str, arrays: list[Array]) -> str:
-    flat = np.concatenate([array.ravel() for array in arrays])
-    shapes = " or ".join(map(str, dict.fromkeys(array.shape for array in arrays)))
-    if not _is_checked(flat):
-        return f"{name}: {flat.dtype} {shapes}, not checked: " + ("no numbers" if flat.size else "no values")
-    return f"{name}: {flat.dtype} {shapes}, from {flat.min():g} to {flat.max():g}, mean {flat.mean():.4g}"
-
-
-def _is_checked(flat: Array) -> bool:
-    return bool(flat.size) and flat.dtype.kind in "biuf"
-
-
-def _problems(name: str, arrays: list[Array], num_classes: int | None) -> Iterator[str]:
-    flat = np.concatenate([array.ravel() for array in arrays])
-    if not _is_checked(flat):
-        return
-    values, is_float = np.unique(flat), flat.dtype.kind == "f"
+def _problems(arrays: list[Array], values: Array, num_classes: int | None) -> Iterator[str]:
+    is_float = values.dtype.kind == "f"
     if len({array.shape[1:] for array in arrays}) > 1:
-        yield f"{name}: shapes differ; each new shape is a new trace. Resize or pad in the pipeline"
+        yield "shapes differ; each new shape is a new trace. Resize or pad in the pipeline"
     elif len({array.shape for array in arrays[:-1]}) > 1:
-        yield f"{name}: batch sizes differ before the last batch; batch after filtering"
-    if is_float and not np.isfinite(flat).all():
-        yield f"{name}: {np.count_nonzero(~np.isfinite(flat))} values are NaN or infinite"
-    if flat.size > 1 and values.size == 1:
-        yield f"{name}: all values are {values[0]}; is the right file read, and is it shuffled before it is batched?"
+        yield "batch sizes differ before the last batch; batch after filtering"
+    if is_float and not np.isfinite(values).all():
+        yield f"{np.count_nonzero(~np.isfinite(values))} values are NaN or infinite"
+    if values.size > 1 and (values == values[0]).all():
+        yield f"all values are {values[0]}; is the right file read, and is it shuffled before it is batched?"
     is_image = arrays[0].ndim == 4 and arrays[0].shape[-1] in (1, 3)
-    if is_image and is_float and values[-1] > _UNSCALED:
-        yield f"{name}: float images up to {values[-1]:g}; divide by 255, or keep uint8 and let the model's first layer do it"
+    largest = values[np.isfinite(values)].max(initial=0)
+    if is_image and is_float and largest > _UNSCALED:
+        yield f"float images up to {largest:g}; divide by 255, or keep uint8 and let the model's first layer do it"
     if num_classes is not None and not is_float and arrays[0].ndim <= 3:
-        outside = values[(values < 0) | (values >= num_classes)]
+        outside = np.unique(values[(values < 0) | (values >= num_classes)])
         if outside.size:
-            yield f"{name}: labels {outside[:10].tolist()} are outside of [0, {num_classes})"
+            yield f"labels {outside[:10].tolist()} are outside of [0, {num_classes})"

@@ -28,9 +28,6 @@ _TRACING = "_tfprep_tracing"
 class Listener(keras.callbacks.Callback):  # type: ignore[misc]
     """A callback that `TrainSteps` calls too, from the thread that trains."""
 
-    def input_changed(self) -> None:
-        """Called when `TrainSteps.source` is another one, or None."""
-
     def step_done(self) -> None:
         """Called when the train function has returned, after `steps_per_execution` steps."""
 
@@ -44,8 +41,7 @@ class TrainSteps:
     Attributes:
         function: The train function of Keras.
         tracing: The traces of the model's train step; None on other backends than TensorFlow.
-        count: Steps so far, those of earlier calls of `fit` included; a call that ran fewer than `steps_per_execution`, at the
-            end of the data, counts as if it had run them all.
+        before: Steps of earlier calls of `fit`.
         clock: The waits for input.
         measured: Whether an input's waits are noted: not before the first step, without a callback that set `timed`, and under a
             distribution strategy.
@@ -57,7 +53,7 @@ class TrainSteps:
     def __init__(self, function: Callable[..., Any], *, steps_per_call: int, tracing: TraceCount | None = None) -> None:
         self.function = function
         self.tracing = tracing
-        self.count = 0
+        self.before = self._calls = 0
         self.clock = WaitClock()
         self.measured = self.timed = self.has_run = False
         self.between_s = self.compile_s = 0.0
@@ -83,6 +79,15 @@ class TrainSteps:
     def loader(self) -> CountingLoader | None:
         """tfprep's loader that the batches come from, on JAX and PyTorch."""
         return self._input.loader if isinstance(self._input, TimedIterator) else self._loader
+
+    @property
+    def count(self) -> int:
+        """Steps so far, those of earlier calls of `fit` included.
+
+        Where waits are not measured, a call that ran fewer than `steps_per_execution`, at the end of the data, counts as if it
+        had run them all.
+        """
+        return self.before + (self.clock.read().batches if self.measured else self._calls * self._steps_per_call)
 
     @property
     def traces(self) -> int:
@@ -115,7 +120,7 @@ class TrainSteps:
         self._compiled += now_compiled - compiled
         self.compile_s += now_compile_s - compile_s
         self._returned_at = self._clock()
-        self.count += self._steps_per_call
+        self._calls += 1
         for listener in self.listeners:
             listener.step_done()
         return result
@@ -145,8 +150,6 @@ class TrainSteps:
             self._input, self.measured = timed_tensors(iterator, self.clock), True
         elif self.timed and keras.backend.backend() != "tensorflow":
             self._input, self.measured = TimedIterator(iterator, self.clock), True
-        for listener in self.listeners:
-            listener.input_changed()
 
     def _take_batch(self, batch: Any) -> None:
         """Note the batch of this step, which Keras has fetched.
@@ -215,12 +218,11 @@ def attach(model: Any, listener: Listener, *, timed: bool) -> TrainSteps:
         tracing = getattr(model.train_step, _TRACING, None)
         steps = TrainSteps(model.train_function, steps_per_call=model.steps_per_execution, tracing=tracing)
         model.train_function = steps
-    steps.count = 0
     if model.optimizer is not None:
         # It is a variable, a variable of each device, or a tensor where gradients are accumulated: all of them have numpy().
         # With gradient accumulation, an optimizer counts only the steps that change the weights.
         iterations = int(model.optimizer.iterations.numpy())
-        steps.count = iterations * (model.optimizer.gradient_accumulation_steps or 1)
+        steps.before = iterations * (model.optimizer.gradient_accumulation_steps or 1)
     steps.listeners.append(listener)
     steps.timed |= timed
     return steps

@@ -11,12 +11,11 @@ import pytest
 @pytest.fixture
 def timed(tf):
     """`timed(source)`: an iterator over the source, and the clock that notes its waits."""
-    from tfprep.train.monitor import iterators, waits
+    from tfprep.train.monitor.iterators import CustomLoop
 
     def make(source):
-        clock = waits.WaitClock()
-        clock.resume()
-        return iterators.timed(source, clock)[0], clock
+        loop = CustomLoop()
+        return loop.watch(source), loop.clock
 
     return make
 

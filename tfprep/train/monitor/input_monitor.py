@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 from tfprep.errors import TrainError
 from tfprep.train.backend import compilations, require_backend
 from tfprep.train.monitor.causes import InputWarning, TrainingSummary, summary, warning_of
-from tfprep.train.monitor.iterators import timed
-from tfprep.train.monitor.pipeline import Stage, added_work, counters, loader_of, pipeline_of, stages, work_since
+from tfprep.train.monitor.iterators import CustomLoop
+from tfprep.train.monitor.pipeline import Stage, added_work, counters, pipeline_of, stages, work_since
 from tfprep.train.monitor.samples import InputLog, Sample, look
-from tfprep.train.monitor.waits import WaitClock, Waits
+from tfprep.train.monitor.waits import Waits, call_often
 from tfprep.train.steps import Listener, TrainSteps, attach, count_traces, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -81,22 +80,13 @@ class InputMonitor(Listener):
         self._wait_share = wait_share
         self._on_sample = on_sample
         self._lock = threading.RLock()
-        self._steps: TrainSteps | None = None
+        self._watched: TrainSteps | CustomLoop = CustomLoop()
         self._log: InputLog | None = None
         self._stop = threading.Event()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._clock = self._steps.clock if self._steps else WaitClock()
-        self._source: Any = None
-        self._loader: Any = None
-        self._watched_step: Any = None
-        self._measured = False
         self._seen = Waits()
-        self._step_before = self._steps.count if self._steps else 0
-        self._validation_s = self._test_since = 0.0
         self._baseline: tuple[Waits, Sample] | None = None
         self._work: tuple[Stage, ...] = ()
+        self._validation_s = self._test_since = 0.0
 
     # --- Keras --------------------------------------------------------------------------------------------------------
 
@@ -108,33 +98,29 @@ class InputMonitor(Listener):
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
         self._end()
-        self._steps = attach(self.model, self, timed=True)
-        self._begin()
+        self._begin(attach(self.model, self, timed=True))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count time from now on."""
-        self._clock.resume()
-        if self._steps is not None:
-            self._steps.fetching()
+        self._watched.clock.resume()
+        self._watched.fetching()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Keras goes on to the next batch."""
-        if self._steps is not None:
-            self._steps.fetching()
+        self._watched.fetching()
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Validation is not training time."""
-        self._pause()
+        self._watched.pause()
         self._test_since = time.monotonic()
 
     def on_test_end(self, logs: Any = None) -> None:
         """Validation ends an epoch; the next one resumes."""
         self._validation_s += time.monotonic() - self._test_since
-        self._pause()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The time between epochs does not count."""
-        self._pause()
+        self._watched.pause()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Detach, and print the summary."""
@@ -152,10 +138,6 @@ class InputMonitor(Listener):
         """See `Listener`."""
         self._end()
 
-    def _pause(self) -> None:
-        if self._steps is not None:
-            self._steps.pause()
-
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, data: Any, *, step: Any = None) -> Any:
@@ -171,20 +153,16 @@ class InputMonitor(Listener):
         """
         if step is not None and not hasattr(step, "experimental_get_tracing_count"):
             raise TrainError(f"step is a tf.function, whose traces are counted, got {step!r}; leave it out")
-        if self._log is None:
+        if self._log is None or not isinstance(self._watched, CustomLoop):
             raise TrainError("watch() measures inside `with InputMonitor(...) as monitor:`; call it there")
-        batches, self._source = timed(data, self._clock)
-        self._watched_step, self._measured = step, True
-        self._loader = data if hasattr(data, "report") else None
-        self._clock.resume()
+        batches = self._watched.watch(data, step)
         if self._baseline is None:
             self._set_baseline()
         return batches
 
     def __enter__(self) -> InputMonitor:
         self._end()
-        self._steps = None
-        self._begin()
+        self._begin(CustomLoop())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,8 +179,8 @@ class InputMonitor(Listener):
         with self._lock:
             if self._log is None:
                 raise TrainError("the monitor does not run: sample() is called during fit or inside `with`")
-            reading = self._clock.read()
-            waits = self._clock.between(self._seen, reading) if self._is_measured() else None
+            reading = self._watched.clock.read()
+            waits = self._watched.clock.between(self._seen, reading) if self._watched.measured else None
             self._seen = reading
             sample = self._look(waits)
             before = self.samples[-1] if self.samples else None
@@ -223,10 +201,10 @@ class InputMonitor(Listener):
     def total(self) -> TrainingSummary | None:
         """Return the waits and causes of the run so far; None where fewer than two waits were measured."""
         with self._lock:
-            if self._baseline is None or not self.samples or self.samples[-1].waits is None:
+            if not self.samples or self._baseline is None or self.samples[-1].waits is None:
                 return None
             first, baseline = self._baseline
-            waits = self._clock.between(first, self._seen)
+            waits = self._watched.clock.between(first, self._seen)
             if waits.window_s <= 0 or waits.each_s.size < 2:
                 return None
             spent = replace(self.samples[-1].since(baseline), stages=self._work)
@@ -235,11 +213,28 @@ class InputMonitor(Listener):
     def _set_baseline(self) -> None:
         """Begin the run that is summed up: after the first step, which traces for longer than the others."""
         with self._lock:
-            self._baseline = self._clock.read(), self._look(None)
+            self._baseline = self._watched.clock.read(), self._look(None)
 
-    def _begin(self) -> None:
+    def _look(self, waits: Waits | None) -> Sample:
+        watched = self._watched
+        return Sample(
+            time=time.time(),
+            step=watched.count,
+            waits=waits,
+            machine=look(),
+            stages=stages(watched.source),
+            readers=counters(watched.loader, watched.source),
+            between_s=watched.between_s,
+            validation_s=self._validation_s,
+            traces=watched.traces,
+            compile_s=watched.compile_s,
+            pipeline=pipeline_of(watched.source),
+        )
+
+    def _begin(self, watched: TrainSteps | CustomLoop) -> None:
         self.samples, self.warnings, self.summary = [], [], ""
-        self._reset()
+        self._watched, self._seen, self._baseline, self._work = watched, Waits(), None, ()
+        self._validation_s = 0.0
         compilations()  # counts from here on
         self._log = InputLog(self.log_dir)
         self._stop = threading.Event()
@@ -266,48 +261,8 @@ class InputMonitor(Listener):
                 _LOG.exception("InputMonitor: the last sample failed")
             with contextlib.suppress(OSError):
                 self._log.close()
-            self._log = self._source = self._loader = None
+            self._log = None
             total = self.total()
             self.summary = total.in_words() if total else ""
-
-    def _is_measured(self) -> bool:
-        return self._measured or (self._steps is not None and self._steps.measured)
-
-    def _look(self, waits: Waits | None) -> Sample:
-        source = self._steps.source if self._steps else self._source
-        loader = self._steps.loader if self._steps else self._loader
-        if loader is None:  # a loader without an end has no truth value
-            loader = loader_of(source)
-        traces, compile_s = compilations()
-        traces += self._watched_step.experimental_get_tracing_count() if self._watched_step is not None else 0
-        counted = self._step_before + self._clock.read().batches
-        return Sample(
-            time=time.time(),
-            step=self._steps.count if self._steps and not self._steps.measured else counted,
-            waits=waits,
-            machine=look(),
-            stages=stages(source),
-            readers=counters(loader),
-            between_s=self._steps.between_s if self._steps else None,
-            validation_s=self._validation_s,
-            traces=self._steps.traces if self._steps else traces,
-            compile_s=self._steps.compile_s if self._steps else compile_s,
-            pipeline=pipeline_of(source),
-        )
-
-
-def call_often(look: Callable[[], bool], every_s: float, stopped: threading.Event, name: str) -> None:
-    """Call a method of an object every `every_s` seconds, in a thread of its own that does not keep the object.
-
-    The thread ends where the method returns False, `stopped` is set, or the object is gone because a training broke off.
-    """
-    reference = weakref.WeakMethod(look)
-
-    def run() -> None:
-        while not stopped.wait(every_s):
-            alive = reference()
-            if alive is None or not alive():
-                return
-            del alive
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+            if isinstance(self._watched, CustomLoop):
+                self._watched.close()

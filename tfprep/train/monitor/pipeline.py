@@ -108,11 +108,6 @@ def pipeline_of(iterator: Any) -> Pipeline:
     return Pipeline(tuple(kinds), tuple(python))
 
 
-def loader_of(iterator: Any) -> Any:
-    """Return tfprep's loader that a `tf.data.Iterator` reads, also one before a `.map`; None if there is none."""
-    return next((dataset for dataset in _datasets_of(iterator) if hasattr(dataset, "stats")), None)
-
-
 def _datasets_of(iterator: Any) -> list[Any]:
     """Return the datasets that an iterator of tf.data reads, the consumer's side first; empty where they are not known."""
     waiting, datasets = [getattr(iterator, "_dataset", None)] if is_tensor_iterator(iterator) else [], []
@@ -234,8 +229,10 @@ GAUGES = frozenset(
 """Counters that are current values, not totals."""
 
 
-def counters(loader: Any) -> dict[str, float]:
-    """Return the counters of tfprep's loader, and what its cache holds; nothing for None."""
+def counters(loader: Any, source: Any) -> dict[str, float]:
+    """Return the counters of tfprep's loader, or of that which a `tf.data.Iterator` reads, and what its cache holds; else {}."""
+    if loader is None:  # a loader without an end has no truth value
+        loader = next((dataset for dataset in _datasets_of(source) if hasattr(dataset, "stats")), None)
     if loader is None:
         return {}
     cache = loader.report()["cache"]

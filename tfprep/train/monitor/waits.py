@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,3 +140,20 @@ class WaitClock:
     def _stop(self, now: float) -> None:
         if self._running_since is not None:
             self._active_s += now - self._running_since
+
+
+def call_often(look: Callable[[], bool], every_s: float, stopped: threading.Event, name: str) -> None:
+    """Call a method of an object every `every_s` seconds, in a thread of its own that does not keep the object.
+
+    The thread ends where the method returns False, `stopped` is set, or the object is gone because a training broke off.
+    """
+    reference = weakref.WeakMethod(look)
+
+    def run() -> None:
+        while not stopped.wait(every_s):
+            alive = reference()
+            if alive is None or not alive():
+                return
+            del alive
+
+    threading.Thread(target=run, name=name, daemon=True).start()

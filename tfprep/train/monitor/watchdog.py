@@ -13,10 +13,9 @@ from typing import Any
 
 from tfprep.errors import TrainError
 from tfprep.train.backend import require_backend
-from tfprep.train.monitor.input_monitor import call_often
-from tfprep.train.monitor.iterators import timed
-from tfprep.train.monitor.pipeline import counters, loader_of, stages, stopped
-from tfprep.train.monitor.waits import WaitClock
+from tfprep.train.monitor.iterators import CustomLoop
+from tfprep.train.monitor.pipeline import counters, stages, stopped
+from tfprep.train.monitor.waits import call_often
 from tfprep.train.steps import Listener, TrainSteps, attach, detach
 
 _LOG = logging.getLogger("tfprep.train")
@@ -50,14 +49,11 @@ class Watchdog(Listener):
         if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
             raise TrainError(f"timeout_s is a number of seconds above 0, got {timeout_s!r}; for example 300")
         self._timeout_s, self._exit_code = timeout_s, exit_code
-        self._steps: TrainSteps | None = None
-        self._source: Any = None
         self._stop = threading.Event()
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Attach to the model's train steps."""
-        self._steps = attach(self.model, self, timed=True)
-        self._begin(self._steps.clock)
+        self._begin(attach(self.model, self, timed=True))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Detach."""
@@ -74,28 +70,27 @@ class Watchdog(Listener):
         Raises:
             TrainError: `data` is something else.
         """
-        clock = WaitClock()
-        batches, self._source = timed(data, clock)
-        self._begin(clock)
+        loop = CustomLoop()
+        batches = loop.watch(data)
+        self._begin(loop)
         try:
             yield from batches
         finally:
             self._stop.set()
-            self._source = None
+            loop.close()
 
-    def _begin(self, clock: WaitClock) -> None:
+    def _begin(self, watched: TrainSteps | CustomLoop) -> None:
         self._stop.set()
         self._stop = threading.Event()
-        self._clock, self._looks, self._waits_for = clock, 0, -1
-        call_often(self._goes_on, self._timeout_s / _LOOKS, self._stop, "tfprep-watchdog")
+        self._watched, self._looks, self._awaited = watched, 0, -1
+        call_often(self._look, self._timeout_s / _LOOKS, self._stop, "tfprep-watchdog")
 
-    def _goes_on(self) -> bool:
+    def _look(self) -> bool:
         """Look at the clock once; returns True."""
-        reading = self._clock.read()
-        if not reading.pending_s or reading.batches != self._waits_for:
-            self._waits_for, self._looks = reading.batches if reading.pending_s else -1, 0
-            return True
-        self._looks += 1
+        reading = self._watched.clock.read()
+        awaited = reading.batches if reading.pending_s else -1
+        self._looks = self._looks + 1 if awaited == self._awaited and reading.pending_s else 0
+        self._awaited = awaited
         if self._looks == _LOOKS:
             if sys.__stderr__ is not None:
                 with suppress(OSError, ValueError):  # it is closed
@@ -108,32 +103,26 @@ class Watchdog(Listener):
         return True
 
     def _where(self) -> str:
-        """Return where the pipeline stopped. The report has to come even where the counters cannot be read."""
-        source = self._steps.source if self._steps else self._source
+        """Say where the pipeline stopped, from the model of tf.data, or from the counters of tfprep's loader."""
         try:
-            loader = self._steps.loader if self._steps else source if hasattr(source, "report") else None
-            return _where_it_stopped(source, loader_of(source) if loader is None else loader)
-        except Exception:
+            of_tf_data = stages(self._watched.source)
+            counted = counters(self._watched.loader, self._watched.source)
+        except Exception:  # the report has to come all the same
             _LOG.exception("Watchdog: the counters cannot be read")
             return "the stacks above show where"
-
-
-def _where_it_stopped(source: Any, loader: Any) -> str:
-    """Describe a stall of an iterator over `source`, from the model of tf.data, or from the counters of tfprep's loader."""
-    if of_tf_data := stages(source):
-        stopped_at = " or ".join(
-            f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)
-        )
-        lines = [f"stopped in stage {stopped_at}"]
-        for stage in of_tf_data:
-            note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
-            lines.append(f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}")
-        return "\n".join(lines)
-    counted = counters(loader)
-    if counted.get("batches_ready", 0) > 0:
-        ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
-        return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
-    if counted:
-        values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
-        return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
-    return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
+        if of_tf_data:
+            at = [f"{stage.name}, which has handed on {stage.produced:,} elements" for stage in stopped(of_tf_data)]
+            lines = [f"stopped in stage {' or '.join(at)}"]
+            for stage in of_tf_data:
+                note = "; it fills for the first time: make it smaller, or timeout_s longer" if stage.fills else ""
+                lines.append(
+                    f"  stage {stage.name}: {stage.produced:,} handed on, {stage.elements:,} in its buffer{note}"
+                )
+            return "\n".join(lines)
+        if counted.get("batches_ready", 0) > 0:
+            ready = f"{counted['batches_ready']:.0f} batches are ready in its reader"
+            return f"stopped after the loader: {ready}, and what comes after it, such as a `.map`, does not take them"
+        if counted:
+            values = ", ".join(f"{name}={value:g}" for name, value in counted.items())
+            return f"stopped in the loader's reader, which has delivered {counted['batches']:,.0f} batches\n  {values}"
+        return "which stage stopped is not known, for autotune is off in this pipeline; the stacks above show where"
