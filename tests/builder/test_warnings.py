@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -58,6 +59,16 @@ def test_originals_without_an_end_are_stored_as_other_readers_take_them(root):
         if batch["key"][0] == "b/1.jpg":
             whole = (root / "raw/b/1.jpg").read_bytes() + b"\xff\xd9"
             assert np.array_equal(batch["image"][0], np.asarray(Image.open(io.BytesIO(whole))))
+
+
+@pytest.mark.usefixtures("reports")
+def test_a_split_that_is_gone_from_the_raw_files_is_named(site):
+    site.change_recipe('"train": 4, "val": 2', '"train": 2')
+    site.fill(train=4, val=2).build()
+    shutil.rmtree(site.data / "val")
+    with pytest.warns(UserWarning, match="the split 'val' is gone: the raw data has no sample of it any more"):
+        site.build()
+    assert "the split &#39;val&#39; is gone" in (site.out / "current/report.html").read_text()
 
 
 def test_options_are_checked():

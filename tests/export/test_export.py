@@ -220,9 +220,9 @@ def test_what_is_left_out_is_named_and_other_variants_can_be_exported(photos, tm
 
 def test_a_key_that_leads_out_of_the_folder_is_refused_and_one_with_dots_survives(make_dataset, tmp_path):
     made = make_dataset(samples={"train": 2}, fields=["image"], shards=1)
-    for key in ("../out.png", "/abs.png", "a/../../b"):
+    for key in ("../out.png", "/abs.png", "a/../../b", r"caf\xe9.png"):
         made.change_index(0, key=key)
-        with pytest.raises(DatasetError, match="cannot be the name of a file below the folder of the export"):
+        with pytest.raises(DatasetError, match=r"cannot be the name of a file .* or export to parquet"):
             export(open_dataset(made.path), tmp_path / "export", "webdataset")
         assert [path.name for path in tmp_path.iterdir()] == ["made"], "nothing is left of an export that failed"
     made.change_index(0, key="a.b/50%.x.jpg")

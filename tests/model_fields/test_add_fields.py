@@ -152,6 +152,9 @@ def test_damaged_shards_are_computed_again(site, name):
     undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert list(verify(site.out))
+    if name == "index.parquet":
+        with pytest.raises(DatasetError, match="run tfprep fields add --verify again"):
+            tfprep.open(site.out).added("score").index("train")
     shards = add_fields(site.out, site.fields, verify=True).shards
     assert shards == (0 if name == "index.parquet" else 1)
     assert site.added_files() == undisturbed

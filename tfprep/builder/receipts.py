@@ -205,7 +205,11 @@ def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None,
 
 
 def _has_idx_of(layout: Layout, receipt: Receipt) -> bool:
-    for file, rows in zip(receipt.files, read_contents(layout, receipt).rows, strict=True):
+    try:
+        contents = read_contents(layout, receipt)
+    except BuildError:  # it is damaged, so that nothing says which records there were
+        return False
+    for file, rows in zip(receipt.files, contents.rows, strict=True):
         name = f"{file.name}.idx"
         path = layout.out / SHARDS / name if layout.at_store else layout.find(name)
         text = format_index(Frame(row[1], row[2]) for row in rows)

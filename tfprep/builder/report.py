@@ -28,6 +28,7 @@ def write_report(
     seconds: float,
     built_samples: int,
     passed_over: Mapping[str, int],
+    notes: Sequence[str],
 ) -> str:
     """Write `report.html` of a version that is about to be published.
 
@@ -35,7 +36,7 @@ def write_report(
         folder: The complete folder of the version, or its URL.
         manifest: What it is.
         receipts: Those of all shards.
-        seconds, built_samples, passed_over: As in `BuildFacts`.
+        seconds, built_samples, passed_over, notes: As in `BuildFacts`.
 
     Returns:
         Why it was not written; "" if it was. The dataset is complete, so a report that fails must not make the build fail.
@@ -44,9 +45,7 @@ def write_report(
     stages = {stage: total for stage, total in stages.items() if total}
     accepted = sum(receipt.code_accepted for receipt in receipts)
     warned = [(sample.key, sample.error) for receipt in receipts for sample in receipt.warned]
-    facts = BuildFacts(
-        seconds, built_samples, passed_over, stages, notes_on_images(receipts), accepted, warned=warned
-    )  # fmt: skip
+    facts = BuildFacts(seconds, built_samples, passed_over, stages, notes, accepted, warned)
     records = sum(split.samples * split.variants for split in manifest.splits.values())
     size = sum(split.bytes for split in manifest.splits.values()) / max(1, records)
     most = int(min(_MOST_READ, max(_LEAST_READ, _MOST_READ_BYTES // max(size, 1))))
@@ -63,8 +62,8 @@ def write_report(
     return ""
 
 
-def notes_on_images(receipts: Sequence[Receipt]) -> list[str]:
-    """Return what is remarkable about images, each with its number of images, such as "3 images were turned upright"."""
+def notes_on_build(receipts: Sequence[Receipt], manifest: Manifest, before: Manifest | None) -> list[str]:
+    """Return what is remarkable about the data, such as "3 images were turned upright", and splits that were there before."""
     notes: Counter[str] = Counter()
     for receipt in receipts:
         notes.update(receipt.notes)
@@ -72,6 +71,11 @@ def notes_on_images(receipts: Sequence[Receipt]) -> list[str]:
     if warned := sum(len(receipt.warned) for receipt in receipts):
         rule = "report.html lists them, and --on-warning reject leaves them out"
         lines.append(f"{warned:,} samples have warnings, such as damaged files or dropped annotations; {rule}")
+    gone = before.splits.keys() - manifest.splits.keys() if before and before.name == manifest.name else set()
+    for name in sorted(gone):
+        lines.append(
+            f"the split {name!r} is gone: the raw data has no sample of it any more; the version before has it"
+        )
     return lines
 
 

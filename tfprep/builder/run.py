@@ -280,7 +280,7 @@ class Build:
             )
 
         def look(folder: Path, manifest: Manifest) -> None:
-            self._report(folder, manifest, plan, receipts)
+            self._report(folder, manifest, plan, receipts, before)
 
         manifest = publish(self.layout, self.new, before, manifest, receipts, self.options.keep, look)
         if self.new.copied:
@@ -322,16 +322,19 @@ class Build:
         self.log_event("published", text, records=summary.records, samples=summary.samples, rejected=summary.rejected)
         return summary
 
-    def _report(self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt]) -> None:
+    def _report(
+        self, folder: Path, manifest: Manifest, plan: Plan, receipts: Sequence[Receipt], before: Manifest | None
+    ) -> None:
         """Write the report of a version into its folder before it is published, and say what is missing in the data."""
-        from tfprep.builder.report import empty_parts, notes_on_images, write_report
+        from tfprep.builder.report import empty_parts, notes_on_build, write_report
 
         seconds, samples = time.monotonic() - self.started, sum(state.samples for state in self._built)
-        for line in notes_on_images(receipts):
+        notes = notes_on_build(receipts, manifest, before)
+        for line in notes:
             self.log_event("warning", line)
         for line in empty_parts(manifest):
             self.log_event("empty", line)
-        if fault := write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally):
+        if fault := write_report(folder, manifest, receipts, seconds, samples, plan.listing.tally, notes):
             self.log_event("report", fault)
 
     def _is_due(self, state: ShardState) -> bool:

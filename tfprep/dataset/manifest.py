@@ -186,6 +186,8 @@ class Manifest:
     @property
     def fix(self) -> str:
         """The command that mends what is wrong with the dataset's files, for messages."""
+        if "model_fields" in self.recipe:
+            return "run tfprep fields add --verify again, which writes it"
         return "run tfprep index again" if self.imported else "run the build again, which writes it"
 
     def staying_in(self, folder: str) -> Manifest:

@@ -192,6 +192,7 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
     if rows is None:
         return
     with open_file(path) as shard:
+        faults: list[Fault] = []  # a shard that was written again has one for each record: the first is named
         numbered = enumerate(row for batch in rows.to_batches(_BATCH_ROWS) for row in batch.to_pylist())
         for number, row in numbered:
             frame = Frame(row["offset"], row["size"])
@@ -199,7 +200,10 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
                 payload = read_record(shard, path, frame, number, payload_crc=row["payload_crc"])
                 check.compare(number, row, payload, data.decode(payload))
             except TfprepError as error:
-                yield Fault(file.name, frame.offset, getattr(error, "reason", str(error)))
+                faults.append(Fault(file.name, frame.offset, getattr(error, "reason", str(error))))
+    if faults:
+        more = f"; {len(faults) - 1:,} more records of this shard are damaged" if len(faults) > 1 else ""
+        yield replace(faults[0], reason=f"{faults[0].reason}{more}")
     yield from check.faults(file.name)
     if imported:
         return

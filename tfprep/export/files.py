@@ -120,7 +120,10 @@ def npy(value: Any) -> bytes:
 def checked_key(key: str) -> str:
     """Return a key that becomes part of a path. Raises DatasetError if it would lead out of the folder."""
     if key.startswith("/") or "\0" in key or "\\" in key or ".." in PurePosixPath(key).parts or not key:
-        raise DatasetError(f"the key {key!r} cannot be the name of a file below the folder of the export")
+        raise DatasetError(
+            f"the key {key!r} cannot be the name of a file below the folder of the export: give the raw file a name of UTF-8 "
+            "without backslashes and '..' and build again, or export to parquet"
+        )
     return key
 
 

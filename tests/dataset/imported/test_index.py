@@ -1,10 +1,8 @@
 """Making an index: what becomes a field, what is refused and why, what the same command reads again, and hostile input."""
 
-import fcntl
 import io
 import json
 import os
-import re
 import shutil
 import sys
 import tarfile
@@ -25,7 +23,7 @@ from tfprep.dataset.imported import scan
 from tfprep.dataset.manifest import seal
 from tfprep.dataset.names import stored_name
 from tfprep.dataset.verify import verify
-from tfprep.errors import BuildError, BuildLockedError, DatasetError
+from tfprep.errors import BuildError, DatasetError
 
 tf = pytest.importorskip("tensorflow")
 
@@ -480,15 +478,6 @@ def test_a_command_that_was_killed_continues_and_the_old_index_stays_until_then(
     assert numbers_of(tmp_path) == [0, 1, 2, 3]
 
 
-def test_one_process_at_a_time(tmp_path):
-    report = index(tmp_path, numbers(0))
-    with (report.out / ".tfprep" / "lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(BuildLockedError, match="is being built by another process"):
-            index(tmp_path)
-    index(tmp_path)
-
-
 def test_a_process_that_dies_names_its_shard(tmp_path, monkeypatch):
     monkeypatch.setattr(scan, "_ENTRY", "tests.dataset.imported.conftest:open_dying")
     with pytest.raises(DatasetError, match=r"the process that read .*\.tfrecord died \(.*ended with exit status 7\)"):
@@ -527,23 +516,6 @@ def test_a_hostile_document_is_refused(of_five, tmp_path, edit):
     path.write_text(seal(document))
     with pytest.raises(DatasetError, match=r"manifest\.json is damaged.*delete it, then run tfprep index again"):
         tfprep.open(tmp_path / "copy")
-
-
-@pytest.mark.parametrize("name", ["index.parquet", "locations.bin"])
-def test_a_damaged_file_is_an_error(tmp_path, name):
-    report = index(tmp_path, [serialized({"n": n, "text": b"t"}) for n in range(50)])
-    path = report.out / "v0001" / name
-    content = path.read_bytes()
-    for position in range(0, len(content), len(content) // 8):
-        damaged = bytearray(content)
-        damaged[position] ^= 0xFF
-        path.with_name("damaged").write_bytes(damaged)
-        path.with_name("damaged").replace(path)  # a thread of the loader before may still have the other one mapped
-        with pytest.raises(DatasetError, match=re.escape(str(path))):
-            read_all(tmp_path, where="n >= 0")
-    path.unlink()
-    with pytest.raises(DatasetError, match=re.escape(str(path))):
-        read_all(tmp_path, where="n >= 0")
 
 
 def test_what_is_lost_beside_the_index_is_made_anew(tmp_path):

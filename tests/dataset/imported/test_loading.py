@@ -249,20 +249,6 @@ def test_balance(data):
         data.numpy_loader("train", 10, balance="image_object_class_label")
 
 
-def test_geometry_and_model_inputs(data, expected):
-    loader = data.loader(
-        "train", 6, training=False, geometry=[augment.Resize(24, 24)], inputs="image_encoded", targets="image_night"
-    )
-    images, nights = next(iter(loader))
-    assert images.shape == (6, 24, 24, 3)
-    assert nights.numpy().tolist() == [features["image/night"].item() for features in list(expected.values())[:6]]
-
-
-def test_keys(data):
-    batch = next(iter(data.numpy_loader("train", 4, training=False, fields=["key"])))
-    assert batch["key"].tolist() == [f"train-00000-of-00003.tfrecord#{number}" for number in range(4)]
-
-
 def test_an_index_of_shards_in_an_object_store(s3, tmp_path):
     from tfprep.storage.store import open_store
 

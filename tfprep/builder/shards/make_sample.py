@@ -71,8 +71,12 @@ class SampleMaker:
         that it does not depend on the number of variants; variants of one scale share one decode.
         """
         self.warned.clear()
-        size = self._upright_size(raw)
         decoded: dict[int, Sample] = {}
+        if self._decoders or self._reducible:  # how the rest is decoded depends on the size
+            size = self._upright_size(raw, raw)
+        else:
+            decoded[1] = self._decode(raw, None, 1, pixels)
+            size = self._upright_size(raw, decoded[1])
         for variant in variants:
             of_variant = partial(generator, self.recipe.seed, key, variant)
             draws = of_variant if variant else partial(_unaugmented, of_variant)
@@ -120,8 +124,8 @@ class SampleMaker:
             return [_TURNED]
         return []
 
-    def _upright_size(self, raw: Mapping[str, Any]) -> Size | None:
-        """(height, width) that all rasters of the sample share, from their headers; SampleError where they do not."""
+    def _upright_size(self, raw: Mapping[str, Any], values: Mapping[str, Any]) -> Size | None:
+        """(height, width) that all rasters share, from the headers of files among `values`; SampleError where they do not."""
         sizes: dict[str, Size] = {}
         with (stage := SampleStage(self.seconds, "decode")):
             for name in self._rasters:
@@ -129,7 +133,7 @@ class SampleMaker:
                 if name in self._decoders:
                     size = self._decoders[name].size(raw)
                 else:
-                    value = raw[name]
+                    value = values[name]
                     size = images.image_size(value) if isinstance(value, bytes) else np.shape(value)[:2]
                 if size is not None:
                     sizes[name] = size

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
-from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards
-from tfprep.dataset.imported.schema import FeatureSummary, IndexedField, decide_fields, merge, sized_raster
+from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
+from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import (
     Place,
     Shard,
@@ -112,7 +112,7 @@ def index_tfrecords(
         if on_bad == "raise":
             for key in splits:
                 _check_whole(groups[key], lengths.get(key))
-        content = _decide(groups, old.name if old else name, declared, skip=on_bad == "skip")
+        content = _decide(folder / PRIVATE, groups, old.name if old else name, declared, skip=on_bad == "skip")
         present = {field.name for field in content.fields}
         lost = [name for name in (old.fields if old else ()) if name not in present]
         if lost and old is not None and old.rejected and on_bad == "raise":
@@ -264,16 +264,13 @@ def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] 
             )
 
 
-def _decide(groups: Groups, name: str, declared: Mapping[str, Declared], *, skip: bool) -> Content:
+def _decide(work: Path, groups: Groups, name: str, declared: Mapping[str, Declared], *, skip: bool) -> Content:
     """Decide from what was found in all shards which features become fields, and what the index is made of."""
-    found = [one for group in groups.values() for _, one in group]
-    summaries: dict[str, FeatureSummary] = {}
-    for one in found:
-        summaries = merge(summaries, one.summaries)
-    records = sum(one.records for one in found)
+    shards = [shard for group in groups.values() for shard, _ in group]
+    records = sum(scanned.records for group in groups.values() for _, scanned in group)
     if not records:
-        shards = [shard.path for group in groups.values() for shard, _ in group]
-        raise DatasetError(f"{common_root(shards)}: the shards hold no record")
+        raise DatasetError(f"{common_root([shard.path for shard in shards])}: the shards hold no record")
+    summaries = summarize(shards, work)
     fields, left_out = decide_fields(summaries, records, declared, skip=skip)
     if not fields:
         reasons = "; ".join(f"{feature}: {reason}" for feature, reason in left_out.items())

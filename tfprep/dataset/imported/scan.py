@@ -1,56 +1,65 @@
-"""Shards, each read once: where the records and their features are, values for the index, a summary.
+"""Shards, each read once: where the records and their features are, and values for the index.
 
-What is found in a shard is a part file in `.tfprep`, an Arrow stream of batches (`PART`), one for each block of the shard, so
-that a shard of any size takes the memory of a block. A batch has a row for the frame of each record, and one for each feature of
-it. A receipt beside the part file holds its digest: a damaged one is scanned again.
+What is found in a shard is a part file in `.tfprep`: tables, one for each block of the shard, so that a shard of any size takes
+the memory of a block. A receipt beside the part file holds its digest: a damaged one is scanned again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
-from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
-from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, FeatureSummary, merge
+from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, UNREADABLE, FeatureSummary
 from tfprep.dataset.imported.shards import Shard, current, open_shard
 from tfprep.dataset.manifest import is_sealed, seal, sha256_of
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import DatasetError, TfprepError
-from tfprep.fields import Array
 from tfprep.images.headers import read_header
 from tfprep.images.pillow import MAX_PIXELS
 from tfprep.limits import usable_cpus
 from tfprep.pool import Died, Done, Mark, Pool
-from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, fields, find_features, read_varint
-from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, find_records
+from tfprep.records import example
+from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, Span, find_features
+from tfprep.records.framing import FRAME_BYTES, HEADER_BYTES, Found, find_records
 from tfprep.storage.local import whole_file
 from tfprep.storage.urls import durable_write, is_remote
 
 BLOCK_BYTES = 16 << 20
-_BLOCK_SPANS = 1 << 19
+_BLOCK_FEATURES = 1 << 18
 """The most bytes of records, and features of them, of a block."""
-_MOST_FEATURES = 10_000
+_MOST_NAMES = 10_000
 _KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 """Control characters other than tabs and ends of lines: what holds one is not text."""
 
-FRAME = -1
-_COLUMNS = ("record", "feature", "kind", "offset", "size", "count", "value_size", "height", "width", "value")
-"""Of a feature: its record, counted in the block, and its number in the shard; its place in the file, its number of values, the
-bytes of the only one, the size of an image, and the only number (of floats the bits). Of a frame (`FRAME` in place of the
-feature): its place, as `count` the number of the record in the shard, and as `value` the checksum of its payload."""
-PART = pa.schema([*((name, pa.int64()) for name in _COLUMNS), ("text", pa.large_binary())])
+FRAME = ("number", "offset", "size", "payload_crc")
+"""Columns of a block: the number of the record in its shard, its place in the file, and the checksum of its payload."""
+FEATURE = pa.struct(
+    [
+        *(("kind", pa.string()), ("form", pa.string()), ("offset", pa.int64()), ("size", pa.int64())),
+        *(("count", pa.int64()), ("value_size", pa.int64()), ("height", pa.int64()), ("width", pa.int64())),
+        *(("is_text", pa.bool_()), ("greatest", pa.float64())),
+        *(("int64", pa.int64()), ("float32", pa.float32()), ("string", pa.large_binary())),
+    ]
+)
+"""The other columns: what a record has of the feature `PREFIX + name`, null where it does not have it.
+
+The kind of its list ("none" for an empty one); what the header of its image says ("jpeg 3 8" for three channels of 8 bits);
+its place in the file, its number of values, the bytes of the only one; the size of an image; whether its strings are text; the
+greatest number if its name is one of boxes; and the value, if that is a single number or a short string."""
+PREFIX = "/"
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,6 @@ class Scanned:
         bad: The records that are not Examples, or whose checksum is wrong.
         fault: Why the file does not end with a record; "" if it does.
         end: Where its last whole record ends.
-        summaries: The summary of each feature over the good records, in the order of the features' numbers.
         part: The SHA-256 of the part file.
     """
 
@@ -79,115 +87,89 @@ class Scanned:
     bad: tuple[LostRecord, ...]
     fault: str
     end: int
-    summaries: Mapping[str, FeatureSummary]
     part: str = ""
 
 
-class _Feature:
-    """What is known of one feature in all records of a shard so far."""
+class _Block:
+    """The good records of a part of a shard."""
 
-    def __init__(self, number: int, name: bytes) -> None:
-        self.number = number
-        self.is_box = bool(set(re.split(rb"[^a-z]+", name.lower())) & {word.encode() for word in BOX_WORDS})
-        self.is_text, self.greatest = True, -math.inf
+    def __init__(self) -> None:
+        self._frames: list[tuple[int, ...]] = []
+        self._features: dict[bytes, list[tuple[Any, ...]]] = {}
+        self._records: dict[bytes, list[int]] = {}
+        self.features = 0
 
+    def __len__(self) -> int:
+        return len(self._frames)
 
-class _Part:
-    """Writes the good records of a shard, block by block."""
-
-    def __init__(self, stream: pa.RecordBatchStreamWriter) -> None:
-        self._stream = stream
-        self._features: dict[bytes, _Feature] = {}
-        self._forms: dict[str, int] = {"": 0}
-        """What the headers of images say, such as "jpeg 3 8", with a number for each."""
-        self.summaries: dict[str, FeatureSummary] = {}
-        self.records = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._records, self._rows, self._texts = 0, array("q"), list[Any]()
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._texts) >= _BLOCK_SPANS
-
-    def add(self, number: int, offset: int, payload: bytes, crc: int, spans: Mapping[bytes, Span]) -> None:
-        """Add a record."""
-        self._rows.extend((self._records, FRAME, 0, offset, len(payload) + FRAME_BYTES, number, 0, 0, 0, crc, 0))
-        self._texts.append(None)
+    def add(self, number: int, found: Found, payload: bytes) -> None:
+        """Add a record. Raises ExampleError if it is not an Example that can be read by offset."""
+        spans = find_features(payload)
+        for name in spans.keys() - self._features.keys():
+            _check_name(name)
+            self._features[name], self._records[name] = [], []
+        if len(self._features) > _MOST_NAMES:
+            raise ValueError(f"it has more than {_MOST_NAMES:,} different features")
         for name, span in spans.items():
-            feature = self._features.get(name)
-            if feature is None:
-                feature = self._features[name] = _Feature(len(self._features), name)
-            self._add(feature, offset + HEADER_BYTES, payload, span)
-        self._records += 1
+            self._records[name].append(len(self._frames))
+            self._features[name].append(_described(name, found.offset + HEADER_BYTES, payload, span))
+        self._frames.append((number, found.offset, len(payload) + FRAME_BYTES, found.payload_crc))
+        self.features += len(spans)
 
-    def _add(self, feature: _Feature, base: int, payload: bytes, span: Span) -> None:
-        kind, start, size, count, value_size = span
-        height = width = form = number = 0
-        text = None
-        if kind == BYTES and count == 1:
-            value = payload[start + size - value_size : start + size]
-            if header := read_header(value):
-                is_readable = header.height > 0 and header.width > 0 and header.height * header.width <= MAX_PIXELS
-                name = f"{header.format} {header.channels} {header.bits}" if is_readable else "unreadable"
-                height, width = (header.height, header.width) if is_readable else (0, 0)
-                form = self._forms.setdefault(name, len(self._forms))
-            else:
-                feature.is_text = feature.is_text and is_text(value)
-            text = value if value_size <= LONGEST_VALUE else None
-        elif kind == BYTES and feature.is_text:
-            items = fields(payload, start, start + size)
-            feature.is_text = all(is_text(payload[at:end]) for _, _, at, end in items)
-        elif kind == INT64 and count == 1:
-            number = payload[start] if size == 1 else _signed(read_varint(payload, start, start + size)[0])
-        elif kind == FLOAT and count:
-            number = int.from_bytes(payload[start : start + 4], "little")
-            if feature.is_box:
-                numbers = np.frombuffer(payload, "<f4", count, start)
-                feature.greatest = max(feature.greatest, float(np.nanmax(numbers, initial=-math.inf)))
-        place = base + start if size else 0
-        row = (self._records, feature.number, kind, place, size, count, value_size, height, width, number, form)
-        self._rows.extend(row)
-        self._texts.append(text)
-
-    def write(self) -> None:
-        """Write the block, and add it to the summaries."""
-        if len(self._features) > _MOST_FEATURES:
-            raise ValueError(f"it has more than {_MOST_FEATURES:,} different features")
-        table = np.frombuffer(self._rows, np.int64).reshape(-1, len(_COLUMNS) + 1)
-        columns = [*map(pa.array, table.T[: len(_COLUMNS)]), pa.array(self._texts, pa.large_binary())]
-        self._stream.write_batch(pa.record_batch(columns, schema=PART))
-        self.records += self._records
-        self.summaries = merge(self.summaries, dict(self._summed_up(table[table[:, 1] != FRAME, 1:])))
-        self._clear()
-
-    def _summed_up(self, table: Array) -> Iterator[tuple[str, FeatureSummary]]:
-        forms, names = list(self._forms), list(self._features)
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        numbers, first = np.unique(table[:, 0], return_index=True)
-        for number, of_feature in zip(numbers.tolist(), np.split(table, first[1:]), strict=False):
-            feature = self._features[names[number]]
-            _, kind, _, _, count, size, height, width, _, form = of_feature.T
-            kinds = np.bincount(np.where(count > 0, kind, NO_LIST)).tolist()
-            images = {forms[n]: amount for n, amount in enumerate(np.bincount(form).tolist()) if n and amount}
-            yield (
-                names[number].decode("utf-8", "surrogateescape"),
-                FeatureSummary(
-                    records=len(of_feature),
-                    kinds={_KINDS[n]: amount for n, amount in enumerate(kinds) if amount},
-                    counts=(int(count.min()), int(count.max())),
-                    sizes=(int(size.min()), int(size.max())),
-                    images=dict(sorted(images.items())),
-                    heights=(int(height[height > 0].min()), int(height.max())) if height.any() else None,
-                    widths=(int(width[width > 0].min()), int(width.max())) if width.any() else None,
-                    text=feature.is_text,
-                    greatest=feature.greatest if math.isfinite(feature.greatest) else None,
-                ),
-            )
+    def write(self, file: BinaryIO) -> None:
+        """Write the block as a table."""
+        frames = np.array(self._frames, np.int64).reshape(-1, len(FRAME))
+        columns: dict[str, pa.Array] = dict(zip(FRAME, map(pa.array, frames.T), strict=True))
+        for name, rows in self._features.items():
+            values = [pa.array(value, one.type) for value, one in zip(zip(*rows, strict=True), FEATURE, strict=True)]
+            place = np.full(len(frames), -1)
+            place[self._records[name]] = np.arange(len(rows))
+            column = pa.StructArray.from_arrays(values, fields=list(FEATURE))
+            columns[PREFIX + name.decode()] = column.take(pa.array(place, mask=place < 0))
+        table = pa.table(columns)
+        with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+            stream.write_table(table)
 
 
-def is_text(value: bytes) -> bool:
+def _check_name(name: bytes) -> None:
+    try:
+        name.decode()
+    except UnicodeDecodeError as error:
+        raise ExampleError(f"the name of a feature is not UTF-8: {name[:60]!r}") from error
+
+
+@lru_cache(_MOST_NAMES)
+def _is_of_boxes(name: bytes) -> bool:
+    return bool(BOX_WORDS & set(re.split(r"[^a-z]+", name.decode().lower())))
+
+
+def _described(name: bytes, base: int, payload: bytes, span: Span) -> tuple[Any, ...]:
+    """Return the values of `FEATURE` of a feature in a record whose payload begins at `base`."""
+    kind, start, size, count, value_size = span
+    form, height, width, is_text, greatest = "", 0, 0, True, 0.0
+    number = real = text = None
+    if kind == BYTES and count == 1:
+        value = payload[start + size - value_size : start + size]
+        if header := read_header(value):
+            form = UNREADABLE
+            if 0 < header.height * header.width <= MAX_PIXELS:
+                form, height, width = f"{header.format} {header.channels} {header.bits}", header.height, header.width
+        else:
+            is_text = _is_text(value)
+        text = value if value_size <= LONGEST_VALUE else None
+    elif kind == BYTES:
+        is_text = all(_is_text(payload[at:end]) for _, _, at, end in example.fields(payload, start, start + size))
+    elif kind == INT64 and count == 1:
+        number = payload[start] if size == 1 else _signed(example.read_varint(payload, start, start + size)[0])
+    elif kind == FLOAT and count:
+        (real,) = struct.unpack_from("<f", payload, start)
+        if _is_of_boxes(name):
+            greatest = float(np.nanmax(np.frombuffer(payload, "<f4", count, start), initial=0))
+    kind_name, place = (_KINDS[kind] if count else "none"), (base + start if size else 0)
+    return kind_name, form, place, size, count, value_size, height, width, is_text, greatest, number, real, text
+
+
+def _is_text(value: bytes) -> bool:
     """Return True if a string is UTF-8 without control characters other than tabs and ends of lines."""
     if _CONTROL.search(value):
         return False
@@ -229,9 +211,8 @@ def scan_shards(shards: Sequence[Shard], folder: Path, workers: int | None, on_b
         for shard in shards:
             _scan_one(shard, folder, on_bytes)
         return
-    shards = sorted(shards, key=lambda shard: -shard.bytes)
     with closing(Pool(_ENTRY, folder, count)) as processes:
-        for shard in shards:
+        for shard in sorted(shards, key=lambda shard: -shard.bytes):
             processes.submit(shard)
         for event in processes.events():
             if isinstance(event, Done):
@@ -250,49 +231,50 @@ def _scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
     """Scan one shard, and write its part file and then its receipt."""
     path = part_of(shard, folder)
     try:
-        with open_shard(shard.path) as file, whole_file(path) as out:
-            with pa.ipc.new_stream(out, PART, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-                found = _scan(find_records(file, shard.bytes), _Part(stream), on_bytes)
+        with open_shard(shard.path) as file, whole_file(path) as part:
+            scanned = _scan(find_records(file, shard.bytes), part, on_bytes)
             if current(shard.path) != shard:
                 raise DatasetError(
                     f"{shard.path} was written to while it was indexed; run the command again when it is complete"
                 )
-        durable_write(_receipt_of(path), seal({**vars(found), "part": sha256_of(path)}))
+        durable_write(_receipt_of(path), seal(vars(replace(scanned, part=sha256_of(path)))))
     except TfprepError:
         raise
     except Exception as error:
         raise DatasetError(f"{shard.path} cannot be indexed ({type(error).__name__}: {error})") from error
 
 
-def _scan(records: Iterator[Any], part: _Part, on_bytes: OnBytes) -> Scanned:
+def _scan(records: Iterator[Found], part: BinaryIO, on_bytes: OnBytes) -> Scanned:
     bad: list[LostRecord] = []
-    start, end, fault = 0, 0, ""
+    block, good, start, end, fault = _Block(), 0, 0, 0, ""
+
+    def write() -> None:
+        nonlocal block, good, start
+        block.write(part)
+        on_bytes(end - start)
+        block, good, start = _Block(), good + len(block), end
+
     for number, found in enumerate(records):
         if found.payload is None:
             fault = found.fault
             break
         end = found.offset + len(found.payload) + FRAME_BYTES
         try:
-            spans, reason = find_features(found.payload), found.fault
+            if found.fault:
+                raise ExampleError(found.fault)
+            block.add(number, found, found.payload)
         except ExampleError as error:
-            spans, reason = {}, found.fault or str(error)
-        if reason:
-            bad.append(LostRecord(number, found.offset, reason))
-        else:
-            part.add(number, found.offset, found.payload, found.payload_crc, spans)
-        if end - start >= BLOCK_BYTES or part.is_full:
-            part.write()
-            on_bytes(end - start)
-            start = end
-    part.write()
-    on_bytes(end - start)
-    return Scanned(part.records, tuple(bad), fault, end, part.summaries)
+            bad.append(LostRecord(number, found.offset, str(error)))
+        if end - start >= BLOCK_BYTES or block.features >= _BLOCK_FEATURES:
+            write()
+    write()
+    return Scanned(good, tuple(bad), fault, end)
 
 
 # --- part files -------------------------------------------------------------------------------------------------------
 
 
-_VERSION = 7
+_VERSION = 8
 
 
 def part_of(shard: Shard, folder: Path) -> Path:
@@ -318,10 +300,27 @@ def find_receipt(shard: Shard, folder: Path) -> Scanned | None:
         return None
 
 
-def read_part(shard: Shard, folder: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a part file, of the schema `PART`."""
-    with part_of(shard, folder).open("rb") as file, pa.ipc.open_stream(file) as stream:
-        yield from stream
+def read_part(shard: Shard, folder: Path) -> Iterator[pa.Table]:
+    """Yield the blocks of a part file: the columns of `FRAME`, and one of the type `FEATURE` for each feature."""
+    with part_of(shard, folder).open("rb") as file:
+        while file.peek(1):
+            with pa.ipc.open_stream(file) as stream:
+                yield stream.read_all()
+
+
+def summarize(shards: Iterable[Shard], folder: Path) -> dict[str, FeatureSummary]:
+    """Return the summary of each feature over the records of all part files."""
+    ranges = [(name, "min_max") for name in ("count", "value_size", "height", "width")]
+    summaries: dict[str, FeatureSummary] = {}
+    for block in (block for shard in shards for block in read_part(shard, folder)):
+        for name in block.column_names[len(FRAME) :]:
+            rows = pa.Table.from_struct_array(block[name].drop_null()).group_by(["kind", "form"], use_threads=False)
+            summary = summaries.setdefault(name.removeprefix(PREFIX), FeatureSummary())
+            for row in rows.aggregate(
+                [("offset", "count"), ("is_text", "all"), ("greatest", "max"), *ranges]
+            ).to_pylist():
+                summary.add(row)
+    return summaries
 
 
 def remove_parts(folder: Path, kept: Collection[Path]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -30,7 +30,7 @@ _MASK_WORDS = {"mask", "masks", "segmentation", "annotation", "annotations", "se
 BOX_WORDS = {"bbox", "bboxes", "box", "boxes", "xmin", "ymin", "xmax", "ymax", "keypoints", "polygon"}
 _ROWS: Mapping[Kind, int] = {"boxes": 4, "points": 2}
 """The kinds that a list of numbers may be declared as, with the numbers in a row of it."""
-_MOST_SHARE = 2.0
+_MOST_SHARE = 2
 """Sides of boxes that are all smaller are shares of the image, some of them a little beyond its edge."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Ends of the names of features that hold the sides of boxes, in the order of `xyxy`."""
@@ -41,64 +41,51 @@ _MOST_LOST = 0.5
 """Records without an image are left out up to this share; beyond it, the image is."""
 
 
-@dataclass(frozen=True)
+UNREADABLE = "unreadable"
+"""The form of an image without pixels, or of more than can be decoded."""
+
+
 class FeatureSummary:
-    """One feature over some records.
+    """A feature in all records.
 
     Attributes:
-        records: The number of records that have it.
-        kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" where there is no list.
-        counts: The least and the greatest number of values in a record that has the feature.
-        sizes: The least and the greatest number of bytes of a value (of all numbers of a record).
+        kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
-        heights: The least and the greatest height of the images, in pixels; `widths` the same of their width.
-        text: Whether all values that were looked at are text.
-        greatest: The greatest number of a feature whose name is one of boxes.
+        is_text: Whether all its strings are text.
+        greatest: The greatest number of a feature whose name is one of boxes; 0 for others.
+        ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
+            record), and "height" and "width" of readable images.
     """
 
-    records: int
-    kinds: Mapping[str, int]
-    counts: tuple[int, int]
-    sizes: tuple[int, int]
-    images: Mapping[str, int] = field(default_factory=dict)
-    heights: tuple[int, int] | None = None
-    widths: tuple[int, int] | None = None
-    text: bool = True
-    greatest: float | None = None
+    def __init__(self) -> None:
+        self.kinds, self.images = Counter[str](), Counter[str]()
+        self.is_text, self.greatest = True, 0.0
+        self.ranges: dict[str, tuple[int, int]] = {}
 
-    def merged(self, other: FeatureSummary) -> FeatureSummary:
-        """Both together."""
-        return FeatureSummary(
-            self.records + other.records,
-            dict(sorted((Counter(self.kinds) + Counter(other.kinds)).items())),
-            _range(self.counts, other.counts) or self.counts,
-            _range(self.sizes, other.sizes) or self.sizes,
-            dict(sorted((Counter(self.images) + Counter(other.images)).items())),
-            _range(self.heights, other.heights),
-            _range(self.widths, other.widths),
-            self.text and other.text,
-            max((one for one in (self.greatest, other.greatest) if one is not None), default=None),
-        )
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the records of one kind and form, as `tfprep.dataset.imported.scan.summarize` sums them up."""
+        kind, form, records = row["kind"], row["form"], row["offset_count"]
+        self.kinds[kind] += records
+        self.is_text, self.greatest = self.is_text and row["is_text_all"], max(self.greatest, row["greatest_max"])
+        names = ["count", "value_size"]
+        if form:
+            self.images[form] += records
+            names += [] if form == UNREADABLE else ["height", "width"]
+        for name in names:
+            least, most = row[f"{name}_min_max"].values()
+            before = self.ranges.get(name, (least, most))
+            self.ranges[name] = min(least, before[0]), max(most, before[1])
+
+    @property
+    def records(self) -> int:
+        """The number of records that have it."""
+        return self.kinds.total()
 
     @property
     def kind(self) -> str:
         """The only kind of list that has values; "" where there is none, or where there are several."""
         kinds = [kind for kind in self.kinds if kind != "none"]
         return kinds[0] if len(kinds) == 1 else ""
-
-
-def _range(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    if one is None or other is None:
-        return one or other
-    return min(one[0], other[0]), max(one[1], other[1])
-
-
-def merge(first: Mapping[str, FeatureSummary], second: Mapping[str, FeatureSummary]) -> dict[str, FeatureSummary]:
-    """The summaries of all features of both."""
-    merged = dict(first)
-    for name, summary in second.items():
-        merged[name] = merged[name].merged(summary) if name in merged else summary
-    return merged
 
 
 # --- the fields ---------------------------------------------------------------------------------------------------------
@@ -193,9 +180,9 @@ def _field(name: str, feature: str, summary: FeatureSummary, records: int, known
     if known.reason:
         raise _Unreadable(known.reason)
     if not summary.kind:
-        kinds = [f"{kind} in {count:,} records" for kind, count in summary.kinds.items() if kind != "none"]
+        kinds = [f"{kind} in {count:,} records" for kind, count in sorted(summary.kinds.items()) if kind != "none"]
         raise _Unreadable(" and ".join(kinds) if kinds else "it is empty in every record")
-    least, most = summary.counts
+    least, most = summary.ranges["count"]
     counts = (0 if summary.records < records else least), most
     item = (_strings if summary.kind == "bytes" else _numbers)(name, feature, summary, known, counts)
     is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
@@ -266,7 +253,7 @@ def _with_boxes(
         sides = [by_feature.get(f"{prefix}{slash}{name}") for name in BOX_SIDES]
         parts = [part for part in sides if part is not None and part.spec.dtype == "float32"]
         if side == BOX_SIDES[0] and len(parts) == 4 and len({part.spec.shape for part in parts}) == 1:
-            greatest = max(summaries[part.feature].greatest or 0.0 for part in parts)
+            greatest = max(summaries[part.feature].greatest for part in parts)
             form, name = form or ("xyxy" if greatest > _MOST_SHARE else "rel_xyxy"), "boxes"
             axis, above = (*item.spec.shape, 1)[0], prefix.rpartition("/")[0]
         elif form and item.spec.kind == "boxes":
@@ -293,27 +280,26 @@ def _with_boxes(
 def _strings(
     name: str, feature: str, summary: FeatureSummary, known: Declared, counts: tuple[int, int]
 ) -> IndexedField:
-    is_single, images = summary.counts[1] <= 1, sum(summary.images.values())
+    is_single, images = counts[1] <= 1, summary.images.total()
     is_declared = known.kind in ("image", "mask") and known.dtype is None
     if is_declared or (images and 2 * images >= summary.kinds["bytes"]):
         if not is_single:
-            raise _Unreadable(f"lists of up to {summary.counts[1]:,} images a record")
+            raise _Unreadable(f"lists of up to {counts[1]:,} images in a record")
         return _image(name, feature, summary, known)
     if known.dtype not in (None, "str", "object"):
         if not is_single:
             raise _Unreadable("lists of several byte strings")
         return _raw(name, feature, known)
-    if not summary.text:
-        least, greatest = summary.sizes
+    if not summary.is_text:
+        least, greatest = summary.ranges["value_size"]
         what = f"strings of {least:,} to {greatest:,} bytes" if is_single else "lists of byte strings"
         raise _Unreadable(
             f"{what} that are neither text, JPEG nor PNG; for raw numbers declare dtype and shape with --features"
         )
     shape = _found_shape(counts)
     codec, spec = Text() if shape == () else Texts(), FieldSpec("text", shape, "string")
-    return IndexedField(
-        name, feature, spec, codec.describe(), column=counts[1] <= 1 and summary.sizes[1] <= LONGEST_VALUE
-    )
+    is_column = is_single and summary.ranges["value_size"][1] <= LONGEST_VALUE
+    return IndexedField(name, feature, spec, codec.describe(), column=is_column)
 
 
 def _raw(name: str, feature: str, known: Declared) -> IndexedField:
@@ -331,34 +317,35 @@ def _raw(name: str, feature: str, known: Declared) -> IndexedField:
 
 
 def _image(name: str, feature: str, summary: FeatureSummary, known: Declared) -> IndexedField:
-    forms: list[tuple[str, int, int, int]] = []
-    for text, count in summary.images.items():
-        if text != "unreadable":
-            form, channels_text, bits = text.split()
-            forms.append((form, int(channels_text), int(bits), count))
+    forms = []
+    for text, count in sorted(summary.images.items()):
+        if text != UNREADABLE:
+            form, channels, bits = text.split()
+            forms.append((form, int(channels), int(bits), count))
     if not forms:
         raise _Unreadable("declared as an image, and no value is a JPEG or a PNG")
     images = sum(count for *_, count in forms)
-    stored = {3 if (form, channels) == ("jpeg", 4) else channels for form, channels, *_ in forms}
-    channels = stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
+    stored = {3 if (form, number) == ("jpeg", 4) else number for form, number, *_ in forms}
+    depth = stored.pop() if len(stored) == 1 else 1 if stored <= {1, 2} else 3
     dtype = "uint16" if 2 * sum(count for _, _, bits, count in forms if bits == 16) > images else "uint8"
     odd = summary.records - images
-    sides = [one[0] if one and one[0] == one[1] and not odd else None for one in (summary.heights, summary.widths)]
+    ranges = summary.ranges["height"], summary.ranges["width"]
+    sides = [least if least == most and not odd else None for least, most in ranges]
     if known.kind and known.shape and len(known.shape) == 3 and known.shape[2] is not None:
-        channels = known.shape[2]
+        depth = known.shape[2]
     is_named = bool(_MASK_WORDS & set(re.split(r"[^a-z]+", feature.lower())))
     is_png = all(form == "png" for form, *_ in forms)
-    is_mask = known.kind == "mask" or (known.kind is None and channels == 1 and is_png and is_named)
-    if is_mask and channels != 1:
-        raise DatasetError(f"{feature!r}: a mask has one channel of class numbers, its images have {channels}")
+    is_mask = known.kind == "mask" or (known.kind is None and depth == 1 and is_png and is_named)
+    if is_mask and depth != 1:
+        raise DatasetError(f"{feature!r}: a mask has one channel of class numbers, its images have {depth}")
     alpha = sum(count for form, with_alpha, _, count in forms if form == "png" and with_alpha in (2, 4))
     notes = {
         f"{odd:,} values are not JPEG or PNG: bad records": odd,
-        f"the alpha channel of {alpha:,} is dropped": alpha if channels in (1, 3) else 0,
+        f"the alpha channel of {alpha:,} is dropped": alpha if depth in (1, 3) else 0,
         "a mask: geometry= takes the nearest pixel": is_mask,
     }
     return IndexedField(
-        name, feature, FieldSpec("mask" if is_mask else "image", tuple(sides) if is_mask else (*sides, channels), dtype),
+        name, feature, FieldSpec("mask" if is_mask else "image", tuple(sides) if is_mask else (*sides, depth), dtype),
         Encoded().describe(), required=True, classes=known.classes if is_mask else (),
         note="; ".join(note for note, holds in notes.items() if holds),
     )  # fmt: skip
@@ -368,8 +355,8 @@ def sized_raster(fields: Iterable[IndexedField], summaries: Mapping[str, Feature
     """The feature whose height and width the index holds: of the images, or else of the masks, the one of the most pixels."""
 
     def pixels(item: IndexedField) -> tuple[bool, int]:
-        heights, widths = summaries[item.feature].heights or (0, 0), summaries[item.feature].widths or (0, 0)
-        return item.spec.kind == "image", heights[1] * widths[1]
+        summary = summaries[item.feature]
+        return item.spec.kind == "image", prod(most for _, most in map(summary.ranges.__getitem__, ("height", "width")))
 
     rasters = [item for item in fields if item.spec.kind in RASTER_KINDS and item.codec["codec"] == "encoded"]
     return max(rasters, key=pixels).feature if rasters else None

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.scan import FRAME, LostRecord, Scanned, read_part
+from tfprep.dataset.imported.scan import FEATURE, PREFIX, LostRecord, Scanned, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
 from tfprep.dataset.index import joined_tables, label_type, schema, write_index
@@ -33,7 +33,6 @@ from tfprep.records.framing import HEADER_BYTES
 from tfprep.storage.local import writing
 from tfprep.storage.urls import is_remote
 
-NO_FEATURE = -2
 Groups = Mapping[str, Sequence[tuple[Shard, Scanned]]]
 """The shards of each split, with what was found in them."""
 
@@ -91,9 +90,8 @@ class Content:
                 reason = f"{scanned.fault}; what follows is left out"
                 bad.append(LostRecord(scanned.records + len(bad), scanned.end, reason))
             self._reject(split, name, bad)
-            numbers = {feature: number for number, feature in enumerate(scanned.summaries)}
-            for batch in read_part(shard, folder):
-                table = self._table(_Block(batch, numbers), split, number, name)
+            for block in read_part(shard, folder):
+                table = self._table(self._with_required(block, split, name), split, number, name)
                 records += len(table)
                 yield table
             self.records[split].append(records)
@@ -103,78 +101,57 @@ class Content:
             line = {"split": split, "shard": shard, "record": one.number, "offset": one.offset, "reason": one.reason}
             self.rejected.append(line)
 
-    def _table(self, block: _Block, split: str, shard: int, shard_name: str) -> pa.Table:
-        """Return the rows of a block; records that miss a required feature are left out."""
+    def _with_required(self, block: pa.Table, split: str, shard: str) -> pa.Table:
+        """Return the records of a block that have each required feature; the others are rejected."""
         for field in self.fields:
             if field.required:
-                self._reject(split, shard_name, block.leave_out_without(field.feature))
-        columns: dict[str, Any] = {name: block.numbers(None, name) for name in ("offset", "size")}
-        columns["payload_crc"] = block.numbers(None, "value")
-        columns["key"] = [f"{shard_name}#{number}" for number in block.numbers(None, "count").tolist()]
-        of_shard = {"split": split, "variant": 0, "shard": shard}
-        columns |= {name: [value] * len(columns["key"]) for name, value in of_shard.items()}
+                has = pc.greater(pc.fill_null(_feature(block, field.feature)["size"], 0), 0)
+                lost = block.filter(pc.invert(has)).select(["number", "offset"]).to_pylist()
+                self._reject(split, shard, [LostRecord(**one, reason=f"it has no {field.feature!r}") for one in lost])
+                block = block.filter(has)
+        return block
+
+    def _table(self, block: pa.Table, split: str, shard: int, shard_name: str) -> pa.Table:
+        """Return the rows of a block."""
+        count = len(block)
+        columns: dict[str, Any] = {name: block[name] for name in ("offset", "size", "payload_crc")}
+        columns["key"] = [f"{shard_name}#{number}" for number in block["number"].to_pylist()]
+        columns |= {"split": [split] * count, "variant": [0] * count, "shard": [shard] * count}
         for field in self.fields:
-            columns |= block.columns(field)
+            columns |= _columns(block, field)
+        raster = _feature(block, self.raster or "")
         for side in ("height", "width"):
-            pixels = block.numbers(self.raster or "", side)
-            columns[side] = pa.array(pixels, mask=pixels == 0)
+            columns[side] = pc.if_else(pc.equal(raster[side], 0), None, raster[side])
         if self.label is not None:
             columns["label"] = columns[self.label]
         for name, of_splits in self.counts.items():
             values, counts = columns[name].to_numpy(), of_splits[split]
             counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
-        arrays = [one if isinstance(one, pa.Array) else pa.array(one) for one in map(columns.get, self.schema.names)]
-        return pa.table(
-            [one.cast(kind) for one, kind in zip(arrays, self.schema.types, strict=True)], schema=self.schema
-        )
+        return pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
 
 
-class _Block:
-    """The records of one batch of a part file. `numbers`: the numbers of its features, by name."""
+def _feature(block: pa.Table, feature: str) -> dict[str, pa.Array]:
+    """Return the values of a feature by their names in `FEATURE`; null for a record that does not have it."""
+    name = f"{PREFIX}{feature}"
+    if name not in block.column_names:
+        return {one.name: pa.nulls(len(block), one.type) for one in FEATURE}
+    column = block[name].combine_chunks()
+    return {one.name: pc.struct_field(column, one.name) for one in FEATURE}
 
-    def __init__(self, batch: pa.RecordBatch, numbers: Mapping[str, int]) -> None:
-        self._batch, self._numbers = batch, numbers
-        self._record, self._feature = (batch.column(name).to_numpy() for name in ("record", "feature"))
-        self._records = int(np.count_nonzero(self._feature == FRAME))
-        self._kept = np.arange(self._records)
 
-    def feature(self, number: int, column: str) -> pa.Array:
-        """Return a column of the rows of a feature, or of the frames; null for a record that does not have it."""
-        found = np.flatnonzero(self._feature == number)
-        row_of_record = np.full(self._records, -1)
-        row_of_record[self._record[found]] = found
-        rows = row_of_record[self._kept]
-        return self._batch.column(column).take(pa.array(rows, mask=rows < 0))
-
-    def numbers(self, feature: str | None, column: str) -> Array:
-        """Return a column of numbers of the rows of a feature, or of the frames (None); 0 for a record that does not have it."""
-        number = FRAME if feature is None else self._numbers.get(feature, NO_FEATURE)
-        values: Array = pc.fill_null(self.feature(number, column), 0).to_numpy()
-        return values
-
-    def leave_out_without(self, feature: str) -> Iterator[LostRecord]:
-        """Leave out the records that do not have a feature, and yield them."""
-        has = self.numbers(feature, "size") > 0  # an empty string has a tag and a length
-        lost = zip(*(self.numbers(None, name)[~has].tolist() for name in ("count", "offset")), strict=True)
-        self._kept = self._kept[has]
-        return (LostRecord(number, offset, f"it has no {feature!r}") for number, offset in lost)
-
-    def columns(self, field: IndexedField) -> dict[str, Any]:
-        """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
-        offset, size = (self.numbers(field.feature, name) for name in ("offset", "size"))
-        columns: dict[str, Any] = {}
-        if field.column:
-            number = self._numbers.get(field.feature, NO_FEATURE)
-            values = self.feature(number, "text" if field.spec.dtype == "string" else "value")
-            if field.spec.dtype == "float32":
-                bits = pc.fill_null(values, 0).to_numpy().astype(np.uint32)
-                values = pa.array(bits.view(np.float32))
-            columns[field.name] = pc.if_else(pa.array(size > 0), values, None)
-        if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-            value_size = np.where(size > 0, self.numbers(field.feature, "value_size"), 0)
-            offset, size = offset + size - value_size, value_size
-        first = np.where(size > 0, offset, self.numbers(None, "offset") + HEADER_BYTES)
-        return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
+def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
+    """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
+    found = _feature(block, field.feature)
+    size = pc.fill_null(found["size"], 0)  # an empty string has a tag and a length
+    has, offset, columns = pc.greater(size, 0), found["offset"], {}
+    if field.column:
+        columns[field.name] = pc.if_else(has, found[field.spec.dtype], None)
+    if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
+        value_size = pc.if_else(has, found["value_size"], 0)
+        offset, size = pc.subtract(pc.add(offset, size), value_size), value_size
+        has = pc.greater(size, 0)
+    first = pc.if_else(has, offset, pc.add(block["offset"], HEADER_BYTES))
+    return columns | {f"{field.name}_offset": first, f"{field.name}_size": size}
 
 
 def write_imported(new: NewVersion, content: Content, old: Manifest | None) -> Manifest:
