@@ -75,8 +75,10 @@ def groups(mount: Path = MOUNT, own: Path = OWN) -> Iterator[Path]:
         lines = own.read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
+        if controllers:
+            continue
         parts = [part for part in Path(path).parts if part not in ("/", "..")]
-        for depth in range(len(parts), -1, -1) if controllers == "" else ():
+        for depth in range(len(parts), -1, -1):
             folder = mount.joinpath(*parts[:depth])
             if folder.is_dir():
                 yield folder

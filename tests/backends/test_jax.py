@@ -51,28 +51,15 @@ def test_an_integer_that_jax_would_cut_off_is_an_error(make_dataset, kind, label
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_so_many_batches_are_taken_ahead(data, ahead):
-    from tfprep.load.jax_loader import TransferredAhead
-
-    taken, delivered = [], []
-
-    class Six:
-        def take(self):
-            if len(taken) == 6:
-                raise StopIteration
-            taken.append(len(taken))
-            return len(taken), taken[-1]
-
-    class Note:
-        def delivered(self, batches, step):
-            delivered.append(step)
-
-    queue = TransferredAhead(Six(), Note(), ahead)
-    assert (next(queue), len(taken)) == (0, 1 + ahead)
-    assert (next(queue), len(taken)) == (1, 2 + ahead)
-    assert (next(queue), len(taken)) == (2, 3 + ahead)
-    assert list(queue) == [3, 4, 5]
-    assert delivered == [1, 2, 3, 4, 5, 6]
+def test_the_number_of_batches_that_are_taken_ahead(data, ahead):
+    loader = data.jax_loader("train", 8, ahead=ahead, **OPTIONS)
+    batches = iter(loader)
+    for taken in (1, 2, 3):
+        next(batches)
+        assert (loader.stats["batches"], loader.state_dict()["step"]) == (taken + ahead, taken)
+    assert len(list(batches)) == 3
+    with pytest.raises(LoaderError, match="ahead is the number of batches on the devices beyond the one in use"):
+        data.jax_loader("train", 8, ahead=-1, **OPTIONS)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 4, 5, 6, 8, 12])
@@ -101,17 +88,6 @@ def test_a_sharding_divides_each_batch(data):
     (batch, *_) = data.jax_loader("train", 8, sharding=sharding, **OPTIONS)
     assert batch["image"].sharding == sharding
     np.testing.assert_array_equal(batch["label"], next(iter(data.numpy_loader("train", 8, **OPTIONS)))["label"])
-
-
-def test_what_cannot_be_divided_is_refused(data):
-    mesh = jax.sharding.AbstractMesh((4,), ("batch",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 6 samples"):
-        data.jax_loader("train", 6, sharding=sharding, **OPTIONS)
-    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 3 samples"):  # the last one
-        data.jax_loader("val", 4, sharding=sharding, fields=["label"], training=False)
-    with pytest.raises(LoaderError, match="ahead is the number of batches on the devices beyond the one in use"):
-        data.jax_loader("train", 8, ahead=-1, **OPTIONS)
 
 
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "two_hosts_jax.py"

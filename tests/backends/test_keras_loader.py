@@ -64,6 +64,19 @@ def test_a_model_that_fit_builds_from_a_first_batch_misses_none(data, make_model
     _same_weights(model, _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 12)))
 
 
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="tests/load/test_passes.py has it for TensorFlow")
+def test_an_epoch_of_one_step_that_keras_could_use_up_is_named(data, caplog):
+    """The batch with which Keras builds a model is such an epoch's last one."""
+    with caplog.at_level("WARNING", logger="tfprep.load"):
+        for batch_size, repeated, named in ((8, False, 0), (50, True, 0), (50, False, 1)):
+            loader = data.keras_loader("train", batch_size, **OPTIONS)
+            loader = loader.repeat() if repeated else loader
+            for _ in range(2):
+                loader[0]
+            assert len(caplog.messages) == named
+    assert "train.repeat() with steps_per_epoch=1 uses none" in caplog.text
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="Keras takes a DataLoader as it is on PyTorch")
 @pytest.mark.parametrize("built", [True, False])
 def test_fit_over_a_data_loader_of_pytorch_begins_with_the_first_epoch(data, make_model, weights, built):
@@ -201,7 +214,7 @@ def test_nothing_imports_tensorflow_nor_warns(photos, tmp_path):
 @pytest.mark.skipif(BACKEND == "torch", reason="PyTorch's fit takes one step at a time")
 def test_the_state_counts_the_steps_that_were_trained(data, make_model, tmp_path):
     """The last execution of an epoch of 6 steps asks for 4 and finds 2."""
-    from tfprep.load.callbacks import SaveLoaderState
+    from tfprep.load.keras_loader import SaveLoaderState
 
     model, loader = make_model(), data.keras_loader("train", 8, **OPTIONS)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4)

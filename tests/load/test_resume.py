@@ -11,7 +11,7 @@ from tfprep.errors import LoaderError
 
 keras = pytest.importorskip("keras")
 
-from tfprep.load.callbacks import SaveLoaderState  # noqa: E402 - it imports Keras
+from tfprep.load.keras_loader import SaveLoaderState  # noqa: E402 - it imports Keras
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -26,7 +26,7 @@ from tfprep.codecs import Scalar
 from tfprep.derive.inputs import reads_of
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Size
-from tfprep.load.order.permutation import Generators, generator_at
+from tfprep.load.order.permutation import generator_at
 from tfprep.load.outputs import Output, Outputs, renamed
 from tfprep.recipe.checks import check_derive, check_inputs, check_ops
 from tfprep.recipe.sample import Draws, Stages
@@ -167,10 +167,7 @@ class Augmentation:
 
 def _drawn(seed: int, prefix: str, position: int, training: bool, step: str) -> np.random.Generator | None:
     drawn = training or step.startswith("derive/")
-    return _GENERATORS.at(seed, f"{prefix}{step}", position) if drawn else None
-
-
-_GENERATORS = Generators()
+    return generator_at(seed, f"{prefix}{step}", position) if drawn else None
 
 
 def known_size(

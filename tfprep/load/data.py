@@ -15,9 +15,9 @@ from tfprep.dataset.dataset import read_dataset
 from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderOptions, OnBad, ShuffleBuffer, Verify, deciding, loader_options, with_options
 from tfprep.load.order.samplers import fold_of
-from tfprep.load.outputs import mean_and_std, names_of
+from tfprep.load.outputs import channels_of, names_of
 from tfprep.load.pipeline import Pipeline
-from tfprep.load.selection import SplitRows, is_training
+from tfprep.load.selection import SplitRows
 from tfprep.optional import require_package
 from tfprep.storage.urls import PathOrUrl, folder_at, is_remote
 
@@ -29,16 +29,11 @@ if TYPE_CHECKING:
     from tfprep.load.keras_loader import KerasLoader
     from tfprep.load.loader import NumpyLoader
     from tfprep.load.random_access import BatchSampler, RandomAccess
-    from tfprep.load.tensorflow.loader import TensorFlowLoader
+    from tfprep.load.tensorflow_loader import TensorFlowLoader
     from tfprep.load.torch_loader import TorchLoader
 
 Group: TypeAlias = "str | Callable[[str], Hashable] | Sequence[Hashable]"
 """What keeps samples together in folds: a column of the index, a stored field, a function of the key, or one value per sample."""
-
-_OF_TF_DATASET = (
-    "training", "seed", "fields", "inputs", "targets", "sample_weight", "variants", "remainder", "memory_budget",
-)  # fmt: skip
-"""The options that `tf_dataset` takes."""
 
 
 class Loaders(ABC):
@@ -68,7 +63,7 @@ class Loaders(ABC):
             DatasetError: There is no such split.
         """
         require_package("tensorflow", "loader()", "numpy_loader() works without it")
-        from tfprep.load.tensorflow.loader import TensorFlowLoader
+        from tfprep.load.tensorflow_loader import TensorFlowLoader
 
         return TensorFlowLoader(self._pipeline("loader()", split, batch_size, options))
 
@@ -186,9 +181,7 @@ class Loaders(ABC):
             batch_size=1, training=True, order="sequential", remainder="keep", fields=fields, variants=variant,
             on_bad=on_bad, verify=verify, cache=False, workers="threads",
         )  # fmt: skip
-        sources = [
-            replace(source, share=None) for source in self.subset(split).sources
-        ]  # the shares of a mix do not count
+        sources = [replace(source, share=None) for source in self.subset(split).sources]  # as if it were no mix
         return RandomAccess(sources, options)
 
     def batch_sampler(self, split: str = "train", batch_size: int = 32, **options: Any) -> BatchSampler:
@@ -357,17 +350,10 @@ class Data(Loaders, Dataset):
             DatasetError: There is no such split, or a shard is missing.
         """
         require_package("tensorflow", "tf_dataset()", "numpy_loader() works without it")
-        from tfprep.load.tensorflow.plain import plain_dataset
+        from tfprep.load.tf_dataset import TAKEN, plain_dataset
 
-        checked = loader_options("tf_dataset()", batch_size, options, _OF_TF_DATASET)
-        if checked.training is None:
-            checked = replace(checked, training=is_training(self.subset(split).sources))
-        number = isinstance(shuffle_buffer, int) and not isinstance(shuffle_buffer, bool) and shuffle_buffer > 0
-        if not number and shuffle_buffer not in ("auto", None):
-            raise LoaderError(f"shuffle_buffer is a number of records from 1, 'auto' or None, not {shuffle_buffer!r}")
-        if checked.variants == "rotate":
-            raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")
-        return plain_dataset(self, split, checked, shuffle_buffer)
+        sources = self.subset(split).sources
+        return plain_dataset(sources[0], loader_options("tf_dataset()", batch_size, options, TAKEN), shuffle_buffer)
 
     def normalization(self, inputs: str | Sequence[str] = "image") -> Any:
         """A `keras.layers.Normalization` for these fields. Imports Keras.
@@ -388,17 +374,25 @@ class Data(Loaders, Dataset):
         require_package("keras", "normalization()")
         import keras
 
-        names = names_of(inputs)
+        names, statistics = names_of(inputs), self.manifest.statistics
+        mean: list[float] = []
+        std: list[float] = []
         for name in names:
             if name not in self.fields:
                 raise LoaderError(f"there is no field {name!r}; there are {', '.join(self.fields)}")
-        if not any(name in self.manifest.statistics for name in names):
-            available = ", ".join(self.manifest.statistics) or "no field"
+            if name in statistics:
+                mean += statistics[name].mean
+                std += [value or 1.0 for value in statistics[name].std]
+            else:
+                channels, dtype = channels_of(self.fields[name]), np.dtype(self.fields[name].dtype)
+                mean += [0.0] * channels
+                std += [float(np.iinfo(dtype).max) if dtype.kind in "iu" else 1.0] * channels
+        if statistics.keys().isdisjoint(names):
+            available = ", ".join(statistics) or "no field"
             raise LoaderError(
                 f"the manifest has statistics of {available}, not of {', '.join(names)}: only images have them"
             )
-        mean, std = mean_and_std(names, self.fields, self.manifest.statistics)
-        return keras.layers.Normalization(mean=list(mean), variance=[value**2 for value in std])
+        return keras.layers.Normalization(mean=mean, variance=[value**2 for value in std])
 
     def _values(self, split: str, name: str) -> list[Any]:
         """The values of a column of the index, or of a stored number or text: one for each sample."""

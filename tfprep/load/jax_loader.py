@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.loader import Loader, Pass, Progress, with_text
+from tfprep.load.loader import BatchPass, Loader, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import Outputs
@@ -45,13 +45,11 @@ class JaxLoader(Loader):
         self._sharding, self._ahead = sharding, ahead
         check_elements(self.pipeline.outputs, "JAX")
         if sharding is not None:
-            self._check_sharding()
+            check_equal_parts(self.pipeline.schedule)
 
     def __iter__(self) -> Iterator[Any]:
         """A pass (see `Loader`): its batches are delivered, and counted, when `ahead` more are on their way to the devices."""
-        return TransferredAhead(
-            Pass(self.pipeline, self.progress, self._element, self._epochs), self.progress, self._ahead
-        )
+        return TransferredAhead(self.pipeline, self.progress, self._element, self._epochs, ahead=self._ahead)
 
     def _element(self, batch: Batch) -> Any:
         values = with_text(batch.values)
@@ -68,38 +66,24 @@ class JaxLoader(Loader):
             return jax.make_array_from_process_local_data(self._sharding, value)
         return jax.device_put(value, self._sharding)
 
-    def _check_sharding(self) -> None:
-        """Refuse what JAX would fail on with the first batch, or with the last one."""
-        schedule = self.pipeline.schedule
-        check_equal_parts(schedule)
-        output = next(one for one in self.pipeline.outputs.outputs if one.dtype != "string")
-        for size in (*schedule.smaller, schedule.batch_size):
-            try:
-                self._sharding.shard_shape((size, *output.shape))
-            except ValueError as error:
-                raise LoaderError(
-                    f"the sharding cannot divide a batch of {size} samples, {output.name!r} of shape "
-                    f"{(size, *output.shape)}: {error}; choose a batch_size that its devices divide, and remainder='drop'"
-                ) from error
 
+class TransferredAhead(BatchPass):
+    """Delivers each batch when `ahead` more are taken."""
 
-class TransferredAhead(Iterator[Any]):
-    """Delivers each batch when `ahead` more are taken. Not a generator: that would end with Ctrl-C, and the data with it."""
-
-    def __init__(self, batches: Pass, progress: Progress, ahead: int) -> None:
-        self._batches, self._progress, self._ahead = batches, progress, ahead
-        self._queue: deque[tuple[int, Any]] = deque()
+    def __init__(self, *args: Any, ahead: int) -> None:
+        super().__init__(*args)
+        self._ahead, self._queue = ahead, deque[tuple[int, Any]]()
 
     def __next__(self) -> Any:
         while len(self._queue) <= self._ahead:
             try:
-                self._queue.append(self._batches.take())
+                self._queue.append(self.take())
             except StopIteration:
                 if not self._queue:
                     raise
                 break
         step, element = self._queue[0]
-        self._progress.delivered(self._batches, step)
+        self._progress.delivered(self, step)
         self._queue.popleft()
         return element
 

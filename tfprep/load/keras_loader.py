@@ -3,19 +3,27 @@
 Keras asks a `PyDataset` for the batches of a pass by number, from 0. Number 0 begins a pass of the loader, and the numbers after
 it take the batches of this pass in their order. `fit` draws the numbers in a random order unless it gets `shuffle=False`; this is
 refused, because the loader shuffles the samples itself and fills the next batches ahead.
+
+`SaveLoaderState` is a callback for checkpoints of weights only. A full checkpoint of Keras (`model.save`, `BackupAndRestore`,
+Orbax) stores the optimizer's count of steps, so that `start_step=int(model.optimizer.iterations)` continues the run. A file of
+weights stores no count.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import keras
 
 from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution, check_elements, check_equal_parts, in_types_of_jax, jax_hosts
-from tfprep.load.loader import NumpyLoader, Pass
+from tfprep.load.loader import BatchPass, NumpyLoader
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.threads import note_loader
+from tfprep.storage.urls import durable_write
 
 
 class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # Keras is untyped
@@ -42,7 +50,7 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
             pipeline = pipeline.on_host(torch_hosts())
         NumpyLoader.__init__(self, pipeline)
         keras.utils.PyDataset.__init__(self)
-        self._pass: Pass | None = None
+        self._pass: BatchPass | None = None
         self._number = 0
         """That of the batch that comes next in the pass."""
 
@@ -64,8 +72,10 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         if number == 0:
             if self._is_jax:
                 check_distribution("keras_loader()", self.pipeline.options)
+            if self._epochs is not None:
+                self.progress.warn_of_looks(1)
             self._number = 0
-            self._pass = Pass(self.pipeline, self.progress, self._element, self._epochs, for_framework=True)
+            self._pass = BatchPass(self.pipeline, self.progress, self._element, self._epochs, for_framework=True)
         if self._pass is None or number != self._number:
             raise LoaderError(
                 f"Keras asks for batch {number} of a pass, and {self._number} comes next: use fit(..., shuffle=False), since the "
@@ -87,3 +97,40 @@ class KerasLoader(NumpyLoader, keras.utils.PyDataset):  # type: ignore[misc] # K
         if self._is_jax:
             element = keras.tree.map_structure(in_types_of_jax, element)
         return element if isinstance(element, tuple | dict) else (element,)
+
+
+class SaveLoaderState(keras.callbacks.Callback):  # type: ignore[misc] # Keras is untyped
+    """Writes the state of the run as JSON at the end of each epoch, and every `save_freq` batches: `start_step=` takes it.
+
+    train = data.loader("train", start_step=json.loads(path.read_text()) if path.exists() else 0, **options)
+    model.fit(train, callbacks=[ModelCheckpoint(weights, save_weights_only=True), SaveLoaderState(train, path)])
+    """
+
+    def __init__(self, loader: Any, path: str | os.PathLike[str], save_freq: int = 0) -> None:
+        super().__init__()
+        self._loader, self._path, self._save_freq = loader, Path(path), save_freq
+        self._epoch_step = self._steps = 0
+        self._pass_steps: int | None = None
+        """The steps of a pass; None where it has no end."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._epoch_step, self._steps = self._loader.next_step, 0
+        steps, length = self.params.get("steps"), self._loader.steps_per_epoch
+        self._pass_steps = length if self._loader.passes_are_epochs else None
+        if self._loader.passes_are_epochs and steps not in (None, length):
+            raise LoaderError(
+                f"fit reads {steps} of the {length} steps of an epoch: use train.repeat() with steps_per_epoch"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch_step, self._steps = self._epoch_step + self._steps, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._steps = batch + 1  # the last of those that one execution asked for
+        if self._pass_steps is not None:  # the last execution of a pass may have found fewer
+            self._steps = min(self._steps, self._pass_steps)
+        if self._save_freq and self._steps % self._save_freq == 0:
+            self.on_epoch_end(0)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        durable_write(self._path, json.dumps(self._loader.state_dict(step=self._epoch_step + self._steps)))

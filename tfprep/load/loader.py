@@ -1,8 +1,8 @@
 """What the loaders of all frameworks share: a batch is a function of its step, and iterating counts steps.
 
 An adapter for a framework is a subclass of `Loader` that says how an element is made of a batch's arrays (`_element`). It has
-three things to build on: `pipeline.batch(step)`, the arrays of one step, made in the calling thread; `Pass`, the batches of an
-iteration, filled ahead; and `progress`, which says where the next iteration begins.
+three things to build on: `pipeline.batch(step)`, the arrays of one step, made in the calling thread; `BatchPass`, the batches of
+an iteration, filled ahead; and `progress`, which says where the next iteration begins.
 
 Each iteration is a pass over the next epoch. A pass fixes its epoch at its first batch. The epoch is used at the pass's 9th
 batch, or at its last one if that comes earlier: Keras takes a batch to build a model, and TensorFlow some in advance, which use
@@ -12,6 +12,7 @@ no epoch.
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
@@ -25,6 +26,8 @@ from tfprep.load.prefetch import Prefetcher, open_prefetchers
 from tfprep.load.reader.batch import Batch
 from tfprep.load.state import start_step, state_at
 from tfprep.units import number as counted
+
+_LOG = logging.getLogger("tfprep.load")
 
 LOOK = 8
 """Batches of a pass that use no epoch. Where Keras builds a model under a `tf.distribute` strategy it takes one, and TensorFlow
@@ -48,43 +51,56 @@ class Progress:
         self.plan, self.length = plan, plan.schedule.steps_per_epoch
         self.is_evaluation = plan.schedule.epochs is not None
         self.next_step = self.position = start
-        self.requested_ahead = False
+        self.requested_ahead = self._warned = False
         self.spare: Prefetcher | None = None
         self._lock = threading.Lock()
-        self._latest = 0  # the number of the pass that began last; no pass: nobody refers in a circle
-        self._begun = self._moves = 0
+        self._begun = self._moved = 0
+        """The number of the pass that began last, and that of the last `move_to`, which are counted together."""
 
     def move_to(self, step: int) -> None:
         """Let the next pass begin with this step; passes that have begun no longer change that."""
         with self._lock:
             self.next_step = self.position = step % self.length if self.is_evaluation else step
             self.requested_ahead = False
-            self._latest, self._moves = 0, self._moves + 1
+            self._begun = self._moved = self._begun + 1
 
-    def begin(self, steps: PassSteps) -> int:
+    def begin(self, steps: Pass) -> int:
         """The first step of a pass that begins now."""
         with self._lock:
             first = self.position = self.next_step
             self.requested_ahead = steps.for_framework
-            self._begun = self._latest = steps.number = self._begun + 1
-            steps.moves = self._moves
+            self._begun = steps.number = self._begun + 1
             if self.is_evaluation:  # training=False: all passes but the first one are whole
                 self.next_step = 0
             return first
 
-    def delivered(self, steps: PassSteps, step: int) -> None:
+    def delivered(self, steps: Pass, step: int) -> None:
         """Note that a pass delivered the batch of this step."""
         with self._lock:
-            if self._latest == steps.number:
+            if steps.number == self._begun:
                 self.position = step + 1
-            if steps.moves == self._moves and not self.is_evaluation:
+            if steps.number > self._moved and not self.is_evaluation:
                 end = steps.end_of_epoch(step)
                 if step - steps.first >= steps.look or step + 1 == end:
                     self.next_step = max(self.next_step, end)
 
+    def warn_of_looks(self, most: int) -> None:
+        """Say once where the `most` batches that a framework takes to build a model, or in advance, can be an epoch."""
+        if self.length <= most and not self.is_evaluation and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "an epoch has %d steps, which fit and tf.data may all take in advance: the batch with which Keras builds a "
+                "model can use an epoch. train.repeat() with steps_per_epoch=%d uses none",
+                self.length, self.length,
+            )  # fmt: skip
 
-class PassSteps:
-    """The steps of one pass. It begins with its first step."""
+
+class Pass(Iterator[Any]):
+    """The elements of one pass, which begins with its first one. Threads may share it.
+
+    After an error every further call raises the same error: an end of the data would hide that batches are missing. After Ctrl-C
+    the next call returns the batch that was waited for. It is not a generator, which would end with Ctrl-C.
+    """
 
     def __init__(self, progress: Progress, epochs: int | None = 1, *, for_framework: bool = False) -> None:
         """A pass over `epochs` epochs, None for no end.
@@ -93,12 +109,18 @@ class PassSteps:
         first epoch is as long as any other, wherever it begins.
         """
         self._progress, self._epochs, self.for_framework = progress, epochs, for_framework
+        self._error: Exception | None = None
+        self._lock = threading.Lock()
         self.look: float = LOOK
         self.restart()
 
+    def _element(self, step: int) -> Any:
+        """The element of a step; steps come in their order."""
+        raise NotImplementedError
+
     def restart(self) -> None:
         """Begin again with the step that comes next in the run."""
-        self.first = self.moves = self.number = -1
+        self.first = self.number = -1
         self._step = self._first_end = 0
         self._stop: int | None = None
 
@@ -106,49 +128,6 @@ class PassSteps:
     def step(self) -> int:
         """The step that comes next."""
         return self._progress.next_step if self.first < 0 else self._step
-
-    def _has_step(self) -> bool:
-        """Return True if there is a next step."""
-        if self.first < 0:
-            if self.for_framework and self._progress.next_step and self._progress.is_evaluation:
-                raise LoaderError(
-                    "fit and tf.data are promised all batches of an evaluation, so that they cannot continue one at step "
-                    f"{self._progress.next_step}; use numpy_loader() or loader(...).eager()"
-                )
-            first, length = self._progress.begin(self), self._progress.length
-            self._first_end = first + length if self.for_framework else first - first % length + length
-            self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length
-            self._step, self.first = first, first
-        return self._stop is None or self._step < self._stop
-
-    def end_of_epoch(self, step: int) -> int:
-        """The first step after the epoch of this pass in which a step is."""
-        length = self._progress.length
-        return self._first_end + max(0, (step - self._first_end) // length + 1) * length
-
-
-class Pass(PassSteps, Iterator[Any]):
-    """The batches of one pass. Threads may share it.
-
-    After an error every further call raises the same error: an end of the data would hide that batches are missing. After Ctrl-C
-    the next call returns the batch that was waited for. It is not a generator, which would end with Ctrl-C.
-    """
-
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        progress: Progress,
-        convert: Callable[[Batch], Any],
-        epochs: int | None = 1,
-        *,
-        for_framework: bool = False,
-    ) -> None:
-        """See `PassSteps`."""
-        super().__init__(progress, epochs, for_framework=for_framework)
-        self._pipeline, self._convert = pipeline, convert
-        self._prefetcher: Prefetcher | None = None
-        self._error: Exception | None = None
-        self._lock = threading.Lock()
 
     def __next__(self) -> Any:
         step, element = self.take()
@@ -160,15 +139,14 @@ class Pass(PassSteps, Iterator[Any]):
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if not self._has_step():
-                self._keep_for_next_pass()
+            if self.first < 0:
+                self._begin()
+            step = self._step
+            if step == self._stop:
+                self._end()
                 raise StopIteration
-            step, prefetcher = self._step, self._prefetcher
             try:
-                if prefetcher is None or prefetcher.step != step or prefetcher.interrupted:
-                    self.close()  # Ctrl-C came while it was started, or after it delivered the batch
-                    prefetcher = self._prefetcher = self._opened(step)
-                element = self._convert(prefetcher.next())
+                element = self._element(step)
             except Exception as error:
                 self._error = error
                 self.close()
@@ -176,8 +154,55 @@ class Pass(PassSteps, Iterator[Any]):
             self._step = step + 1
             return step, element
 
+    def _begin(self) -> None:
+        progress = self._progress
+        if self.for_framework and progress.next_step and progress.is_evaluation:
+            raise LoaderError(
+                "fit and tf.data are promised all batches of an evaluation, so that they cannot continue one at step "
+                f"{progress.next_step}; use numpy_loader() or loader(...).eager()"
+            )
+        first, length = progress.begin(self), progress.length
+        self._first_end = first + length if self.for_framework else first - first % length + length
+        self._stop = None if self._epochs is None else self._first_end + (self._epochs - 1) * length
+        self._step, self.first = first, first
+
+    def end_of_epoch(self, step: int) -> int:
+        """The first step after the epoch of this pass in which a step is."""
+        length = self._progress.length
+        return self._first_end + max(0, (step - self._first_end) // length + 1) * length
+
     def close(self) -> None:
-        """Fill no more batches in advance; those that were delivered stay as they are."""
+        """Prepare no more elements; those that were delivered stay as they are."""
+
+    def _end(self) -> None:
+        """All elements were taken."""
+
+
+class BatchPass(Pass):
+    """The batches of one pass, filled ahead."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        progress: Progress,
+        convert: Callable[[Batch], Any],
+        epochs: int | None = 1,
+        *,
+        for_framework: bool = False,
+    ) -> None:
+        """See `Pass`; `convert` makes an element of a batch."""
+        super().__init__(progress, epochs, for_framework=for_framework)
+        self._pipeline, self._convert = pipeline, convert
+        self._prefetcher: Prefetcher | None = None
+
+    def _element(self, step: int) -> Any:
+        prefetcher = self._prefetcher
+        if prefetcher is None or prefetcher.step != step or prefetcher.interrupted:
+            self.close()  # Ctrl-C came while it was started, or after it delivered the batch
+            prefetcher = self._prefetcher = self._opened(step)
+        return self._convert(prefetcher.next())
+
+    def close(self) -> None:
         prefetcher, self._prefetcher = self._prefetcher, None
         if prefetcher is not None:
             prefetcher.close()
@@ -194,7 +219,7 @@ class Pass(PassSteps, Iterator[Any]):
             spare.cancel()
         return Prefetcher(self._pipeline, step, None if self._pipeline.training else self._stop)
 
-    def _keep_for_next_pass(self) -> None:
+    def _end(self) -> None:
         """In training the next pass usually begins where this one ends, and its first batches are being filled."""
         prefetcher, self._prefetcher = self._prefetcher, None
         if prefetcher is not None and self._pipeline.training and prefetcher.step == self._stop:
@@ -300,7 +325,7 @@ class Loader(Run):
 
     def __iter__(self) -> Iterator[Any]:
         """A pass: in training over the next epoch, otherwise over all samples."""
-        return Pass(self.pipeline, self.progress, self._element, self._epochs)
+        return BatchPass(self.pipeline, self.progress, self._element, self._epochs)
 
     def __bool__(self) -> bool:
         return True
@@ -315,14 +340,14 @@ class Loader(Run):
         """One line: what is read, for what, and the number of steps of a pass."""
         schedule, kind = self.pipeline.schedule, type(self).__name__
         names = ", ".join(dict.fromkeys(source.name for source in self.pipeline.sources))
-        samples = f"{schedule.size:,} samples in {schedule.order.name} order"
+        samples = f"{schedule.size:,} samples in {schedule.order} order"
         steps = f"{counted(self.steps_per_epoch, 'step')} of {schedule.batch_size}"
         if not self.pipeline.training:
             return f"<{kind} of {names} for evaluation (training=False): {samples}, as they are, {steps}>"
         passes = {None: "a pass has no end", 1: "a pass is an epoch"}.get(
             self._epochs, f"a pass is {self._epochs} epochs"
         )
-        which = "the same ones" if schedule.order.name == "sequential" else "other ones"
+        which = "the same ones" if schedule.order == "sequential" else "other ones"
         left_out = f"; {schedule.left_out:,} samples are left out, {which} each time" if schedule.left_out else ""
         return f"<{kind} of {names} for training (training=True): {passes}; an epoch is {samples}, {steps}{left_out}>"
 

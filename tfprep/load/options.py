@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import inspect
-import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
-
-import numpy as np
 
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
-from tfprep.errors import LoaderError, RecipeError
+from tfprep.errors import LoaderError
 from tfprep.load.augmentation import Buckets, check_stages
 from tfprep.load.budget import WorkersChoice, parse_bytes
 from tfprep.load.mixing import check_mix
-from tfprep.load.order.permutation import OrderName
 from tfprep.load.order.samplers import VariantChoice
-from tfprep.load.order.schedule import Hosts, Remainder
+from tfprep.load.order.schedule import Hosts, OrderName, Remainder
 from tfprep.load.order.where import Where
 from tfprep.load.outputs import FieldChoice
 
@@ -85,7 +80,11 @@ def _step_or_state(name: str, value: Any) -> Any:
 
 
 def _variants(name: str, value: Any) -> Any:
-    return int(value) if isinstance(value, np.integer) else value
+    if isinstance(value, str) and value in ("rotate", "random", "all"):
+        return value
+    if hasattr(value, "__index__") and not isinstance(value, bool):
+        return operator.index(value)
+    raise LoaderError(f"{name} is 'rotate', 'random', 'all' or a number, not {value!r}")
 
 
 def _seconds(name: str, value: Any) -> float:
@@ -232,16 +231,16 @@ class LoaderOptions:
     @cached_property
     def host(self) -> Hosts:
         """The host from (index, count), from a `tf.distribute.InputContext`, or from None for a single host."""
-        hosts = self.hosts
-        if hosts is None:
-            return Hosts()
+        hosts: Any = (0, 1) if self.hosts is None else self.hosts
         if hasattr(hosts, "input_pipeline_id"):
-            return Hosts(int(hosts.input_pipeline_id), int(hosts.num_input_pipelines))
+            hosts = hosts.input_pipeline_id, hosts.num_input_pipelines
         try:
-            index, count = hosts
-            return Hosts(operator.index(index), operator.index(count))
+            index, count = map(operator.index, hosts)
         except (TypeError, ValueError):
             raise LoaderError(f"hosts is (index, count) or a tf.distribute.InputContext, not {hosts!r}") from None
+        if not 0 <= index < count:
+            raise LoaderError(f"hosts=(index, count) with 0 <= index < count, not ({index}, {count})")
+        return Hosts(index, count)
 
 
 def _listed(default: Any) -> Any:
@@ -310,38 +309,3 @@ def with_options(method: F) -> F:
             )
     method.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     return method
-
-
-def op_texts(value: Any) -> Any:
-    """Return ops as text for a state: the name of each and the options that are not defaults, so that later ones change nothing.
-
-    Lists and dicts stay such. A user's function or object, which may hold anything, is described like one of a recipe, by its
-    options and its code.
-
-    Raises:
-        LoaderError: A function or an object cannot be described.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): op_texts(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [op_texts(part) for part in value]
-    kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
-        given = {option.name: getattr(value, option.name) for option in fields(value)}
-        changed = [
-            f"{option.name}={op_texts(given[option.name])!r}"
-            for option in fields(value)
-            if given[option.name] != option.default
-        ]
-        return f"{kind.__qualname__}({', '.join(changed)})"
-    from tfprep.recipe.describe import Description  # with the sources
-
-    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
-    try:
-        content = json.dumps([description.describe(value), description.code()])
-        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    except RecipeError as error:
-        fix = "leave it out of what pickle takes (__getstate__)"
-        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error

@@ -26,8 +26,7 @@ from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, stored_name
 
 if TYPE_CHECKING:
-    from tfprep.dataset import Statistics  # it imports pyarrow, which worker processes do without
-
+    from tfprep.load.options import LoaderOptions
 
 FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
 """Values of `inputs` and `targets`."""
@@ -117,38 +116,33 @@ class Outputs:
         return _pack(self.structure, values)
 
 
-def resolve(
-    specs: Mapping[str, FieldSpec],
-    fields: Sequence[str] | None,
-    inputs: FieldChoice | None,
-    targets: FieldChoice | None,
-    sample_weight: str | None = None,
-) -> Outputs:
-    """The outputs that the options name; LoaderError where a name is unknown or fields cannot be stacked."""
+def resolve(specs: Mapping[str, FieldSpec], options: LoaderOptions) -> Outputs:
+    """The outputs that the options name; LoaderError where a name is unknown, or fields cannot be stacked or padded."""
+    fields, inputs, targets, sample_weight = options.fields, options.inputs, options.targets, options.sample_weight
+    outputs: dict[str, Output] = {}
     if sample_weight is not None and (inputs is None or targets is None):
         raise LoaderError("sample_weight is the third of (inputs, targets, sample_weight): name all three")
     if inputs is None:
         if targets is not None:
             raise LoaderError("targets without inputs: name both, or neither for a dict of all fields")
         names = tuple([name for name in specs if stored_name(name) == name]) if fields is None else names_of(fields)
-        return Outputs(tuple([_single(specs, name, name) for name in names]), dict(zip(names, names, strict=True)))
-    if fields is not None:
+        structure: Structure = {name: _chosen(specs, name, name, outputs) for name in names}
+    elif fields is not None:
         raise LoaderError("fields or inputs: with `inputs` and `targets` only the fields named there are read")
-    outputs: dict[str, Output] = {}
-    x = _chosen(specs, inputs, "inputs", outputs)
-    if targets is None:
-        return Outputs(tuple(outputs.values()), x)
-    structure: Structure = (x, _chosen(specs, targets, "targets", outputs))
+    else:
+        structure = _chosen(specs, inputs, "inputs", outputs)
+    if targets is not None:
+        structure = (structure, _chosen(specs, targets, "targets", outputs))
     if sample_weight is not None:
         spec = _spec(specs, sample_weight) if isinstance(sample_weight, str) else None
         if spec is None or spec.dtype == "string" or spec.kind in ("boxes", "points"):
             raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {sample_weight!r}")
-        outputs[WEIGHT] = _single(specs, WEIGHT, sample_weight)
-        structure = (*structure, WEIGHT)
-    return Outputs(tuple(outputs.values()), structure)
+        structure = (*structure, _chosen(specs, sample_weight, WEIGHT, outputs))
+    made = Outputs(tuple(outputs.values()), structure)
+    return replace(made, outputs=_padded(made, specs, options.pad)) if options.pad else made
 
 
-def pad_outputs(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, int]) -> Outputs:
+def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, int]) -> tuple[Output, ...]:
     """The outputs with `pad[name]` rows of the fields that `pad` names; LoaderError where that cannot be."""
     for name in pad:
         if name not in outputs.fields:
@@ -157,13 +151,12 @@ def pad_outputs(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[s
         if spec.kind in (*RASTER_KINDS, "text") or not spec.shape or None in spec.shape[1:] or spec.dtype[0] == "u":
             fits = "pad fills up fields of N rows of signed numbers, such as boxes"
             raise LoaderError(f"{fits}; '{name}' is a {spec.kind} of {spec.dtype} {list(spec.shape)}")
-    padded = (
+    return tuple(
         replace(output, shape=(pad[output.fields[0]], *output.shape[1:]), padded=True)
         if output.fields[0] in pad
         else output
         for output in outputs.outputs
     )
-    return Outputs(tuple(padded), outputs.structure)
 
 
 def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outputs: dict[str, Output]) -> Structure:
@@ -171,7 +164,8 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
         return {name: _chosen(specs, part, f"{path}/{name}", outputs) for name, part in choice.items()}
     names = names_of(choice)
     if len(names) == 1:
-        outputs[path] = _single(specs, path, names[0])
+        spec = _spec(specs, names[0])
+        outputs[path] = Output(path, names, spec.shape, spec.dtype)
         return path
     parts = {name: _spec(specs, name) for name in names}
     for name, spec in parts.items():
@@ -206,11 +200,6 @@ def _spec(specs: Mapping[str, FieldSpec], name: str) -> FieldSpec:
     return known[name]
 
 
-def _single(specs: Mapping[str, FieldSpec], path: str, name: str) -> Output:
-    spec = _spec(specs, name)
-    return Output(path, (name,), spec.shape, spec.dtype)
-
-
 def channels_of(spec: FieldSpec) -> int:
     """The number of channels of a raster: 1 for [H, W]."""
     if len(spec.shape) == 2:
@@ -235,25 +224,3 @@ def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
     if isinstance(structure, tuple):
         return tuple(renamed(part, names) for part in structure)
     return {name: renamed(part, names) for name, part in structure.items()}
-
-
-def mean_and_std(
-    names: Sequence[str], specs: Mapping[str, FieldSpec], statistics: Mapping[str, Statistics]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and standard deviation of each channel of these fields, stacked.
-
-    Images have those of the training split. Fields without statistics are only scaled: whole numbers to [0, 1] by their type's
-    range, floats not at all.
-    """
-    mean: list[float] = []
-    std: list[float] = []
-    for name in names:
-        channels = channels_of(specs[name])
-        if name in statistics:
-            mean += statistics[name].mean
-            std += [value or 1.0 for value in statistics[name].std]
-        else:
-            kind = np.dtype(specs[name].dtype)
-            mean += [0.0] * channels
-            std += [float(np.iinfo(kind).max) if kind.kind in "iu" else 1.0] * channels
-    return tuple(mean), tuple(std)

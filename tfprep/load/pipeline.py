@@ -250,8 +250,8 @@ class Pipeline:
             "training": self.training,
             "steps_per_epoch": schedule.steps_per_epoch,
             "left_out_per_epoch": schedule.left_out,
-            "order": schedule.order.name,
-            "variants": plan.variants.choice,
+            "order": schedule.order,
+            "variants": plan.variants,
             "memory": {
                 "budget_bytes": memory.budget,
                 "batch_bytes": memory.batch_bytes,
@@ -305,7 +305,7 @@ def channels_first(images: Any) -> Any:
 
 def _make_pool(plan: LoaderPlan, memory: SharedMemory, reading: Reading) -> WorkerPool:
     """The pool; its processes start with the first batch that is asked for. Batches are in `memory`."""
-    filled = {part.output.name for part in (*plan.parts, *plan.placed)}
+    filled = {part.output.name for parts in (*plan.parts_in.values(), plan.placed) for part in parts}
     ours = [output for output in plan.filled.outputs if output.name in filled]
     setup = Setup(
         reading,

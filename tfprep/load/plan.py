@@ -11,13 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfprep.dataset import FileInfo
+from tfprep.dataset import Dataset, FileInfo
 from tfprep.derive.inputs import follows_of
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, FieldSpec
@@ -35,25 +34,14 @@ from tfprep.load.budget import (
     row_bytes,
 )
 from tfprep.load.mixing import Mixing, plan_mixing
-from tfprep.load.options import LoaderOptions, op_texts
-from tfprep.load.order.buckets import BucketOrder
-from tfprep.load.order.permutation import EpochOrder, Numbers
-from tfprep.load.order.samplers import Variants
+from tfprep.load.options import LoaderOptions
+from tfprep.load.order.samplers import VariantChoice, used_variants
 from tfprep.load.order.schedule import BatchSchedule
-from tfprep.load.outputs import EXTRA, Output, Outputs, pad_outputs, resolve
+from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.rows import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
-from tfprep.load.selection import (
-    SplitRows,
-    check_buckets,
-    check_class_names,
-    columns_of,
-    common_specs,
-    in_buckets,
-    is_training,
-    select,
-    table_rows,
-)
+from tfprep.load.selection import SplitRows, added_fields, check_class_names, common_specs, is_training, select
+from tfprep.load.state import described
 from tfprep.storage.urls import is_remote
 
 _LOG = logging.getLogger("tfprep.load")
@@ -64,186 +52,63 @@ PARTLY = 0.5
 
 @dataclass(frozen=True, eq=False)
 class LoaderPlan:
-    """Splits under one set of options. Each part of the plan is computed once, of those that come before it.
+    """Splits under one set of options.
 
     Attributes:
         sources: The samples.
         options: The options.
+        training: True if each pass is the next epoch; by default the splits' names say what they are for.
+        variants: The variants that are read: by default all in turn in training, and otherwise the unaugmented one.
+        ops: The ops and derived inputs that are given, as states name them; without those that cannot be described.
+        specs: The stored fields, before geometry, and those that are derived at load.
+        augmentation: What happens to each sample; None where nothing does.
+        mixing: What happens to full batches; None where nothing does.
+        read: The outputs as records give them.
+        filled: The outputs as rows are filled with them.
+        outputs: The outputs that are delivered.
+        indexed: The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label.
+        schedule: The samples of each step.
+        batch_rows: Samples that this host reads for its largest batch.
+        tables: The places of records: "" for the records themselves, then by the names of added fields that are read. The records
+            of added fields have the numbers of those that they belong to.
+        parts_in: The stored fields that fill the outputs, by the table that has their records.
+        placed: With an augmentation, the fields that fill outputs: those that are read, and those that are derived.
+        threads: Threads that read and decode, in all processes together.
+        workers: Who fills batches, and why.
+        memory: The memory that batches, decoding, worker processes and the cache take.
+        free_memory: The memory that is free now, in bytes.
+        is_remote: True if records are at URLs.
+        keeps_decoded: True if a cache is made: by default none that holds too little to be worth its memory.
     """
 
     sources: tuple[SplitRows, ...]
     options: LoaderOptions
-
-    # --- what is delivered, in which order -------------------------------------------------------------------------------
-
-    @cached_property
-    def training(self) -> bool:
-        """True if each pass is the next epoch; by default the splits' names say what they are for."""
-        return is_training(self.sources) if self.options.training is None else self.options.training
-
-    @cached_property
-    def variants(self) -> Variants:
-        """The variants that are read: by default all in turn in training, and otherwise the unaugmented one."""
-        choice = self.options.variants
-        return Variants(("rotate" if self.training else 0) if choice is None else choice, self.options.seed)
-
-    @cached_property
-    def op_texts(self) -> Mapping[str, Any]:
-        """The ops and derived inputs that are given, as states name them. LoaderError where one cannot be described."""
-        names = ("geometry", "derive", "color", "views")
-        return {name: op_texts(ops) for name in names if (ops := getattr(self.options, name))}
-
-    @cached_property
-    def specs(self) -> Mapping[str, FieldSpec]:
-        """The fields that all datasets have."""
-        return common_specs(self.sources)
-
-    @cached_property
-    def _derived(self) -> tuple[Mapping[str, FieldSpec], frozenset[str]]:
-        """The fields that are derived at load, and the stored ones that they read."""
-        if not self.options.derive:
-            return {}, frozenset()
-        datasets, split = [source.dataset for source in self.sources], self.sources[0].split
-        count = 1 if self.variants.choice == 0 else max(source.variants for source in self.sources)
-        return derived_specs(self.options.derive, datasets, split, self.specs, count)
-
-    @cached_property
-    def all_specs(self) -> Mapping[str, FieldSpec]:
-        """The stored fields, before geometry, and those that are derived at load."""
-        return {**self.specs, **self._derived[0]}
-
-    @cached_property
-    def read(self) -> Outputs:
-        """The outputs as records give them."""
-        options = self.options
-        try:
-            named = resolve(self.all_specs, options.fields, options.inputs, options.targets, options.sample_weight)
-        except LoaderError as error:
-            reason = str(error)
-            if len(self.sources) > 1:
-                reason += f". A mix loads fields that all its datasets have, alike: {', '.join(self.specs)}"
-            raise LoaderError(reason) from None
-        outputs = pad_outputs(named, self.all_specs, options.pad) if options.pad else named
-        self._check_computed(outputs)
-        check_class_names(self.sources, outputs.fields)
-        return outputs
-
-    def _check_computed(self, outputs: Outputs) -> None:
-        """Raise LoaderError where pixels change after a model has computed a field from them that does not follow."""
-        options = self.options
-        changes = (*options.geometry, *options.color, *(options.views or ()), *options.mix)
-        if not changes and options.bucket is None:
-            return
-        what = (
-            type(changes[0]).__name__ if changes and options.views is None else "bucket" if options.bucket else "views"
-        )
-        datasets = [source.dataset for source in self.sources]
-        for dataset, name in itertools.product(datasets, outputs.fields):
-            entry = dataset.manifest.groups.get(dataset.group_of(name)) if name in self.specs else None
-            if entry is None or self.specs[name].kind in RASTER_KINDS:
-                continue
-            if options.mix:
-                raise LoaderError(
-                    f"{type(options.mix[0]).__name__} mixes images and labels of two samples, and '{name}', which a model "
-                    "computed, would stay that of one: leave it out of `fields`, or mix both in the training step"
-                )
-            if entry.pixels:
-                raise LoaderError(
-                    f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
-                    "`fields`, put the op into the recipe's geometry, or say ModelFields(follows_pixels=False) and run tfprep "
-                    "fields add, which computes nothing again for it"
-                )
-
-    @cached_property
-    def augmentation(self) -> Augmentation | None:
-        """What happens to each sample; None where nothing does."""
-        options, (_, needed) = self.options, self._derived
-        if not (options.geometry or options.derive or options.color or options.views or options.bucket):
-            return None
-        stages = StageOptions(
-            options.geometry, options.derive, options.color, options.views, options.bucket, options.seed, self.training
-        )
-        return plan_augmentation(stages, self.read, self.all_specs, needed, [source.dataset for source in self.sources])
-
-    @cached_property
-    def filled(self) -> Outputs:
-        """The outputs as rows are filled with them."""
-        return self.read if self.augmentation is None else self.augmentation.filled(self.read, self.all_specs)
-
-    @cached_property
-    def mixing(self) -> Mixing | None:
-        """What happens to full batches; None where nothing does."""
-        dataset, options = self.sources[0].dataset, self.options
-        if not options.mix and options.one_hot is False:
-            return None
-        follows = {name: frozenset(info.follows) for name, info in dataset.infos.items() if name not in options.derive}
-        follows |= {name: follows_of(one) for name, one in options.derive.items()}
-        return plan_mixing(
-            options.mix, options.one_hot, self.filled, self.all_specs, dataset.manifest.classes, follows,
-            seed=options.seed, training=self.training,
-        )  # fmt: skip
-
-    @cached_property
-    def outputs(self) -> Outputs:
-        """The outputs that are delivered."""
-        return self.filled if self.mixing is None else self.mixing.delivered(self.filled)
-
-    @cached_property
-    def keeps_batches(self) -> bool:
-        """True if nothing is done to batches whose rows are filled."""
-        return self.mixing is None and self.options.layout == "NHWC"
+    training: bool
+    variants: VariantChoice
+    ops: Mapping[str, Any]
+    specs: Mapping[str, FieldSpec]
+    augmentation: Augmentation | None
+    mixing: Mixing | None
+    read: Outputs
+    filled: Outputs
+    outputs: Outputs
+    indexed: Mapping[str, str]
+    schedule: BatchSchedule
+    batch_rows: int
+    tables: Mapping[str, RecordTable]
+    parts_in: Mapping[str, Sequence[FieldPart]]
+    placed: tuple[FieldPart, ...]
+    threads: int
+    workers: WorkersPlan
+    memory: MemoryPlan
+    free_memory: int
+    is_remote: bool
+    keeps_decoded: bool
 
     @property
-    def rasters_with_channels(self) -> list[str]:
-        """The outputs of images, and of masks and maps [H, W, C]."""
-        rasters = {name for name, spec in self.all_specs.items() if spec.kind in RASTER_KINDS}
-        return [each.name for each in self.outputs.outputs if len(each.shape) == 3 and rasters.issuperset(each.fields)]
-
-    @cached_property
-    def indexed(self) -> Mapping[str, str]:
-        """The outputs that the index itself holds, and what they are: "key", "variant", or "label" for the first label."""
-        of_index = {name for name in EXTRA if name not in self.specs}
-        if {source.label for source in self.sources} == {"label"}:
-            of_index |= {"label"} if self.specs.get("label") == FieldSpec("label", (), "int64") else set()
-        return {output.name: output.fields[0] for output in self.read.outputs if output.fields[0] in of_index}
-
-    @cached_property
     def table(self) -> RecordTable:
         """The places of the records."""
-        splits = [TableSplit(each.dataset, each.split, self.variants.used(each.variants)) for each in self.sources]
-        return RecordTable(splits)
-
-    @cached_property
-    def tables(self) -> Mapping[str, RecordTable]:
-        """The places of records: "" for the records themselves, then by the names of added fields that are read.
-
-        The records of added fields have the numbers of those that they belong to.
-        """
-        needed = self.augmentation.needed if self.augmentation else ()
-        derived = self.options.derive
-        read = [name for output in self.cached_outputs for name in output.fields]
-        fields = [name for name in (*read, *needed) if name in self.specs and name not in derived]
-        tables = {"": self.table}
-        for group in dict.fromkeys(self.sources[0].dataset.group_of(name) for name in fields):
-            for part in self.table.parts if group else ():
-                there = part.dataset.manifest.groups[group].variants.get(part.split, 0)
-                if max(part.variants) >= there:
-                    raise LoaderError(
-                        f"the added fields {group!r} of {part.dataset.path} are of {there} variants of {part.split!r}, and "
-                        f"variant {max(part.variants)} is read: choose variants=0 or `fields`, or run tfprep fields add for all "
-                        "variants"
-                    )
-            if group:
-                tables[group] = RecordTable(
-                    [replace(each, dataset=each.dataset.added(group)) for each in self.table.parts]
-                )
-        return tables
-
-    @cached_property
-    def parts_in(self) -> Mapping[str, Sequence[FieldPart]]:
-        """The parts, by the table that has their records."""
-        group_of = self.sources[0].dataset.group_of
-        return {group: [part for part in self.parts if group_of(part.field) == group] for group in self.tables}
+        return self.tables[""]
 
     @property
     def files(self) -> list[Path]:
@@ -255,178 +120,21 @@ class LoaderPlan:
         """What the manifests say of the shards of all tables."""
         return [info for table in self.tables.values() for info in table.infos]
 
-    @cached_property
-    def schedule(self) -> BatchSchedule:
-        """The samples of each step."""
-        sources, options, table = self.sources, self.options, self.table
-        order = options.order or ("global" if self.training else "sequential")
-        shares = [source.share for source in sources if source.share is not None] or None
-        if "label" in columns_of(options):
-            check_class_names(sources, {source.label for source in sources if source.label is not None})
-        class_names, rows = sources[0].dataset.class_names, table_rows(sources, table)
-        selection, buckets = select(table, options, self.training, class_names, rows, shares), None
-        if options.bucket is not None:
-            selection, sizes = in_buckets(table, selection, options.bucket)
-            times = sources[0].variants if options.variants == "all" else 1
-            keeps = options.remainder == "keep" or (options.remainder is None and not self.training)
-            buckets = BucketOrder(
-                tuple(size * times for size in sizes), options.batch_size, options.seed, keeps, order == "global"
-            )
-            check_buckets(options.bucket, buckets)
-        numbers = [source.variants for source in sources]
-        groups: Numbers | None = None  # in order "global" each row takes its variant by itself
-        if order == "sequential":  # with its file
-            first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
-            groups = table.file_of(table.record(np.arange(table.samples), first_variant))
-        # All batches of training have one shape, so that Keras traces once and XLA compiles once.
-        drop = self.training if options.remainder is None else options.remainder == "drop"
-        size = selection[0].size * (sources[0].variants if self.variants.choice == "all" else 1)
-        if self.training and options.remainder is None and size < options.batch_size and buckets is None:
-            drop = False
-            _LOG.warning(
-                "batch_size=%d is larger than the %d samples of an epoch: its only batch is smaller",
-                options.batch_size,
-                size,
-            )
-        return BatchSchedule(
-            sampler=selection[0],
-            order=EpochOrder(order, options.seed),
-            variants=self.variants,
-            batch_size=options.batch_size,
-            remainder="drop" if drop else "keep",
-            hosts=options.host,
-            epochs=None if self.training else 1,
-            rows=selection[1],
-            groups=groups,
-            counts=numbers[0] if len(set(numbers)) == 1 else np.repeat(numbers, [each.samples for each in sources]),
-            partners=self.mixing is not None and self.mixing.mixes_samples,
-            since=self.augmentation.since if self.augmentation else (),
-            buckets=buckets,
-        )
-
-    @cached_property
-    def batch_rows(self) -> int:
-        """Samples that this host reads for its largest batch."""
-        schedule = self.schedule
-        return -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
-
-    # --- how it is read ------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def parts(self) -> tuple[FieldPart, ...]:
-        """The stored fields that fill the outputs."""
-        codecs = self.sources[0].dataset.codecs
-        if self.augmentation is None:
-            return tuple(field_parts(self.cached_outputs, self.specs, codecs, warped=False))
-        stored = {part.name: part for part in self.placed if part.name not in self.augmentation.derived}
-        needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in self.augmentation.needed.items()]
-        return (*stored.values(), *field_parts(needed, self.specs, codecs, warped=True))
-
-    @cached_property
-    def placed(self) -> tuple[FieldPart, ...]:
-        """With an augmentation, the fields that fill outputs: those that are read, and those that are derived."""
-        if self.augmentation is None:
-            return ()
-        codecs = self.sources[0].dataset.codecs
-        codecs = {name: codec for name, codec in codecs.items() if name not in self.augmentation.derived}
-        return tuple(field_parts(self._not_indexed(self.filled), self.all_specs, codecs, warped=True))
-
-    @cached_property
+    @property
     def cached_outputs(self) -> list[Output]:
         """The arrays that a decoded cache keeps: those that are delivered, but for what the index holds."""
-        return self._not_indexed(self.read)
+        return _not_indexed(self.read, self.indexed)
 
-    def _not_indexed(self, outputs: Outputs) -> list[Output]:
-        return [output for output in outputs.outputs if output.name not in self.indexed]
+    @property
+    def keeps_batches(self) -> bool:
+        """True if nothing is done to batches whose rows are filled."""
+        return self.mixing is None and self.options.layout == "NHWC"
 
-    @cached_property
-    def cpus(self) -> int:
-        """The CPUs that this process may use."""
-        return usable_cpus()
-
-    @cached_property
-    def free_memory(self) -> int:
-        """The memory that is free now, in bytes."""
-        return available_memory()
-
-    @cached_property
-    def threads(self) -> int:
-        """Threads that read and decode, in all processes together."""
-        return self.options.threads or self.cpus
-
-    @cached_property
-    def _batch_and_decoding(self) -> tuple[int, int]:
-        """Bytes of the largest batch, and of what threads decode at a time."""
-        sizes = SampleSizes(self.all_specs, self.table, self.schedule.rows, self.options.derive.keys())
-        batch = sizes.of_batch(self.outputs.outputs, self.batch_rows)
-        decoding = sizes.of_decoding(self.read.outputs, self.threads)
-        if self.outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
-            decoding += batch
-        return batch, decoding
-
-    @cached_property
-    def workers(self) -> WorkersPlan:
-        """Who fills batches, and why. They get what batches and decoding leave of the memory budget."""
-        options, (batch, decoding) = self.options, self._batch_and_decoding
-        least = batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + decoding
-        rows_bytes = self.table.records * sum(output.row_bytes for output in self.cached_outputs)
-        all_cached = self._may_cache and rows_bytes <= self.budget // 2  # batches leave at least half
-        records = 0 if all_cached else self.schedule.size // options.host.count
-        return plan_workers(
-            options.workers, self.threads, cpus=self.cpus, records=records, budget=self.budget, needed=least,
-            obstacle=self._obstacle,
-        )  # fmt: skip
-
-    def _obstacle(self) -> str:
-        """Why worker processes cannot read this; empty where they can."""
-        for output in self.filled.outputs:
-            if None in output.shape and {self.all_specs[name].kind for name in output.fields} & RASTER_KINDS:
-                return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
-        if not self.parts:
-            return "the index holds all that is read"
-        if self.is_remote:
-            return "records at a URL are fetched by threads"
-        return not_sendable(self.parts, self.augmentation)
-
-    @cached_property
-    def budget(self) -> int:
-        """The memory budget, in bytes."""
-        return budget_bytes(self.options.memory_budget, self.free_memory)
-
-    @cached_property
-    def memory(self) -> MemoryPlan:
-        """The memory that batches, decoding, worker processes and the cache take."""
-        batch, decoding = self._batch_and_decoding
-        most, working = self.workers.most_prefetch(self.batch_rows), decoding + self.workers.nbytes
-        return plan_memory(self.budget, batch, self.options.prefetch, most, working, fetches=self.is_remote)
-
-    @cached_property
-    def _may_cache(self) -> bool:
-        """True if decoded rows can be kept, and are asked for or read again."""
-        choice = self.options.cache
-        if self.augmentation and choice == "decoded":
-            raise LoaderError(
-                "cache='decoded' keeps decoded rows, and geometry, derive and color make other rows in each epoch; leave "
-                "cache= out"
-            )
-        if self.read.ragged and choice == "decoded":
-            raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
-        possible = not self.read.ragged and not self.augmentation
-        return possible and (choice == "decoded" or (choice == "auto" and self.training))
-
-    @cached_property
-    def keeps_decoded(self) -> bool:
-        """True if a cache is made: by default none that holds too little to be worth its memory."""
-        if not self._may_cache or self.options.cache == "decoded":
-            return self._may_cache
-        decodes = not all(part.direct for part in self.parts)  # a hit then saves more than a read
-        least = math.ceil(self.table.records * (PARTLY if decodes else 1))
-        return self.memory.cache_bytes >= least * row_bytes(self.cached_outputs)
-
-    @cached_property
-    def is_remote(self) -> bool:
-        """True if records are at URLs."""
-        return any(is_remote(source.dataset.shards_folder) for source in self.sources)
+    @property
+    def rasters_with_channels(self) -> list[str]:
+        """The outputs of images, and of masks and maps [H, W, C]."""
+        rasters = {name for name, spec in self.specs.items() if spec.kind in RASTER_KINDS}
+        return [each.name for each in self.outputs.outputs if len(each.shape) == 3 and rasters.issuperset(each.fields)]
 
 
 def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderPlan:
@@ -436,8 +144,222 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
         LoaderError: Options that exclude each other, or that the datasets cannot meet.
         DatasetError: There is no such split, or the index is damaged.
     """
-    plan = LoaderPlan(tuple(sources), options)
+    sources, datasets, ops = tuple(sources), [source.dataset for source in sources], dict[str, Any]()
     with suppress(LoaderError):  # which is only one of states
-        _ = plan.op_texts  # before an op runs: what it keeps from then on is not an option
-    _ = plan.schedule, plan.memory, plan.tables  # all else comes before these: what cannot be is an error now
-    return plan
+        for name in ("geometry", "derive", "color", "views"):  # before an op runs: what it keeps then is not an option
+            ops |= {name: described(getattr(options, name))} if getattr(options, name) else {}
+    training = is_training(sources) if options.training is None else options.training
+    variants = ("rotate" if training else 0) if options.variants is None else options.variants
+
+    # What is delivered, in which order.
+    stored = specs = common_specs(sources)
+    needed = frozenset[str]()
+    if options.derive:
+        count = 1 if variants == 0 else max(source.variants for source in sources)
+        derived, needed = derived_specs(options.derive, datasets, sources[0].split, stored, count)
+        specs = {**stored, **derived}
+    read, augmentation, mixing = _read(sources, options, stored, specs), None, None
+    if options.geometry or options.derive or options.color or options.views or options.bucket:
+        stages = StageOptions(
+            options.geometry, options.derive, options.color, options.views, options.bucket, options.seed, training
+        )
+        augmentation = plan_augmentation(stages, read, specs, needed, datasets)
+    filled = read if augmentation is None else augmentation.filled(read, specs)
+    if options.mix or options.one_hot is not False:
+        follows = {name: frozenset(info.follows) for name, info in datasets[0].infos.items()}
+        follows |= {name: follows_of(one) for name, one in options.derive.items()}
+        mixing = plan_mixing(
+            options.mix, options.one_hot, filled, specs, datasets[0].manifest.classes, follows,
+            seed=options.seed, training=training,
+        )  # fmt: skip
+    outputs = filled if mixing is None else mixing.delivered(filled)
+    table = RecordTable([TableSplit(one.dataset, one.split, used_variants(variants, one.variants)) for one in sources])
+    schedule = _schedule(sources, options, table, variants, augmentation, mixing, training=training)
+
+    # How it is read: which fields, from which tables.
+    indexed = _indexed(sources, stored, read)
+    cached = _not_indexed(read, indexed)
+    if augmentation is None:
+        parts, placed = field_parts(cached, stored, datasets[0].codecs, warped=False), list[FieldPart]()
+    else:
+        parts, placed = _warped_parts(datasets[0], stored, specs, augmentation, _not_indexed(filled, indexed))
+    parts_in: dict[str, list[FieldPart]] = {"": []}
+    for part in parts:
+        parts_in.setdefault(datasets[0].group_of(part.field), []).append(part)
+    tables = {group: _table_of(group, table) if group else table for group in parts_in}
+
+    # By whom, in which memory.
+    cpus, free_memory = usable_cpus(), available_memory()
+    remote = any(is_remote(dataset.shards_folder) for dataset in datasets)
+    threads, budget = options.threads or cpus, budget_bytes(options.memory_budget, free_memory)
+    batch_rows = -(-min(schedule.size, schedule.batch_size) // schedule.hosts.count) + schedule.partners
+    sizes = SampleSizes(specs, table, schedule.rows, options.derive.keys())
+    batch, working = sizes.of_batch(outputs.outputs, batch_rows), sizes.of_decoding(read.outputs, threads)
+    if outputs.ragged:  # TensorFlow's ragged tensors are put together from the arrays of a batch
+        working += batch
+    caches = _may_cache(options, read, augmentation, training)
+    all_cached = caches and table.records * sum([output.row_bytes for output in cached]) <= budget // 2
+    workers = plan_workers(
+        options.workers, threads, cpus=cpus, records=0 if all_cached else schedule.size // options.host.count, budget=budget,
+        needed=batch * ((options.prefetch or 1) + HELD_ELSEWHERE) + working,
+        obstacle=lambda: _obstacle(filled, specs, parts, augmentation, remote),
+    )  # fmt: skip
+    most = workers.most_prefetch(batch_rows)
+    memory = plan_memory(budget, batch, options.prefetch, most, working + workers.nbytes, fetches=remote)
+    if caches and options.cache == "auto":
+        decodes = not all(part.direct for part in parts)  # a hit then saves more than a read
+        least = math.ceil(table.records * (PARTLY if decodes else 1))
+        caches = memory.cache_bytes >= least * row_bytes(cached)
+    return LoaderPlan(
+        sources=sources, options=options, training=training, variants=variants, ops=ops, specs=specs,
+        augmentation=augmentation, mixing=mixing, read=read, filled=filled, outputs=outputs, indexed=indexed,
+        schedule=schedule, batch_rows=batch_rows, tables=tables, parts_in=parts_in, placed=tuple(placed),
+        threads=threads, workers=workers, memory=memory, free_memory=free_memory, is_remote=remote, keeps_decoded=caches,
+    )  # fmt: skip
+
+
+def _read(
+    sources: Sequence[SplitRows],
+    options: LoaderOptions,
+    stored: Mapping[str, FieldSpec],
+    specs: Mapping[str, FieldSpec],
+) -> Outputs:
+    """The outputs that the options name, as records give them."""
+    try:
+        outputs = resolve(specs, options)
+    except LoaderError as error:
+        if len(sources) == 1:
+            raise
+        raise LoaderError(
+            f"{error}. A mix loads fields that all its datasets have, alike: {', '.join(stored)}"
+        ) from None
+    check_class_names(sources, outputs.fields)
+    # Pixels must not change after a model has computed a field from them that does not follow.
+    changes = (*options.geometry, *options.color, *(options.views or ()), *options.mix)
+    if not changes and options.bucket is None:
+        return outputs
+    what = type(changes[0]).__name__ if changes and options.views is None else "bucket" if options.bucket else "views"
+    for source, name in itertools.product(sources, outputs.fields):
+        manifest = source.dataset.manifest
+        entry = manifest.groups.get(source.dataset.group_of(name)) if name in stored else None
+        if entry is None or stored[name].kind in RASTER_KINDS:
+            continue
+        if options.mix:
+            raise LoaderError(
+                f"{type(options.mix[0]).__name__} mixes images and labels of two samples, and '{name}', which a model "
+                "computed, would stay that of one: leave it out of `fields`, or mix both in the training step"
+            )
+        if entry.pixels:
+            raise LoaderError(
+                f"{what} changes the pixels that a model computed '{name}' from, which stays as it is. Leave it out of "
+                "`fields`, put the op into the recipe's geometry, or say ModelFields(follows_pixels=False) and run tfprep "
+                "fields add, which computes nothing again for it"
+            )
+    return outputs
+
+
+def _schedule(
+    sources: Sequence[SplitRows],
+    options: LoaderOptions,
+    table: RecordTable,
+    variants: VariantChoice,
+    augmentation: Augmentation | None,
+    mixing: Mixing | None,
+    *,
+    training: bool,
+) -> BatchSchedule:
+    counts = [source.variants for source in sources]
+    times = counts[0] if variants == "all" else 1
+    # All batches of training have one shape, so that Keras traces once and XLA compiles once.
+    drop = training if options.remainder is None else options.remainder == "drop"
+    least = -(-options.batch_size // times) if drop else 1
+    sampler, rows, buckets = select(sources, table, options, training=training, least=least)
+    if training and options.remainder is None and sampler.size < least and not buckets:
+        drop = False
+        _LOG.warning(
+            "batch_size=%d is larger than the %d samples of an epoch: its only batch is smaller",
+            options.batch_size,
+            sampler.size * times,
+        )
+    order, groups = options.order or ("global" if training else "sequential"), None
+    if order == "sequential":  # each row takes its variant with its file, in order "global" by itself
+        first_variant = np.concatenate([np.full(part.samples, part.variants[0]) for part in table.parts])
+        groups = table.file_of(table.record(np.arange(table.samples), first_variant))
+    return BatchSchedule(
+        sampler=sampler,
+        order=order,
+        seed=options.seed,
+        variants=variants,
+        batch_size=options.batch_size,
+        remainder="drop" if drop else "keep",
+        hosts=options.host,
+        epochs=None if training else 1,
+        rows=rows,
+        groups=groups,
+        counts=counts[0] if len(set(counts)) == 1 else np.repeat(counts, [each.samples for each in sources]),
+        partners=mixing is not None and mixing.mixes_samples,
+        since=augmentation.since if augmentation else (),
+        buckets=buckets,
+    )
+
+
+def _indexed(sources: Sequence[SplitRows], stored: Mapping[str, FieldSpec], read: Outputs) -> Mapping[str, str]:
+    of_index = {name for name in EXTRA if name not in stored}
+    if stored.get("label") == FieldSpec("label", (), "int64") and {source.label for source in sources} == {"label"}:
+        of_index.add("label")
+    return {output.name: output.fields[0] for output in read.outputs if output.fields[0] in of_index}
+
+
+def _not_indexed(outputs: Outputs, indexed: Mapping[str, str]) -> list[Output]:
+    return [output for output in outputs.outputs if output.name not in indexed]
+
+
+def _warped_parts(
+    dataset: Dataset,
+    stored: Mapping[str, FieldSpec],
+    specs: Mapping[str, FieldSpec],
+    augmentation: Augmentation,
+    filled: Sequence[Output],
+) -> tuple[list[FieldPart], list[FieldPart]]:
+    """The stored fields that are read for an augmentation, and all fields that fill outputs."""
+    codecs = {name: codec for name, codec in dataset.codecs.items() if name not in augmentation.derived}
+    placed = field_parts(filled, specs, codecs, warped=True)
+    by_name = {part.name: part for part in placed if part.name not in augmentation.derived}
+    needed = [Output(name, (name,), spec.shape, spec.dtype) for name, spec in augmentation.needed.items()]
+    return [*by_name.values(), *field_parts(needed, stored, codecs, warped=True)], placed
+
+
+def _table_of(group: str, table: RecordTable) -> RecordTable:
+    """The places of the records of added fields."""
+    return RecordTable(
+        [replace(part, dataset=added_fields(part.dataset, part.split, group, part.variants)) for part in table.parts]
+    )
+
+
+def _may_cache(options: LoaderOptions, read: Outputs, augmentation: Augmentation | None, training: bool) -> bool:
+    """True if decoded rows can be kept, and are asked for or read again."""
+    if augmentation and options.cache == "decoded":
+        raise LoaderError(
+            "cache='decoded' keeps decoded rows, and geometry, derive and color make other rows in each epoch; leave "
+            "cache= out"
+        )
+    if read.ragged and options.cache == "decoded":
+        raise LoaderError("cache='decoded' keeps arrays of one size; these images differ: use geometry, or pad")
+    possible = not read.ragged and not augmentation
+    return possible and (options.cache == "decoded" or (options.cache == "auto" and training))
+
+
+def _obstacle(
+    filled: Outputs,
+    specs: Mapping[str, FieldSpec],
+    parts: Sequence[FieldPart],
+    augmentation: Augmentation | None,
+    remote: bool,
+) -> str:
+    """Why worker processes cannot read this; empty where they can."""
+    for output in filled.outputs:
+        if None in output.shape and {specs[name].kind for name in output.fields} & RASTER_KINDS:
+            return f"the samples of {output.name!r} differ in size, and worker processes fill arrays of one size"
+    if not parts:
+        return "the index holds all that is read"
+    return "records at a URL are fetched by threads" if remote else not_sendable(parts, augmentation)

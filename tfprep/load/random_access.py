@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.loader import LOOK, PassSteps, Progress, Run, with_text
+from tfprep.load.loader import LOOK, Pass, Progress, Run, with_text
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
@@ -179,7 +179,7 @@ class BatchSampler(Run):
 
     def __repr__(self) -> str:
         names = ", ".join(source.name for source in self.plan.sources)
-        size, order = self.plan.options.batch_size, self.plan.schedule.order.name
+        size, order = self.plan.options.batch_size, self.plan.schedule.order
         files = fingerprint(self.plan.sources)
         return f"<BatchSampler of {names}: {len(self):,} batches of {size} in {order} order, files {files}>"
 
@@ -192,7 +192,7 @@ class BatchSampler(Run):
         return numbers
 
 
-class _NumbersPass(PassSteps, Iterator[list[int]]):
+class _NumbersPass(Pass):
     """The batches of one epoch. It begins with its first batch: a `DataLoader` makes iterators that it never reads."""
 
     def __init__(self, sampler: BatchSampler) -> None:
@@ -200,16 +200,11 @@ class _NumbersPass(PassSteps, Iterator[list[int]]):
         self._sampler = sampler
         self._drawn: dict[int, list[int]] = {}
 
-    def __next__(self) -> list[int]:
-        if not self._has_step():
-            raise StopIteration
-        step = self._step
+    def _element(self, step: int) -> list[int]:
         if step not in self._drawn:
             most = step + max(1, AHEAD // self._sampler.plan.options.batch_size)
             steps = range(step, most if self._stop is None else min(self._stop, most))
             self._drawn = dict(zip(steps, self._sampler.numbers(steps), strict=True))
-        self._step = step + 1
-        self._progress.delivered(self, step)
         return self._drawn[step]
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,8 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec, rarest_classes, stored_name
-from tfprep.load.augmentation import Buckets
+from tfprep.fields import FieldSpec, Size, rarest_classes, stored_name
 from tfprep.load.options import LoaderOptions
-from tfprep.load.order.buckets import BucketOrder
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
 from tfprep.load.order.where import NO_CLASS_NAMES, column_names, rows_where
@@ -57,7 +55,8 @@ class SplitRows:
     @property
     def label(self) -> str | None:
         """The field that the index's column `label` holds: the first label stored."""
-        return next((name for name, spec in self.dataset.fields.items() if spec.kind == "label"), None)
+        labels = [name for name, spec in self.dataset.fields.items() if spec.kind == "label"]
+        return labels[0] if labels else None
 
 
 def table_rows(sources: Sequence[SplitRows], table: RecordTable) -> Numbers | None:
@@ -86,6 +85,17 @@ def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
     return {**specs, **{name: spec for name, spec in first.parts.items() if stored_name(name) in specs}}
 
 
+def added_fields(dataset: Dataset, split: str, group: str, variants: Sequence[int]) -> Dataset:
+    """The dataset whose records hold the added fields of a group; LoaderError where they are not of all these variants."""
+    there = dataset.manifest.groups[group].variants.get(split, 0)
+    if max(variants) >= there:
+        raise LoaderError(
+            f"the added fields {group!r} of {dataset.path} are of {there} variants of {split!r}, and variant {max(variants)} is "
+            "read: choose variants=0 or `fields`, or run tfprep fields add for all variants"
+        )
+    return dataset.added(group)
+
+
 def check_class_names(sources: Sequence[SplitRows], fields: Iterable[str]) -> None:
     """LoaderError where one number means different classes in the datasets of a mix, in one of these fields."""
     for name in fields if len(sources) > 1 else ():
@@ -104,9 +114,6 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 
 # --- what they are for ---------------------------------------------------------------------------------------------------
-
-Selection: TypeAlias = tuple[Sampler, Numbers | None]
-"""A sampler, and the row of each of its samples (None: the same number)."""
 
 EVALUATION = frozenset({"val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation", "holdout"})
 """The first words of the names of splits that a model is evaluated on."""
@@ -147,28 +154,31 @@ def is_training(sources: Sequence[SplitRows]) -> bool:
     )
 
 
-def columns_of(options: LoaderOptions) -> set[str]:
-    """The columns of the index that the options name."""
-    columns = set() if options.where is None else column_names(options.where)
-    columns |= {options.balance} if options.balance else set()
-    return columns | ({"label"} if isinstance(options.weights, Mapping) else set())
+# --- which, and how often ------------------------------------------------------------------------------------------------
+
+
+class Selection(NamedTuple):
+    """A sampler, the row of each of its samples (None: the same number), and the samples of each bucket."""
+
+    sampler: Sampler
+    rows: Numbers | None
+    buckets: tuple[int, ...] = ()
 
 
 def select(
-    table: RecordTable,
-    options: LoaderOptions,
-    training: bool,
-    class_names: Sequence[str],
-    subset: Numbers | None,
-    shares: Sequence[float] | None,
+    sources: Sequence[SplitRows], table: RecordTable, options: LoaderOptions, *, training: bool, least: int
 ) -> Selection:
-    """The selection for these options. `subset` holds the rows of a fold, `shares` those of the table's parts in a mix."""
-    rows = subset
+    """The selection for these options; a bucket has at least `least` samples, or none."""
+    class_names, rows = sources[0].dataset.class_names, table_rows(sources, table)
+    columns = set() if options.where is None else column_names(options.where)
+    if "label" in columns | {options.balance} or isinstance(options.weights, Mapping):
+        check_class_names(sources, {source.label for source in sources if source.label is not None})
     if options.where is not None:
-        rows = rows_where(options.where, table.column, class_names, table.samples)
-        if not len(rows):
+        found = rows_where(options.where, table.column, class_names, table.samples)
+        if not len(found):
             raise LoaderError(f"where={options.where!r} leaves none of the {table.samples} samples")
-        rows = rows if subset is None else np.intersect1d(rows, subset)
+        rows = found if rows is None else np.intersect1d(found, rows)
+    shares = [source.share for source in sources if source.share is not None] or None
     by_rule = {"balance": options.balance, "weights": options.weights, "mix": shares}
     rules = [name for name, value in by_rule.items() if value is not None]
     if len(rules) > 1:
@@ -184,47 +194,43 @@ def select(
         _, counts = np.unique(values, return_counts=True)
         sizes, quota = tuple(counts.tolist()), -(-len(values) // len(counts))
         members = (order if rows is None else rows[order]).astype(np.int64)
-        return StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members
+        return Selection(StratifiedSampler(sizes, (quota,) * len(sizes), options.seed), members)
     if options.weights is not None:
         weights = _weights(table, rows, options.weights, class_names)
-        return WeightedSampler(weights, options.seed), rows
+        return Selection(WeightedSampler(weights, options.seed), rows)
+    numbers = np.arange(table.samples) if rows is None else rows
     if shares is not None:
+        if options.bucket is not None:
+            raise LoaderError(
+                "bucket takes each sample once per epoch; a mix draws by shares: make a loader of each dataset"
+            )
         # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
-        numbers = np.arange(table.samples) if rows is None else rows
         part = np.searchsorted(table.first_row, numbers, "right") - 1
-        sizes = tuple(int((part == number).sum()) for number in range(len(shares)))
+        sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
         sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
-        return sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64)
-    return UniformSampler(table.samples if rows is None else len(rows)), rows
+        return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
+    if options.bucket is not None:
+        return _in_buckets(table, numbers, options.bucket.sizes, least, options.batch_size)
+    return Selection(UniformSampler(len(numbers)), rows)
 
 
-def in_buckets(table: RecordTable, selection: Selection, buckets: Buckets) -> tuple[Selection, list[int]]:
-    """The selection bucket by bucket, and the number of samples of each: by the height and width of variant 0."""
-    sampler, selected = selection
-    if not isinstance(sampler, UniformSampler):
-        raise LoaderError(
-            "bucket takes each sample once per epoch; a mix draws by shares: make a loader of each dataset"
-        )
-    rows = np.arange(table.samples) if selected is None else selected
+def _in_buckets(table: RecordTable, rows: Numbers, sizes: Sequence[Size], least: int, batch_size: int) -> Selection:
+    """The rows by the size that each belongs to, by the height and width of variant 0 (see `Buckets`)."""
     height, width = (_values(table, rows, name).astype(np.uint64) for name in ("height", "width"))
-    by_aspect = sorted(buckets.sizes, key=lambda size: Fraction(*size))
+    by_aspect = sorted(sizes, key=lambda size: Fraction(*size))
     rank = np.zeros(len(rows), np.int64)
     # Whole numbers, which are the same on every machine: logarithms are not, and all hosts need the same buckets.
     for (low, wide), (high, narrow) in itertools.pairwise(by_aspect):
         rank += height**2 * np.uint64(wide * narrow) >= width**2 * np.uint64(low * high)
-    nearest = np.array([buckets.sizes.index(size) for size in by_aspect])[rank]
-    sizes = np.bincount(nearest, minlength=len(by_aspect)).tolist()
-    return (sampler, rows[np.argsort(nearest, kind="stable")].astype(np.int64)), sizes
-
-
-def check_buckets(buckets: Buckets, order: BucketOrder) -> None:
-    """LoaderError where the samples of a bucket are so few that none of them would ever be seen."""
-    for size, samples, batches in zip(buckets.sizes, order.sizes, order.batches, strict=True):
-        if samples and not batches:
+    bucket = np.array([sizes.index(size) for size in by_aspect])[rank]
+    counts = tuple(np.bincount(bucket, minlength=len(sizes)).tolist())
+    for size, samples in zip(sizes, counts, strict=True):
+        if 0 < samples < least:
             raise LoaderError(
-                f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={order.batch_size}: none of them "
-                "would ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
+                f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={batch_size}: none of them would "
+                "ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
             )
+    return Selection(UniformSampler(len(rows)), rows[np.argsort(bucket, kind="stable")].astype(np.int64), counts)
 
 
 def _apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from tfprep.errors import LoaderError
-from tfprep.load.options import DEFAULTS, MOST_STEPS, deciding, op_texts
+from tfprep.errors import LoaderError, RecipeError
+from tfprep.load.options import DEFAULTS, MOST_STEPS, deciding
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
     from tfprep.load.plan import LoaderPlan
-    from tfprep.load.selection import SplitRows
 
 OPS = 1
 """Raised with each change of what an op, a derived input or a decoder makes of the same input."""
@@ -45,39 +45,45 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     """What decides which samples a step holds, and their values, in the types that JSON returns."""
     schedule, manifest = plan.schedule, plan.sources[0].dataset.manifest
     chosen: dict[str, Any] = {name: getattr(plan.options, name) for name in deciding("element", "order")}
-    chosen |= {"training": plan.training, "order": schedule.order.name}
-    chosen |= {"variants": plan.variants.choice, "remainder": schedule.remainder}
-    options = {name: _plain(value) for name, value in {**chosen, **plan.op_texts}.items()}
+    chosen |= {"training": plan.training, "order": schedule.order}
+    chosen |= {"variants": plan.variants, "remainder": schedule.remainder}
+    options = {name: described(value) for name, value in {**chosen, **plan.ops}.items()}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])
-    # An option that has its default is left out, so that a later version may have more of them.
-    options = {name: value for name, value in options.items() if value != DEFAULTS[name]}
-    sampler = schedule.sampler
-    selection = [
-        type(sampler).__name__,
-        sampler.size,
-        *(str(getattr(sampler, name, "")) for name in ("sizes", "quotas")),
-    ]
-    arrays = [array.tobytes() for array in (schedule.rows, getattr(sampler, "weights", None)) if array is not None]
+    sampler: Any = schedule.sampler
+    selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
     rules = [
         OPS,
         plan.augmentation.rules if plan.augmentation else {},
         {name: list(manifest.classes.get(name, ())) for name in (plan.mixing.labels if plan.mixing else ())},
     ]
-    added = {group: _digest([_files(part) for part in table.parts]) for group, table in plan.tables.items() if group}
     return {
         "dataset": [source.name for source in plan.sources],
         "fingerprint": fingerprint(plan.sources),
-        **options,
-        "added": added,
-        "selection": _digest([*selection, *(hashlib.sha256(data).hexdigest() for data in arrays)]),
+        # An option that has its default is left out, so that a later version may have more of them.
+        **{name: value for name, value in options.items() if value != DEFAULTS[name]},
+        "added": {group: fingerprint(table.parts) for group, table in plan.tables.items() if group},
+        "selection": _digest(described([*selection, schedule.rows])),
         "rules": _digest(repr(rules)),
     }
 
 
-def fingerprint(sources: Sequence[SplitRows]) -> str:
-    """A digest of what the shards hold."""
-    return _digest([_files(source) for source in sources])
+def fingerprint(parts: Iterable[Any]) -> str:
+    """A digest of what the shards hold: name, records and content of each.
+
+    Imported ones have the checksum of their rows in `locations.bin` for their content.
+    """
+    infos = [part.dataset.split(part.split) for part in parts]
+    return _digest(
+        [
+            [
+                [file.name, file.records, file.sha256 or crc]
+                for files, crcs in zip(info.files, info.rows_crc32c, strict=True)
+                for file, crc in zip(files, crcs, strict=True)
+            ]
+            for info in infos
+        ]
+    )
 
 
 def start_step(plan: LoaderPlan, state: Mapping[str, Any]) -> int:
@@ -113,34 +119,45 @@ def first_step(plan: LoaderPlan) -> int:
     return option
 
 
-def _plain(value: Any) -> Any:
-    """The value of an option in the types that JSON returns: ops by their options, arrays by their content."""
-    if value is None or isinstance(value, bool | int | float | str | np.generic):
-        return value.item() if isinstance(value, np.generic) else value
+def described(value: Any) -> Any:
+    """The value of an option in the types that JSON returns, equal for values that have the same effect.
+
+    Arrays are described by their content, and ops by their names and the options that are not defaults, so that later ones change
+    nothing. A user's function or object, which may hold anything, is described like one of a recipe, by its options and its code.
+
+    Raises:
+        LoaderError: A function or an object cannot be described.
+    """
+    if isinstance(value, np.generic | pc.Expression):
+        value = value.item() if isinstance(value, np.generic) else str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): described(part) for name, part in value.items()}
     if hasattr(value, "__array__"):
         array = np.asarray(value)
         return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
-    if isinstance(value, Iterable):
-        return [_plain(part) for part in value]
-    return str(value) if isinstance(value, pc.Expression) else op_texts(value)
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
+        given = {option: getattr(value, option.name) for option in fields(value)}
+        changed = [f"{option.name}={described(v)!r}" for option, v in given.items() if v != option.default]
+        return f"{kind.__qualname__}({', '.join(changed)})"
+    if isinstance(value, Collection) and not callable(value):
+        return [described(part) for part in value]
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
+    try:
+        return f"{name} {_digest([description.describe(value), description.code()])}"
+    except RecipeError as error:
+        fix = "leave it out of what pickle takes (__getstate__)"
+        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error
 
 
 def _single_names(choice: Any) -> Any:
     if isinstance(choice, Mapping):
         return {name: _single_names(part) for name, part in choice.items()}
     return choice[0] if isinstance(choice, list) and len(choice) == 1 else choice
-
-
-def _files(source: Any) -> list[Any]:
-    """Name, records and content of each shard; imported ones have the checksum of their rows in `locations.bin` for it."""
-    info = source.dataset.split(source.split)
-    return [
-        [file.name, file.records, file.sha256 or crc]
-        for files, crcs in zip(info.files, info.rows_crc32c, strict=True)
-        for file, crc in zip(files, crcs, strict=True)
-    ]
 
 
 def _digest(value: Any) -> str:

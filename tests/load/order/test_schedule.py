@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from tfprep.load.order.permutation import EpochOrder
 from tfprep.load.order.samplers import (
     STEP,
     UNIT,
     StratifiedSampler,
     UniformSampler,
-    Variants,
     WeightedSampler,
     floor_sums,
 )
@@ -45,9 +43,7 @@ SAMPLERS = {"weights": WeightedSampler(WEIGHTS, 9), "strata": StratifiedSampler(
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samples_show_their_variants_equally_often(sampler, variants):
     """The n-th time that a sample is drawn is its pass n, so rotation shows all variants equally often, even in an epoch."""
-    schedule = BatchSchedule(
-        SAMPLERS[sampler], EpochOrder(seed=2), Variants("rotate", 2), batch_size=16, counts=variants
-    )
+    schedule = BatchSchedule(SAMPLERS[sampler], seed=2, batch_size=16, counts=variants)
     seen = np.zeros((80, variants), int)
     for picked in schedule.batch_indices(range(5 * 60)):  # 60 epochs.
         np.add.at(seen, (picked.row, picked.variant), 1)

@@ -86,7 +86,7 @@ def test_without_a_buffer_the_shards_alone_are_shuffled(data):
 
 def test_the_buffer_is_as_large_as_the_memory_budget_allows(data):
     from tfprep.load.options import LoaderOptions
-    from tfprep.load.tensorflow.plain import _buffer
+    from tfprep.load.tf_dataset import _buffer
 
     info = data.split("train")
     files = [file for files in info.files for file in files]

@@ -1,4 +1,4 @@
-"""Permutations that are computed instead of stored, and the order of an epoch's items: functions of (seed, epoch) only.
+"""Permutations that are computed instead of stored, and random draws: functions of a seed and of numbers only.
 
 The permutation is a balanced Feistel network over the product a·b >= size, with additions modulo a and b in the rounds ("FE2"
 of Black and Rogaway, 'Ciphers with Arbitrary Finite Domains', CT-RSA 2002), followed by cycle walking: an image outside the
@@ -13,10 +13,9 @@ any epoch is computed by itself.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +42,21 @@ def seed_key(seed: int, purpose: str) -> int:
     return int.from_bytes(blake2b(f"{seed}\0{purpose}".encode(), digest_size=8).digest(), "little")
 
 
+class _Kept(threading.local):
+    """One generator for each thread: setting its state takes a third of the time that a new one takes."""
+
+    def __init__(self) -> None:
+        self.philox = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.philox)
+        self.state: Any = self.philox.state  # before the first draw
+
+
+_kept = _Kept()
+_kept_key = lru_cache(1024)(seed_key)
+
+
 def generator_at(seed: int, step: str, position: int) -> np.random.Generator:
-    """Return the generator of a step for the sample at a position of the run.
+    """Return the generator of a step for the sample at a position of the run, valid until this thread's next call.
 
     It is Philox 4x64 with two numbers of 64 bits as its key: BLAKE2b of the seed and the step's name, and the position. A
     position counts the samples of all epochs, so it stands for (epoch, position in the epoch).
@@ -54,29 +66,9 @@ def generator_at(seed: int, step: str, position: int) -> np.random.Generator:
         step: What draws, such as "geometry/Flip/0", in a view after its name: "global/0/geometry/Flip/0".
         position: The position in the run, of all hosts together.
     """
-    return np.random.Generator(np.random.Philox(key=_key_at(seed, step, position)))
-
-
-def _key_at(seed: int, step: str, position: int) -> npt.NDArray[np.uint64]:
-    return np.array([_kept_key(seed, step), position], np.uint64)  # NumPy makes floats of a list of them
-
-
-class Generators(threading.local):
-    """The draws of `generator_at` from one generator for each thread, in a third of the time: valid until the next call."""
-
-    def __init__(self) -> None:
-        self._philox = np.random.Philox(key=0)
-        self._generator = np.random.Generator(self._philox)
-        self._state: Any = self._philox.state  # before the first draw
-
-    def at(self, seed: int, step: str, position: int) -> np.random.Generator:
-        """See `generator_at`."""
-        self._state["state"]["key"] = _key_at(seed, step, position)
-        self._philox.state = self._state
-        return self._generator
-
-
-_kept_key = lru_cache(1024)(seed_key)
+    _kept.state["state"]["key"] = np.array([_kept_key(seed, step), position], np.uint64)  # NumPy makes floats of a list
+    _kept.philox.state = _kept.state
+    return _kept.generator
 
 
 def mix(value: Words) -> Words:
@@ -100,20 +92,11 @@ def below(value: Words, bound: Words) -> Words:
 
 def permute(index: Any, size: Any, key: Any) -> Words:
     """Return where the permutation of [0, size) chosen by `key` sends each index: uint64 [N]."""
-    return _walk(words(index), words(size), words(key), inverse=False)
-
-
-def unpermute(index: Any, size: Any, key: Any) -> Words:
-    """The inverse of `permute`."""
-    return _walk(words(index), words(size), words(key), inverse=True)
-
-
-def _walk(index: Words, size: Words, key: Words, *, inverse: bool) -> Words:
-    index, size, key = np.broadcast_arrays(index, size, key)
+    index, size, key = np.broadcast_arrays(words(index), words(size), words(key))
     a, b = sides(size)
-    out = _rounds(index, a, b, key, inverse)
+    out = _rounds(index, a, b, key)
     while (outside := out >= size).any():
-        out[outside] = _rounds(out[outside], a[outside], b[outside], key[outside], inverse)
+        out[outside] = _rounds(out[outside], a[outside], b[outside], key[outside])
     return out
 
 
@@ -124,39 +107,13 @@ def sides(size: Words) -> tuple[Words, Words]:
     return a, (size + a - np.uint64(1)) // a
 
 
-def _rounds(index: Words, a: Words, b: Words, key: Words, inverse: bool) -> Words:
+def _rounds(index: Words, a: Words, b: Words, key: Words) -> Words:
     left, right = index % a, index // a
-    order = range(ROUNDS - 1, -1, -1) if inverse else range(ROUNDS)
-    for number in order:
+    for number in range(ROUNDS):
         round_key = key + np.uint64((number + 1) * GOLDEN % 2**64)
         if number % 2:
-            right = _shift(right, mix(left + round_key), b, inverse)
+            right = (right + below(mix(left + round_key), b)) % b
         else:
-            left = _shift(left, mix(right + round_key), a, inverse)
+            left = (left + below(mix(right + round_key), a)) % a
     joined: Words = right * a + left
     return joined
-
-
-def _shift(value: Words, draw: Words, modulus: Words, inverse: bool) -> Words:
-    step = below(draw, modulus)
-    shifted: Words = (value + (modulus - step if inverse else step)) % modulus
-    return shifted
-
-
-OrderName: TypeAlias = Literal["global", "sequential"]
-
-
-@dataclass(frozen=True)
-class EpochOrder:
-    """The order of the items of each epoch: one permutation of all of them, or as they are on disk."""
-
-    name: OrderName = "global"
-    seed: int = 0
-
-    def items(self, position: Any, epoch: Any, size: int) -> Words:
-        """The items at these positions of these epochs of `size` items: uint64 [N]."""
-        position, epoch = np.broadcast_arrays(words(position), words(epoch))
-        if self.name == "sequential" or not size:
-            same: Words = position.copy()
-            return same
-        return permute(position, size, subkey(seed_key(self.seed, "order/global"), epoch))

@@ -5,7 +5,7 @@ and its pass: how many times the sample was drawn earlier in the run, so that a 
 variants. `substitute(sample, draw)` returns another sample that could have been drawn instead: it replaces one that cannot be
 read. No sampler keeps state: every result is computed from (seed, epoch).
 
-`Variants` says which variant of a sample an epoch reads, and `fold_of` divides samples into folds for cross-validation.
+`variants_of` says which variant of a sample an epoch reads, and `fold_of` divides samples into folds for cross-validation.
 """
 
 from __future__ import annotations
@@ -169,56 +169,38 @@ def floor_sums(count: Words, modulus: int, factor: int, offset: Words) -> Words:
     lattice points under a line. The steps are the same for all elements; those that have ended add nothing.
     """
     total = np.zeros_like(offset)
-    for whole, rest, divisor in euclid_steps(modulus, factor):
+    while modulus and count.any():
+        whole, rest = divmod(factor, modulus)
         total = total + count * (count - np.uint64(1)) // np.uint64(2) * np.uint64(whole)
-        total, offset = total + count * (offset // np.uint64(divisor)), offset % np.uint64(divisor)
+        total, offset = total + count * (offset // np.uint64(modulus)), offset % np.uint64(modulus)
         top = np.uint64(rest) * count + offset
-        count, offset = top // np.uint64(divisor), top % np.uint64(divisor)
-        if not count.any():
-            break
+        count, offset = top // np.uint64(modulus), top % np.uint64(modulus)
+        modulus, factor = rest, modulus
     return total
-
-
-def euclid_steps(modulus: int, factor: int) -> list[tuple[int, int, int]]:
-    """(factor // modulus, factor % modulus, modulus) of each step of Euclid's algorithm."""
-    steps = []
-    while modulus:
-        steps.append((factor // modulus, factor % modulus, modulus))
-        factor, modulus = modulus, factor % modulus
-    return steps
 
 
 VariantChoice: TypeAlias = Literal["rotate", "random", "all"] | int
 
 
-@dataclass(frozen=True)
-class Variants:
-    choice: VariantChoice
-    seed: int = 0
+def used_variants(choice: VariantChoice, count: int) -> tuple[int, ...]:
+    """The variants out of `count` that are read; LoaderError where the chosen number is not among them."""
+    if isinstance(choice, str):
+        return tuple(range(count))
+    if not 0 <= choice < count:
+        raise LoaderError(f"the split has variants 0 to {count - 1}; there is no variant {choice}")
+    return (choice,)
 
-    def __post_init__(self) -> None:
-        named = isinstance(self.choice, str) and self.choice in ("rotate", "random", "all")
-        if not named and (isinstance(self.choice, bool) or not isinstance(self.choice, int)):
-            raise LoaderError(f"variants is 'rotate', 'random', 'all' or a number, not {self.choice!r}")
 
-    def used(self, count: int) -> tuple[int, ...]:
-        """The variants out of `count` that are read; LoaderError where the chosen number is not among them."""
-        if not isinstance(self.choice, int):
-            return tuple(range(count))
-        if not 0 <= self.choice < count:
-            raise LoaderError(f"the split has variants 0 to {count - 1}; there is no variant {self.choice}")
-        return (self.choice,)
-
-    def of(self, group: Any, passes: Any, count: Any) -> Words:
-        """The variant that each group, with `count` variants, shows after `passes` earlier ones; not for "all"."""
-        group, passes, count = np.broadcast_arrays(words(group), words(passes), words(count))
-        if isinstance(self.choice, int):
-            return np.full(group.shape, self.choice, np.uint64)
-        key = seed_key(self.seed, f"variants/{self.choice}")
-        if self.choice == "rotate":
-            turn: Words = (below(mix(subkey(key, group)), count) + passes) % count
-            return turn
-        return below(mix(subkey(subkey(key, passes), group)), count)
+def variants_of(choice: VariantChoice, seed: int, group: Any, passes: Any, count: Any) -> Words:
+    """The variant that each group, with `count` variants, shows after `passes` earlier ones; not for "all"."""
+    group, passes, count = np.broadcast_arrays(words(group), words(passes), words(count))
+    if not isinstance(choice, str):
+        return np.full(group.shape, choice, np.uint64)
+    key = seed_key(seed, f"variants/{choice}")
+    if choice == "rotate":
+        turn: Words = (below(mix(subkey(key, group)), count) + passes) % count
+        return turn
+    return below(mix(subkey(subkey(key, passes), group)), count)
 
 
 def fold_of(groups: Sequence[Hashable], strata: Sequence[Any] | None, count: int, seed: int) -> Numbers:

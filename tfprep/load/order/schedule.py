@@ -7,6 +7,9 @@ each host a consecutive part of every step, so that the parts of all hosts toget
 
 - "keep": the epoch's last batch is smaller.
 - "drop": the epoch's last samples are left out; in a random order each epoch leaves out other ones.
+
+With buckets, an epoch's items are numbered bucket by bucket, each bucket is cut into batches by the same rule, and every epoch
+has its own permutation of all batches. Each step has `batch_size` positions: after a smaller batch, some are not used.
 """
 
 from __future__ import annotations
@@ -14,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.order.buckets import BucketOrder
-from tfprep.load.order.permutation import EpochOrder, Numbers, Words, mix, seed_key, subkey, words
-from tfprep.load.order.samplers import Sampler, Variants
+from tfprep.load.order.permutation import Numbers, Words, below, mix, permute, seed_key, subkey, words
+from tfprep.load.order.samplers import Sampler, VariantChoice, variants_of
 
+OrderName: TypeAlias = Literal["global", "sequential"]
 Remainder: TypeAlias = Literal["keep", "drop"]
 
 MOST_EPOCHS = 1 << 32
@@ -43,14 +46,8 @@ class Hosts:
     index: int = 0
     count: int = 1
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.count:
-            raise LoaderError(f"hosts=(index, count) with 0 <= index < count, not ({self.index}, {self.count})")
 
-    def part(self, start: Numbers, stop: Numbers) -> tuple[Numbers, Numbers]:
-        """This host's consecutive part of the positions [start, stop) of each step; the parts differ in size by at most one."""
-        positions = stop - start
-        return start + positions * self.index // self.count, start + positions * (self.index + 1) // self.count
+SINGLE = Hosts()
 
 
 @dataclass(frozen=True)
@@ -61,30 +58,33 @@ class BatchSchedule:
     batch is the bucket of its samples, and otherwise it holds from one of the epochs `since` on.
 
     Attributes:
+        order: "global" permutes the items of each epoch, "sequential" leaves them in their order.
+        epochs: The epochs of a run; None for a run without an end.
         rows: The row in the table of each number of the sampler; None for the number itself.
         groups: For each row the group that shares its variant; None for the row itself.
         counts: The number of variants, of all rows or of each.
-        epochs: The epochs of a run; None for a run without an end.
         partners: True if a batch ends with one more sample, for mixing: the one after this host's part of the global batch, or
             for the last host its first one. A part that is the whole batch has none.
+        buckets: The samples of each bucket; the sampler numbers them bucket by bucket.
     """
 
     sampler: Sampler
-    order: EpochOrder
-    variants: Variants
-    batch_size: int
+    order: OrderName = "global"
+    seed: int = 0
+    variants: VariantChoice = "rotate"
+    batch_size: int = 32
     remainder: Remainder = "keep"
-    hosts: Hosts = Hosts()
+    hosts: Hosts = SINGLE
     epochs: int | None = None
     rows: Numbers | None = None
     groups: Numbers | None = None
     counts: int | Numbers = 1
     partners: bool = False
     since: tuple[int, ...] = ()
-    buckets: BucketOrder | None = None
+    buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.variants.choice == "all" and not isinstance(self.counts, int):
+        if self.variants == "all" and not isinstance(self.counts, int):
             raise LoaderError("variants='all' with datasets of different numbers of variants; use 'rotate'")
         if self.size == 0:
             raise LoaderError("no sample is left to load; widen `where`, or choose another split")
@@ -92,6 +92,8 @@ class BatchSchedule:
             raise LoaderError(
                 f"remainder='drop' leaves no batch: {self.size} samples are fewer than batch_size={self.batch_size}"
             )
+
+    # --- epochs and steps -----------------------------------------------------------------------------------------------
 
     @cached_property
     def size(self) -> int:
@@ -101,20 +103,28 @@ class BatchSchedule:
     @cached_property
     def times(self) -> int:
         """Items of an epoch for each sample: with "all" one for each of its variants."""
-        return self.counts if self.variants.choice == "all" and isinstance(self.counts, int) else 1
+        return self.counts if self.variants == "all" and isinstance(self.counts, int) else 1
+
+    @cached_property
+    def _samples(self) -> Numbers:
+        """The samples of each bucket: int64 [buckets]."""
+        return np.array(self.buckets or (self.sampler.size,), np.int64)
+
+    @cached_property
+    def _batches(self) -> Numbers:
+        """The batches of each bucket: int64 [buckets]."""
+        items = self._samples * self.times
+        return items // self.batch_size if self.remainder == "drop" else -(-items // self.batch_size)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Batches that hold one epoch."""
+        return int(self._batches.sum())
 
     @cached_property
     def cycle(self) -> int:
         """Positions from the beginning of an epoch to that of the next."""
-        return self.size if self.buckets is None else self.buckets.steps * self.batch_size
-
-    @cached_property
-    def steps_per_epoch(self) -> int:
-        """Batches that hold one epoch, rounded up; with "drop" rounded down."""
-        if self.buckets is not None:
-            return self.buckets.steps
-        whole = self.size // self.batch_size
-        return whole if self.remainder == "drop" else -(-self.size // self.batch_size)
+        return self.steps_per_epoch * self.batch_size if self.buckets else self.size
 
     @property
     def left_out(self) -> int:
@@ -126,8 +136,7 @@ class BatchSchedule:
         """The sizes of batches that are smaller than the others, of all hosts together."""
         if self.remainder == "drop":
             return []
-        items = (self.size,) if self.buckets is None else self.buckets.sizes
-        return sorted({number % self.batch_size for number in items} - {0})
+        return sorted({int(number) % self.batch_size for number in self._samples * self.times} - {0})
 
     @property
     def steps(self) -> int | None:
@@ -142,28 +151,41 @@ class BatchSchedule:
             raise LoaderError(f"epochs are numbered from 0 to {MOST_EPOCHS - 1:,}, not {epoch!r}")
         return int(epoch) * self.steps_per_epoch
 
-    def global_span(self, step: int) -> tuple[int, int]:
-        """The positions [start, stop) of the run that this step holds, on all hosts together."""
-        start, stop = self._global_spans([step])
-        return int(start[0]), int(stop[0])
-
-    def _global_spans(self, steps: Sequence[int]) -> tuple[Numbers, Numbers]:
-        epoch, inside = np.divmod(np.array(steps, np.int64), self.steps_per_epoch)
-        start = epoch * self.cycle + inside * self.batch_size
-        if self.buckets is None:
-            return start, np.minimum(start + self.batch_size, (epoch + 1) * self.size)
-        places = zip(inside.tolist(), epoch.tolist(), strict=True)
-        return start, start + np.array([self.buckets.count(*place) for place in places], np.int64)
+    # --- positions ------------------------------------------------------------------------------------------------------
 
     def span(self, step: int) -> tuple[int, int]:
-        """This host's part of `global_span`."""
-        start, stop = self.hosts.part(*self._global_spans([step]))
-        return int(start[0]), int(stop[0])
+        """This host's part of the positions [start, stop) of the run that a step holds."""
+        (start,), (stop,) = self._part(*self._global_spans([step]))
+        return int(start), int(stop)
+
+    def _global_spans(self, steps: Sequence[int]) -> tuple[Numbers, Numbers]:
+        """The positions [start, stop) of each step, on all hosts together."""
+        epoch, inside = np.divmod(np.array(steps, np.int64), self.steps_per_epoch)
+        bucket, number = self._batch_of(inside, epoch)
+        start = epoch * self.cycle + inside * self.batch_size
+        left = self._samples[bucket] * self.times - number * self.batch_size
+        return start, start + np.minimum(left, self.batch_size)
+
+    def _part(self, start: Numbers, stop: Numbers) -> tuple[Numbers, Numbers]:
+        """This host's consecutive part of these positions of each step; the parts differ in size by at most one."""
+        index, count = self.hosts.index, self.hosts.count
+        return start + (stop - start) * index // count, start + (stop - start) * (index + 1) // count
+
+    def _batch_of(self, step: Numbers, epoch: Numbers) -> tuple[Numbers, Numbers]:
+        """The bucket of the batch at each step of an epoch, and its number among the bucket's batches."""
+        if not self.buckets:
+            return np.zeros_like(step), step
+        if self.order == "global":
+            key = subkey(seed_key(self.seed, "order/buckets"), epoch)
+            step = permute(step, self.steps_per_epoch, key).astype(np.int64)
+        ends = np.cumsum(self._batches)
+        bucket = np.searchsorted(ends, step, "right")
+        return bucket, step - (ends - self._batches)[bucket]
 
     def batch_indices(self, steps: Sequence[int]) -> list[BatchIndices]:
         """The batch indices of these steps on this host. Several steps at once cost hardly more than one."""
         whole_start, whole_stop = self._global_spans(steps)
-        start, stop = self.hosts.part(whole_start, whole_stop)
+        start, stop = self._part(whole_start, whole_stop)
         positions = [np.arange(first, last) for first, last in zip(start.tolist(), stop.tolist(), strict=True)]
         if self.partners:
             partner = np.where(stop == whole_stop, whole_start, stop)
@@ -176,53 +198,59 @@ class BatchSchedule:
             for start, end in zip([0, *ends[:-1]], ends, strict=True)
         ]
 
+    # --- samples at positions -------------------------------------------------------------------------------------------
+
     def at(self, position: Numbers) -> BatchIndices:
         """The batch indices at these positions of the run."""
-        epoch, inside = np.divmod(position, self.cycle)
-        if self.buckets is None:
-            item = self.order.items(inside, epoch, self.size)
-        else:
-            item = self._in_bucket(*self.buckets.items(inside, epoch))
-        if self.times > 1:
-            samples = words(self.sampler.size)
-            sample, _ = self.sampler.samples(item % samples, words(epoch))
-            return BatchIndices(self._row(sample), (item // samples).astype(np.int64), position)
-        sample, passes = self.sampler.samples(item, words(epoch))
+        epoch, _, number, variant = self._numbers(position)
+        sample, passes = self.sampler.samples(words(number), words(epoch))
         row = self._row(sample)
-        group = row if self.groups is None else self.groups[row]
-        count = self.counts if isinstance(self.counts, int) else self.counts[row]
-        variant = self.variants.of(group, passes, count) if self.variants.choice != "all" else np.zeros_like(row)
-        return BatchIndices(row, variant.astype(np.int64), position)
+        if self.variants != "all":
+            group = row if self.groups is None else self.groups[row]
+            count = self.counts if isinstance(self.counts, int) else self.counts[row]
+            variant = variants_of(self.variants, self.seed, group, passes, count).astype(np.int64)
+        return BatchIndices(row, variant, position)
+
+    def _numbers(self, position: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """(epoch, bucket, number in the sampler, variant of "all") at these positions.
+
+        A bucket's items are its samples in variant 0, then those in variant 1, and so on.
+        """
+        epoch, inside = np.divmod(position, self.cycle)
+        step, offset = np.divmod(inside, self.batch_size)
+        bucket, batch = self._batch_of(step, epoch)
+        samples, item = self._samples[bucket], batch * self.batch_size + offset
+        if self.order == "global":
+            key = subkey(subkey(seed_key(self.seed, "order"), epoch), bucket)
+            item = permute(item, samples * self.times, key).astype(np.int64)
+        variant, sample = np.divmod(item, samples)
+        return epoch, bucket, self._first(bucket) + sample, variant
+
+    def _first(self, bucket: Numbers) -> Numbers:
+        first: Numbers = (np.cumsum(self._samples) - self._samples)[bucket]
+        return first
+
+    def _row(self, sample: Words) -> Numbers:
+        number = sample.astype(np.int64)
+        return number if self.rows is None else self.rows[number]
 
     def substitute(self, position: int, attempt: int) -> int:
-        """Another row for this position, drawn as the sampler draws: of the same class, dataset or weight."""
-        epoch, inside = divmod(position, self.cycle)
-        key = subkey(subkey(seed_key(self.order.seed, "substitute"), position), attempt)
-        if self.buckets is not None:
-            item = self._in_bucket(*self.buckets.substitute(inside, epoch, key))
-            return int(self._row(item % words(self.sampler.size))[0])
-        item = self.order.items(inside, epoch, self.size)
-        sample, _ = self.sampler.samples(item % words(self.sampler.size), words(epoch))
-        return int(self._row(self.sampler.substitute(sample, mix(key)))[0])
+        """Another row for this position, drawn as the sampler draws: of the same class, dataset, weight or bucket."""
+        draw = mix(subkey(subkey(seed_key(self.seed, "substitute"), position), attempt))
+        epoch, bucket, number, _ = self._numbers(np.array([position]))
+        if self.buckets:
+            other = words(self._first(bucket)) + below(draw, words(self._samples[bucket]))
+        else:
+            other = self.sampler.substitute(self.sampler.samples(words(number), words(epoch))[0], draw)
+        return int(self._row(other)[0])
 
     def forms_at(self, position: Numbers) -> Numbers:
         """The form of the batch that each of these positions of the run is in."""
         epoch, inside = np.divmod(position, self.cycle)
-        if self.buckets is not None:
-            return self.buckets.bucket(inside // self.batch_size, epoch)
+        if self.buckets:
+            return self._batch_of(inside // self.batch_size, epoch)[0]
         return np.maximum(np.searchsorted(self.since, epoch, "right") - 1, 0)
 
     def form(self, step: int) -> int:
         """The form of a step's batch."""
-        return int(self.forms_at(np.array([self.global_span(step)[0]]))[0])
-
-    def _in_bucket(self, bucket: Any, item: Any) -> Words:
-        """The number of an item: all items are samples of variant 0, bucket by bucket, then those of variant 1, and so on."""
-        assert self.buckets is not None
-        samples = np.array(self.buckets.sizes, np.int64) // self.times
-        variant, sample = np.divmod(item, samples[bucket])
-        return words((np.cumsum(samples) - samples)[bucket] + sample + variant * self.sampler.size)
-
-    def _row(self, sample: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> Numbers:
-        number = sample.astype(np.int64)
-        return number if self.rows is None else self.rows[number]
+        return int(self.forms_at(self._global_spans([step])[0])[0])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import logging
 import threading
 import time
 import weakref
@@ -26,13 +25,11 @@ import tensorflow as tf
 
 from tfprep.errors import LoaderError
 from tfprep.load.jax_loader import check_distribution
-from tfprep.load.loader import LOOK, Loader, Pass, Progress
+from tfprep.load.loader import LOOK, BatchPass, Loader, Progress
 from tfprep.load.outputs import Output, Outputs
 from tfprep.load.pipeline import Pipeline
 from tfprep.load.prefetch import close_all
 from tfprep.load.reader.batch import Batch
-
-_LOG = logging.getLogger("tfprep.load")
 
 PREFETCH = 2
 """Batches that TensorFlow prefetches; all others wait in the loader's window. One is in use while the next is handed over."""
@@ -58,11 +55,13 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
         if pipeline.options.hosts is not None:
             check_distribution("loader()", pipeline.options)
         Loader.__init__(self, pipeline)
-        self._epochs = epochs
-        if progress is not None:
-            self.progress = progress
-        self._passes = _Passes(self)
-        self._dataset = _dataset(self._passes)
+        self._epochs, self.progress = epochs, progress or self.progress
+        self._passes: dict[int, BatchPass] = {}
+        self._lock, self._asks = threading.Lock(), 0
+        self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
+        self._number = next(_numbers)
+        _loaders[self._number] = self
+        self._dataset = _dataset(pipeline, self._number, None if epochs is None else epochs * self.progress.length)
         tf.data.Dataset.__init__(self, tf.data.experimental.to_variant(self._dataset))
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -81,7 +80,28 @@ class TensorFlowLoader(Loader, tf.data.Dataset):  # type: ignore[misc] # TensorF
     __str__ = Loader.__repr__
 
     def _element(self, batch: Batch) -> Any:
-        return self._passes.eager_element(batch)
+        return _eager_element(self.pipeline.outputs, batch)
+
+    def begin_pass(self) -> int:
+        """Begin a pass of tf.data, and return its number."""
+        if self._epochs is not None:
+            self.progress.warn_of_looks(LOOK)
+        number, arrays = next(_numbers), partial(_arrays, self.pipeline.outputs)
+        self._passes[number] = BatchPass(self.pipeline, self.progress, arrays, self._epochs, for_framework=True)
+        return number
+
+    def next_arrays(self, number: int) -> Sequence[Any]:
+        """The arrays of the next batch of a pass of tf.data."""
+        with self._lock:
+            self._asks += 1
+            self._asked.pop(number, None)  # a pass that waits for a batch is in use
+            for other in [other for other, asked in self._asked.items() if self._asks - asked > KEPT_ASKS]:
+                del self._asked[other]
+                self._passes[other].close()
+        arrays: Sequence[Any] = next(self._passes[number])
+        with self._lock:
+            self._asked[number] = self._asks
+        return arrays
 
     def eager(self) -> EagerLoader:
         """The same passes for loops in eager code: tensors over the batches' own memory, and errors as they were raised.
@@ -130,78 +150,23 @@ class EagerLoader(Loader):
 
     def __init__(self, loader: TensorFlowLoader) -> None:
         self.pipeline, self.progress, self._epochs = loader.pipeline, loader.progress, loader._epochs
-        self._passes = loader._passes
 
     def _element(self, batch: Batch) -> Any:
-        return self._passes.eager_element(batch)
+        return _eager_element(self.pipeline.outputs, batch)
 
     def __iter__(self) -> Iterator[Any]:
         return _EagerPass(self.pipeline, self.progress, self._element, self._epochs)
 
 
-class _EagerPass(Pass):
+class _EagerPass(BatchPass):
     def __next__(self) -> Any:
         with tf.profiler.experimental.Trace(WAIT):
             return super().__next__()
 
 
-# --- passes that tf.data reads ------------------------------------------------------------------------------------------
-
-_loaders: weakref.WeakValueDictionary[int, _Passes] = weakref.WeakValueDictionary()
-"""TensorFlow keeps the functions of `tf.numpy_function` for as long as the global graph. They know a loader by its number
-only."""
-_numbers = itertools.count()
-
-
-class _Passes:
-    """The passes of a loader that iterators of TensorFlow read, by number."""
-
-    def __init__(self, loader: TensorFlowLoader) -> None:
-        self.pipeline, self.progress, self.epochs = loader.pipeline, loader.progress, loader._epochs
-        self.number, self._asks = next(_numbers), 0
-        self._passes: dict[int, Pass] = {}
-        self._lock = threading.Lock()
-        self._asked: dict[int, int] = {}  # when the passes that fill batches in advance were asked last
-        _loaders[self.number] = self
-        self._warned = False
-
-    @property
-    def steps(self) -> int | None:
-        """Steps of a pass; None for no end."""
-        return None if self.epochs is None else self.epochs * self.progress.length
-
-    def begin(self) -> int:
-        """The number of a new pass."""
-        is_short = self.epochs is not None and self.progress.length <= LOOK
-        if self.pipeline.training and is_short and not self._warned:
-            self._warned = True
-            _LOG.warning(
-                "an epoch has %d steps, which fit and tf.data may all take in advance: the batch with which Keras builds a "
-                "model can use an epoch. train.repeat() with steps_per_epoch=%d uses none",
-                self.progress.length, self.progress.length,
-            )  # fmt: skip
-        number = next(_numbers)
-        arrays = partial(_arrays, self.pipeline.outputs)
-        self._passes[number] = Pass(self.pipeline, self.progress, arrays, self.epochs, for_framework=True)
-        return number
-
-    def arrays(self, number: int) -> Sequence[Any]:
-        """The arrays of the next batch of a pass."""
-        with self._lock:
-            self._asks += 1
-            self._asked.pop(number, None)  # a pass that waits for a batch is in use
-            for other in [other for other, asked in self._asked.items() if self._asks - asked > KEPT_ASKS]:
-                del self._asked[other]
-                self._passes[other].close()
-        arrays: Sequence[Any] = next(self._passes[number])
-        with self._lock:
-            self._asked[number] = self._asks
-        return arrays
-
-    def eager_element(self, batch: Batch) -> Any:
-        """The element of a batch as tensors."""
-        outputs = self.pipeline.outputs
-        return outputs.pack(_values(outputs.outputs, [_tensor(array) for array in _arrays(outputs, batch)]))
+def _eager_element(outputs: Outputs, batch: Batch) -> Any:
+    """The element of a batch as tensors over its memory."""
+    return outputs.pack(_values(outputs.outputs, [_tensor(array) for array in _arrays(outputs, batch)]))
 
 
 def _arrays(outputs: Outputs, batch: Batch) -> tuple[Any, ...]:
@@ -216,33 +181,38 @@ def _tensor(array: Any) -> Any:
     return tf.constant(array)
 
 
+# --- what the ops of tf.data call ---------------------------------------------------------------------------------------
+
+_loaders: weakref.WeakValueDictionary[int, TensorFlowLoader] = weakref.WeakValueDictionary()
+"""TensorFlow keeps the functions of `tf.numpy_function` for as long as the global graph. They know a loader by its number
+only."""
+_numbers = itertools.count()
 _asked_at = [0.0]
 """When TensorFlow last got a batch, by `time.monotonic`; infinity while it waits for one."""
 
 
-def _passes_of(loader: Any) -> _Passes:
-    passes = _loaders.get(int(loader))
-    if passes is None:
+def _loader_of(number: Any) -> TensorFlowLoader:
+    loader = _loaders.get(int(number))
+    if loader is None:
         raise LoaderError("the loader of this dataset is gone: keep it as long as an iterator of it is read")
-    return passes
+    return loader
 
 
 def _begin(loader: Any) -> Any:
-    return np.int64(_passes_of(loader).begin())
+    return np.int64(_loader_of(loader).begin_pass())
 
 
 def _arrays_of(loader: Any, number: Any) -> Any:
-    passes = _passes_of(loader)
+    passes = _loader_of(loader)
     _asked_at[0] = float("inf")
     try:
-        return passes.arrays(int(number))
+        return passes.next_arrays(int(number))
     finally:
         _asked_at[0] = time.monotonic()
 
 
-def _dataset(passes: _Passes) -> tf.data.Dataset:
-    """The batches of a pass."""
-    pipeline, loader, steps = passes.pipeline, passes.number, passes.steps
+def _dataset(pipeline: Pipeline, loader: int, steps: int | None) -> tf.data.Dataset:
+    """The batches of a pass of `steps` steps, or without an end, of the loader of this number."""
     outputs, pack = pipeline.outputs.outputs, pipeline.outputs.pack
     start, stop = pipeline.schedule.span(0)
     loses_rows = not pipeline.training and pipeline.options.on_bad == "skip"

@@ -9,6 +9,7 @@ It can be serialized, so that it runs in the tf.data service, and it reads whate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from tfprep.errors import LoaderError
 from tfprep.fields import stored_name
 from tfprep.load.budget import budget_bytes
 from tfprep.load.options import LoaderOptions, ShuffleBuffer
-from tfprep.load.order.samplers import Variants
+from tfprep.load.order.samplers import used_variants
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
-from tfprep.load.selection import SplitRows, common_specs
+from tfprep.load.selection import SplitRows, added_fields, common_specs, is_training
 from tfprep.storage.urls import scheme_of
 
+TAKEN = (
+    "training", "seed", "fields", "inputs", "targets", "sample_weight", "variants", "remainder", "memory_budget",
+)  # fmt: skip
+"""The options that `tf_dataset` takes."""
 READS, BLOCK = 16, 16
 """Shards that are read at the same time, and records that are taken from each in turn."""
 LEAST_BUFFER = 1_000
@@ -35,34 +40,35 @@ BUFFER_SHARE = 0.5
 """The share of the memory budget that the shuffle buffer takes: of encoded records, before they are decoded."""
 
 
-def plain_dataset(data: Dataset, split: str, options: LoaderOptions, shuffle_buffer: ShuffleBuffer) -> tf.data.Dataset:
-    """The dataset of `Data.tf_dataset`; `options.training` is decided.
+def plain_dataset(source: SplitRows, options: LoaderOptions, shuffle_buffer: ShuffleBuffer) -> tf.data.Dataset:
+    """The dataset of `Data.tf_dataset`.
 
     Raises:
-        LoaderError: TensorFlow does not read such URLs, there is no such field, or a field cannot be parsed by TensorFlow's ops.
+        LoaderError: An option is not allowed here, TensorFlow does not read such URLs, there is no such field, or a field is
+            nothing that TensorFlow's ops can parse.
         DatasetError: A shard is missing or has another size.
     """
+    is_number = isinstance(shuffle_buffer, int) and not isinstance(shuffle_buffer, bool) and shuffle_buffer > 0
+    if not is_number and shuffle_buffer not in ("auto", None):
+        raise LoaderError(f"shuffle_buffer is a number of records from 1, 'auto' or None, not {shuffle_buffer!r}")
+    if options.variants == "rotate":
+        raise LoaderError("tf_dataset() takes variants='random', 'all' or a number; loader() takes more")
+    if options.training is None:
+        options = replace(options, training=is_training([source]))
+    data, split = source.dataset, source.split
     scheme = scheme_of(data.shards_folder)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
         raise LoaderError(f"TensorFlow does not read {scheme}://; loader() does, through obstore")
     info = data.split(split)
-    variants = Variants(("random" if options.training else 0) if options.variants is None else options.variants)
-    used = variants.used(info.variants)
-    data.check_files(split, used)
-    specs = common_specs([SplitRows(data, split)])
-    outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight)
-    places, added = [data], data.manifest.groups  # with those of the added fields that are delivered
-    for group in added:
-        if not any(data.group_of(name) == group for name in outputs.fields):
-            continue
-        if max(used) >= added[group].variants[split]:
-            raise LoaderError(
-                f"the added fields {group!r} are of {added[group].variants[split]} variants of {split!r}: choose variants=0 or "
-                "`fields`, or run tfprep fields add for all variants"
-            )
-        places.append(data.added(group))
-        places[-1].check_files(split, used)
-    records = _records(places, split, used, options, each_once=variants.choice != "all")
+    variants = ("random" if options.training else 0) if options.variants is None else options.variants
+    used = used_variants(variants, info.variants)
+    specs = common_specs([source])
+    outputs = resolve(specs, options)
+    groups = dict.fromkeys(data.group_of(name) for name in outputs.fields)
+    places = [data, *(added_fields(data, split, group, used) for group in groups if group)]
+    for place in places:
+        place.check_files(split, used)
+    records = _records(places, split, used, options, each_once=variants != "all")
     if options.training and (buffer := _buffer(info, shuffle_buffer, options)) > 1:
         records = records.shuffle(buffer, seed=options.seed, reshuffle_each_iteration=True)
     full = info.samples >= options.batch_size and bool(options.training)
