@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
+import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
+
+import numpy as np
+import pyarrow.compute as pc
 
 from tfprep.augment.mixing import CutMix, MixUp
 from tfprep.augment.transform import ColorOp, GeometryOp
 from tfprep.derive.inputs import Derived
-from tfprep.errors import LoaderError
+from tfprep.errors import LoaderError, RecipeError
 from tfprep.load.augmentation import Buckets, check_stages
 from tfprep.load.budget import WorkersChoice, parse_bytes
 from tfprep.load.mixing import check_mix
@@ -309,3 +314,39 @@ def with_options(method: F) -> F:
             )
     method.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     return method
+
+
+def described(value: Any) -> Any:
+    """The value of an option in the types that JSON returns, equal for values that have the same effect.
+
+    Arrays are described by their content, and ops by their names and the options that are not defaults, so that later ones change
+    nothing. A user's function or object, which may hold anything, is described like one of a recipe, by its options and its code.
+
+    Raises:
+        LoaderError: A function or an object cannot be described.
+    """
+    if isinstance(value, np.generic | pc.Expression):
+        value = value.item() if isinstance(value, np.generic) else str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): described(part) for name, part in value.items()}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
+    kind = type(value)
+    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
+        given = {option: getattr(value, option.name) for option in fields(value)}
+        changed = [f"{option.name}={described(v)!r}" for option, v in given.items() if v != option.default]
+        return f"{kind.__qualname__}({', '.join(changed)})"
+    if isinstance(value, Collection) and not callable(value):
+        return [described(part) for part in value]
+    from tfprep.recipe.describe import Description  # with the sources
+
+    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
+    try:
+        content = json.dumps([description.describe(value), description.code()])
+        return f"{name} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    except RecipeError as error:
+        fix = "leave it out of what pickle takes (__getstate__)"
+        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error

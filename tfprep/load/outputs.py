@@ -18,15 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tfprep.errors import LoaderError
 from tfprep.fields import RASTER_KINDS, Array, FieldSpec, stored_name
-
-if TYPE_CHECKING:
-    from tfprep.load.options import LoaderOptions
 
 FieldChoice: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]]"
 """Values of `inputs` and `targets`."""
@@ -116,9 +113,15 @@ class Outputs:
         return _pack(self.structure, values)
 
 
-def resolve(specs: Mapping[str, FieldSpec], options: LoaderOptions) -> Outputs:
-    """The outputs that the options name; LoaderError where a name is unknown, or fields cannot be stacked or padded."""
-    fields, inputs, targets, sample_weight = options.fields, options.inputs, options.targets, options.sample_weight
+def resolve(
+    specs: Mapping[str, FieldSpec],
+    fields: Sequence[str] | None,
+    inputs: FieldChoice | None,
+    targets: FieldChoice | None,
+    sample_weight: str | None,
+    pad: Mapping[str, int] | None = None,
+) -> Outputs:
+    """The outputs that these options name; LoaderError where a name is unknown, or fields cannot be stacked or padded."""
     outputs: dict[str, Output] = {}
     if sample_weight is not None and (inputs is None or targets is None):
         raise LoaderError("sample_weight is the third of (inputs, targets, sample_weight): name all three")
@@ -139,7 +142,7 @@ def resolve(specs: Mapping[str, FieldSpec], options: LoaderOptions) -> Outputs:
             raise LoaderError(f"sample_weight is the name of one stored number, or of a map, not {sample_weight!r}")
         structure = (*structure, _chosen(specs, sample_weight, WEIGHT, outputs))
     made = Outputs(tuple(outputs.values()), structure)
-    return replace(made, outputs=_padded(made, specs, options.pad)) if options.pad else made
+    return replace(made, outputs=_padded(made, specs, pad)) if pad else made
 
 
 def _padded(outputs: Outputs, specs: Mapping[str, FieldSpec], pad: Mapping[str, int]) -> tuple[Output, ...]:

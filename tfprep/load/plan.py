@@ -34,14 +34,13 @@ from tfprep.load.budget import (
     row_bytes,
 )
 from tfprep.load.mixing import Mixing, plan_mixing
-from tfprep.load.options import LoaderOptions
+from tfprep.load.options import LoaderOptions, described
 from tfprep.load.order.samplers import VariantChoice, used_variants
 from tfprep.load.order.schedule import BatchSchedule
 from tfprep.load.outputs import EXTRA, Output, Outputs, resolve
 from tfprep.load.reader.rows import FieldPart, field_parts
 from tfprep.load.reader.table import RecordTable, TableSplit
 from tfprep.load.selection import SplitRows, added_fields, check_class_names, common_specs, is_training, select
-from tfprep.load.state import described
 from tfprep.storage.urls import is_remote
 
 _LOG = logging.getLogger("tfprep.load")
@@ -226,7 +225,7 @@ def _read(
 ) -> Outputs:
     """The outputs that the options name, as records give them."""
     try:
-        outputs = resolve(specs, options)
+        outputs = resolve(specs, options.fields, options.inputs, options.targets, options.sample_weight, options.pad)
     except LoaderError as error:
         if len(sources) == 1:
             raise

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
-from tfprep.errors import LoaderError, RecipeError
-from tfprep.load.options import DEFAULTS, MOST_STEPS, deciding
+from tfprep.errors import LoaderError
+from tfprep.load.options import DEFAULTS, MOST_STEPS, deciding, described
 from tfprep.load.order.schedule import MOST_EPOCHS
 
 if TYPE_CHECKING:
@@ -117,41 +116,6 @@ def first_step(plan: LoaderPlan) -> int:
     if option // plan.schedule.steps_per_epoch >= MOST_EPOCHS:
         raise LoaderError(f"start_step={option:,} is after the last of {MOST_EPOCHS:,} epochs, the most of a run")
     return option
-
-
-def described(value: Any) -> Any:
-    """The value of an option in the types that JSON returns, equal for values that have the same effect.
-
-    Arrays are described by their content, and ops by their names and the options that are not defaults, so that later ones change
-    nothing. A user's function or object, which may hold anything, is described like one of a recipe, by its options and its code.
-
-    Raises:
-        LoaderError: A function or an object cannot be described.
-    """
-    if isinstance(value, np.generic | pc.Expression):
-        value = value.item() if isinstance(value, np.generic) else str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): described(part) for name, part in value.items()}
-    if hasattr(value, "__array__"):
-        array = np.asarray(value)
-        return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()[:16]]
-    kind = type(value)
-    if is_dataclass(value) and kind.__module__.startswith("tfprep."):
-        given = {option: getattr(value, option.name) for option in fields(value)}
-        changed = [f"{option.name}={described(v)!r}" for option, v in given.items() if v != option.default]
-        return f"{kind.__qualname__}({', '.join(changed)})"
-    if isinstance(value, Collection) and not callable(value):
-        return [described(part) for part in value]
-    from tfprep.recipe.describe import Description  # with the sources
-
-    name, description = getattr(value, "__qualname__", kind.__qualname__), Description()
-    try:
-        return f"{name} {_digest([description.describe(value), description.code()])}"
-    except RecipeError as error:
-        fix = "leave it out of what pickle takes (__getstate__)"
-        raise LoaderError(f"a state cannot say what {name} does: {error}; {fix}") from error
 
 
 def _single_names(choice: Any) -> Any:
