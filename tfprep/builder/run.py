@@ -329,7 +329,7 @@ class Build:
         from tfprep.builder.report import empty_parts, notes_on_build, write_report
 
         seconds, samples = time.monotonic() - self.started, sum(state.samples for state in self._built)
-        notes = notes_on_build(receipts, manifest, before)
+        notes = notes_on_build(receipts, manifest, before if self.options.limit is None else None)
         for line in notes:
             self.log_event("warning", line)
         for line in empty_parts(manifest):

@@ -19,6 +19,7 @@ from tfprep.images.pillow import (
     bits_per_channel,
     check_pixels,
     is_jpeg,
+    note_turned,
     opened,
     pillow_orientation,
     rgb_pixels,
@@ -73,6 +74,8 @@ def decode_image(data: bytes, *, reduced: int = 1, background: Color | None = WH
                 "the image has 16 bits per channel, and 8 would be lost; keep them with pixels={'image': sources.Pixels()}, "
                 "or ask for 8 with sources.Pixels(to='uint8')"
             )
+        if pillow_orientation(image, data) > 1:  # Pillow turns a TIFF by itself when it decodes it
+            note_turned(True)
         pixels = rgb_pixels(image, background)
         return upright(
             pixels, pillow_orientation(image, data)

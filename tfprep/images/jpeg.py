@@ -28,6 +28,7 @@ from tfprep.images.pillow import (
     check_pixels,
     is_jpeg,
     known_orientation,
+    note_turned,
     opened,
     pillow_orientation,
     rgb_pixels,
@@ -225,6 +226,7 @@ def upright(pixels: Array, orientation: int) -> Array:
     """[H, W] or [H, W, C] turned as an EXIF orientation from 1 to 8 says, in memory of its own order."""
     if orientation not in _TURNS:
         return pixels
+    note_turned(True)
     turned = _TURNS[orientation](pixels)
     if orientation in _ROTATIONS and HAS_OPENCV and pixels.dtype in _FAST and pixels.shape[2:] <= (_CV_CHANNELS,):
         rotated: Array = cv2.rotate(pixels, _ROTATIONS[orientation])
@@ -234,7 +236,9 @@ def upright(pixels: Array, orientation: int) -> Array:
 
 def as_stored(pixels: Array, orientation: int) -> Array:
     """[H, W] or [H, W, C] that was turned upright as it is in the file: the inverse of `upright`."""
-    return upright(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+    pixels = upright(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+    note_turned(False)
+    return pixels
 
 
 def orientation_of(data: bytes) -> int | None:

@@ -59,13 +59,23 @@ def check_settings() -> None:
             )
 
 
-_warned: ContextVar[list[str] | None] = ContextVar("_warned", default=None)
+class DecoderWarnings(list[str]):
+    """The warnings of decoders, each once: files that are damaged and can be decoded.
+
+    Attributes:
+        turned: Whether the last image was turned upright by its EXIF orientation.
+    """
+
+    turned = False
+
+
+_warned: ContextVar[DecoderWarnings | None] = ContextVar("_warned", default=None)
 
 
 @contextmanager
-def decoder_warnings() -> Iterator[list[str]]:
-    """Yield a list to which the warnings of decoders are added, each once: files that are damaged and can be decoded."""
-    found: list[str] = []
+def decoder_warnings() -> Iterator[DecoderWarnings]:
+    """Yield a list to which the warnings of decoders are added."""
+    found = DecoderWarnings()
     token = _warned.set(found)
     try:
         yield found
@@ -78,6 +88,13 @@ def warn(text: str) -> None:
     found = _warned.get()
     if found is not None and text not in found:
         found.append(text)
+
+
+def note_turned(turned: bool) -> None:
+    """Note for `decoder_warnings` that an image was turned upright, or that this was taken back."""
+    found = _warned.get()
+    if found is not None:
+        found.turned = turned
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from tfprep.recipe import Recipe
 from tfprep.recipe.sample import SampleStage, Stages
 from tfprep.seeding import generator
 from tfprep.sources import FieldDecoder
-from tfprep.sources.pixels import TURNED, PixelDecoder, Pixels
+from tfprep.sources.pixels import TURNED, PixelDecoder
 
 _TURNED = (
     "were turned upright by their EXIF orientation; labels that were drawn on the pixels as they are stored do not fit them: "
@@ -44,7 +44,8 @@ class Stored:
 class SampleMaker:
     """A recipe applied to the samples of one source; `kinds` and `classes` are those of its listing.
 
-    `seconds` adds up the time spent, by stage. `warned` are the warnings of decoders about the sample that is being made.
+    `seconds` adds up the time spent, by stage. `warned` are the warnings of decoders about the sample that is being made, and
+    `notes` says what is remarkable about an image, as the end of "3 images ...", each by field.
     """
 
     recipe: Recipe
@@ -52,6 +53,7 @@ class SampleMaker:
     classes: Mapping[str, Sequence[str]]
     seconds: dict[str, float] = dataclasses.field(default_factory=dict, compare=False)
     warned: list[str] = dataclasses.field(default_factory=list, compare=False)
+    notes: dict[str, str] = dataclasses.field(default_factory=dict, compare=False)
 
     def variants(self, key: str, raw: Mapping[str, Any], count: int, *, pixels: bool = True) -> Iterator[Stored]:
         """The first `count` variants of a raw sample, one at a time, encoded. Raises SampleError.
@@ -71,6 +73,7 @@ class SampleMaker:
         that it does not depend on the number of variants; variants of one scale share one decode.
         """
         self.warned.clear()
+        self.notes.clear()
         decoded: dict[int, Sample] = {}
         if self._decoders or self._reducible:  # how the rest is decoded depends on the size
             size = self._upright_size(raw, raw)
@@ -115,14 +118,16 @@ class SampleMaker:
         names: Sequence[str] = getattr(self.recipe.source, "multi_hot", tuple)()
         return names
 
-    def notes(self, name: str, data: bytes) -> list[str]:
-        """Return what is remarkable about the file of an image, as the end of "3 images ..."."""
+    @cached_property
+    def _is_placed(self) -> bool:
+        """Return True if a field has places in the image."""
+        return not {"mask", "map", "boxes", "points"}.isdisjoint(self.kinds.values())
+
+    def _is_turned(self, name: str, data: Any) -> bool:
+        """Return True if the file of an image is turned upright when it is decoded."""
         decoder = self._decoders.get(name)
-        pixels = decoder.pixels if isinstance(decoder, PixelDecoder) else Pixels()
-        placed = {"mask", "map", "boxes", "points"} & set(self.kinds.values())
-        if placed and pixels.exif == "apply" and images.file_orientation(data) > 1:
-            return [_TURNED]
-        return []
+        keeps = isinstance(decoder, PixelDecoder) and decoder.pixels.exif == "ignore"
+        return isinstance(data, bytes) and not keeps and images.file_orientation(data) > 1
 
     def _upright_size(self, raw: Mapping[str, Any], values: Mapping[str, Any]) -> Size | None:
         """(height, width) that all rasters share, from the headers of files among `values`; SampleError where they do not."""
@@ -139,9 +144,7 @@ class SampleMaker:
                     sizes[name] = size
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name} is {width} x {height}" for name, (height, width) in sizes.items())
-            turned = next(
-                (n for n in sizes if isinstance(raw.get(n), bytes) and _TURNED in self.notes(n, raw[n])), None
-            )
+            turned = next((name for name in sizes if self._is_turned(name, raw.get(name))), None)
             hint = f"; {TURNED.format(name=turned)}" if turned else ""
             raise SampleError(f"images, masks and maps of one sample have one size; {listed}{hint}", stage="decode")
         return next(iter(sizes.values()), None)
@@ -158,33 +161,46 @@ class SampleMaker:
 
     def _decode(self, raw: Mapping[str, Any], size: Size | None, reduced: int, pixels: bool) -> Sample:
         sample = {}
-        with (stage := SampleStage(self.seconds, "decode")):
+        with images.decoder_warnings() as warned, (stage := SampleStage(self.seconds, "decode")):
             for name, kind in self.kinds.items():
-                stage.field, value = name, raw.get(name)
-                with images.decoder_warnings() as warned:
-                    if name in self._decoders:
-                        sample[name] = self._decoders[name].decode(raw, size)
-                    elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
-                        sample[name] = value
-                    else:
-                        sample[name] = _decode_field(raw[name], kind, reduced)
+                stage.field, value, known = name, raw.get(name), len(warned)
+                warned.turned = False
+                if name in self._decoders:
+                    sample[name] = self._decoders[name].decode(raw, size)
+                elif not pixels and isinstance(value, bytes) and self._is_stored_unseen(name, value):
+                    sample[name] = value
+                else:
+                    sample[name] = _decode_field(raw[name], kind, reduced)
                 if name in self.classes and kind in ("mask", "label"):
                     _check_classes(name, sample[name], self.classes[name], self.recipe.fill.get(name), kind == "mask")
                     if isinstance(value, list) and name in self._multi_hot:
                         vector = np.zeros(len(self.classes[name]), np.float32)
                         vector[sample[name]] = 1
                         sample[name] = vector
-                if warned:
-                    known = {
-                        text.partition(": ")[2] for text in self.warned
-                    }  # of another field of the same annotations
-                    self.warned.extend(f"{name}: {text}" for text in warned if text not in known)
+                if warned.turned and self._is_placed:
+                    self.notes[name] = _TURNED
+                for text in warned[known:]:
+                    if not any(
+                        one.endswith(f": {text}") for one in self.warned
+                    ):  # of an earlier decode at another scale
+                        self.warned.append(f"{name}: {text}")
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:
         """Return True if the file can be stored without looking at its pixels."""
         stored = isinstance(self.recipe.store.get(name), Original) and not self.recipe.derive
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
+
+    @cached_property
+    def label(self) -> str:
+        """The first label in `store`; "" without one."""
+        return next((name for name in self.recipe.store if self._stored_kinds[name] == "label"), "")
+
+    @cached_property
+    def raster(self) -> str:
+        """The first stored raster of the source and then of the derived inputs, whatever the order of `store`; "" without one."""
+        stored = (name for name in (*self.kinds, *self.recipe.derive) if name in self.recipe.store)
+        return next((name for name in stored if self._stored_kinds[name] in RASTER_KINDS), "")
 
     @cached_property
     def _stored_kinds(self) -> Mapping[str, Kind]:

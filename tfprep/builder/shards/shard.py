@@ -47,7 +47,7 @@ from tfprep.builder.shards.sums import (
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
-from tfprep.fields import RASTER_KINDS, FieldSpec, class_numbers
+from tfprep.fields import FieldSpec, class_numbers
 from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
@@ -448,7 +448,7 @@ class _Shard:
             rows.append([*row, digest, image_hash])
             payloads.append(payload)
             specs.append(stored.specs)
-        notes = [] if image is None else maker.notes(image, raw.parts[image])
+        notes = [maker.notes[image]] if image in maker.notes else []
         return SampleResult(
             key, raw.digest, rows, payloads, of_variants(specs), moments, counts,
             notes=notes, warning="; ".join(maker.warned),
@@ -456,13 +456,9 @@ class _Shard:
 
     def _facts(self, stored: Stored) -> list[Any]:
         """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
-        labels = [stored.values[name] for name, spec in stored.specs.items() if spec.kind == "label"]
-        recipe = self._context.recipe
-        # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
-        fields = (*self._context.maker.kinds, *recipe.derive)
-        specs = [stored.specs[name] for name in fields if name in stored.specs]
-        height, width = next((spec.shape[:2] for spec in specs if spec.kind in RASTER_KINDS), (None, None))
-        return [class_numbers(labels[0]) if labels else None, height, width]
+        label, raster = self._context.maker.label, self._context.maker.raster
+        height, width = stored.specs[raster].shape[:2] if raster else (None, None)
+        return [class_numbers(stored.values[label]) if label else None, height, width]
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split only."""
