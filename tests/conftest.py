@@ -193,10 +193,10 @@ def write_dataset(
                     writer = records.RecordWriter(file)
                     for number in part:
                         features, spans, columns = stored[number]
-                        frame = writer.write(features)
+                        frame, payload_crc = writer.write(features)
                         spans = {column: frame.offset + 12 + offset for column, offset in spans.items()}
                         place = {"key": made.keys[split][number], "split": split, "variant": variant, "shard": shard}
-                        crc = {"payload_crc": writer.payload_crcs[-1], "source_digest": b"\0" * 16}
+                        crc = {"payload_crc": payload_crc, "source_digest": b"\0" * 16}
                         rows.append({**place, **frame._asdict(), **crc, **columns, **spans})
                 files[-1].append(FileInfo(name, len(part), (path / name).stat().st_size, "0" * 64))
         splits[split] = SplitInfo(count, tuple(map(tuple, files)))

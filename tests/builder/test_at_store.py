@@ -19,7 +19,7 @@ from tfprep.builder.options import BuildOptions
 from tfprep.dataset import clean as cleaning
 from tfprep.dataset import open_dataset
 from tfprep.dataset.clean import clean
-from tfprep.dataset.manifest import sha256_of
+from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.verify import verify
 from tfprep.errors import BuildError, DatasetError, StorageError
 from tfprep.load.reader import ahead
@@ -35,7 +35,7 @@ def content(out) -> dict[str, object]:
     """The digests of shards and `.idx` files by split, variant and shard; the index; the rest of the manifest."""
     data = open_dataset(out)
     digests = {
-        (split, variant, shard, ending): sha256_of(data.shards_folder / f"{file.name}{ending}")
+        (split, variant, shard, ending): digest_of(data.shards_folder / f"{file.name}{ending}").sha256
         for split, info in data.splits.items()
         for variant, files in enumerate(info.files)
         for shard, file in enumerate(files)
@@ -43,7 +43,7 @@ def content(out) -> dict[str, object]:
     }
     manifest = json.loads(read_content(data.path / "manifest.json"))
     rest = {name: manifest[name] for name in manifest.keys() - {"splits", "files", "within", "sha256"}}
-    return {**digests, "index": sha256_of(data.path / "index.parquet"), "rest": rest}
+    return {**digests, "index": digest_of(data.path / "index.parquet").sha256, "rest": rest}
 
 
 @pytest.fixture

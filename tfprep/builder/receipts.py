@@ -23,7 +23,7 @@ from typing import Any
 
 from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
-from tfprep.dataset.manifest import FileInfo, sha256_of
+from tfprep.dataset.manifest import FileInfo, digest_of
 from tfprep.dataset.names import PRIVATE, SHARDS
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import BuildError
@@ -197,7 +197,7 @@ def is_of(layout: Layout, receipt: Receipt, published: Mapping[str, str] | None,
         path = layout.out / SHARDS / file.name if layout.at_store else layout.find(file.name)
         assert path is not None
         is_waiting = path.parent == layout.staged
-        if (verify or (published is None and not is_waiting)) and sha256_of(path) != file.sha256:
+        if (verify or (published is None and not is_waiting)) and digest_of(path).sha256 != file.sha256:
             return False
         if published is not None and not is_waiting and not layout.at_store and published.get(file.name) != file.sha256:
             return False

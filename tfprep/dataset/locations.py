@@ -87,11 +87,6 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
     return replace(manifest, splits=splits)
 
 
-def without_crcs(manifest: Manifest) -> Manifest:
-    """Return the manifest without the checksums of the rows."""
-    return replace(manifest, splits={name: replace(info, rows_crc32c=()) for name, info in manifest.splits.items()})
-
-
 def _written(file: BinaryIO, batches: Iterable[Array], counts: Sequence[int]) -> list[int] | None:
     """Write the rows; return the checksum of those of each shard. None if there are more or fewer rows than in all shards."""
     stops = np.cumsum(counts)

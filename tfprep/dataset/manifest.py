@@ -545,14 +545,6 @@ def matches(path: Path, digest: FileDigest) -> bool:
     return path.is_file() and path.stat().st_size == digest.bytes and crc32c_of(path) == digest.crc32c
 
 
-def sha256_of(path: Path) -> str:
-    """Read a file once and return its SHA-256 in hexadecimal."""
-    digest = hashlib.sha256()
-    for chunk in _chunks(path):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _chunks(path: Path) -> Iterator[bytes]:
     with open_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -26,7 +26,6 @@ from tfprep.dataset.manifest import (
     is_sealed,
     load_manifest,
     parse_manifest,
-    sha256_of,
 )
 from tfprep.dataset.names import INDEX, LOCATIONS, MANIFEST
 from tfprep.dataset.versions import hold_current
@@ -187,7 +186,7 @@ def _file_faults(data: Dataset, file: FileInfo, rows: pa.Table | None, check: _I
         return
     if size != file.bytes:
         yield Fault(file.name, None, f"{size} bytes, {file.bytes} were {'indexed' if imported else 'written'}")
-    elif not imported and sha256_of(path) != file.sha256:
+    elif not imported and digest_of(path).sha256 != file.sha256:
         yield Fault(file.name, None, "its SHA-256 is not that of the build")
     if rows is None:
         return

@@ -13,7 +13,7 @@ from typing import Any
 from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
 from tfprep.dataset import FileInfo
-from tfprep.dataset.manifest import sha256_of
+from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
 from tfprep.dataset.plain_json import from_json
 from tfprep.dataset.verify import part_faults
@@ -226,7 +226,9 @@ class FieldsPlan:
         path, text = self.find(receipt.folder, receipt.file.name), format_index(Frame(*row[:2]) for row in receipt.rows)
         idx = self.find(receipt.folder, f"{receipt.file.name}.idx")
         return (
-            sha256_of(path) == receipt.file.sha256 and size_of(idx) is not None and read_content(idx) == text.encode()
+            digest_of(path).sha256 == receipt.file.sha256
+            and size_of(idx) is not None
+            and read_content(idx) == text.encode()
         )
 
     def forget_damaged(self, tasks: Iterable[FieldsTask]) -> None:

@@ -150,10 +150,8 @@ def _ready(plan: FieldsPlan, task: FieldsTask) -> FieldsReceipt:
     receipt = plan.receipt(task)
     if receipt is None:
         raise _vanished(plan, task)
-    for suffix in (
-        ".idx",
-        "",
-    ):  # it may be in the folder that it was computed for; and the dataset may have another name now
+    # It may be in the folder that it was computed for; and the dataset may have another name now.
+    for suffix in (".idx", ""):
         source, target = plan.find(receipt.folder, f"{receipt.file.name}{suffix}"), plan.path / f"{task.name}{suffix}"
         if source == target:
             continue

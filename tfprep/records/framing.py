@@ -70,7 +70,6 @@ class RecordWriter:
 
     Attributes:
         frames: The position of each record.
-        payload_crcs: The masked CRC-32C of each payload.
         bytes: The bytes that were written.
         sha256: Their digest so far.
     """
@@ -78,19 +77,17 @@ class RecordWriter:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.frames: list[Frame] = []
-        self.payload_crcs: list[int] = []
         self.bytes, self.sha256 = 0, hashlib.sha256()
 
-    def write(self, payload: bytes) -> Frame:
-        """Write one record and return its position."""
+    def write(self, payload: bytes) -> tuple[Frame, int]:
+        """Write one record; return its position, and the masked CRC-32C of its payload."""
         framed = frame(payload)
         self._file.write(framed)
         written = Frame(self.bytes, len(framed))
         self.frames.append(written)
-        self.payload_crcs.append(footer_crc(framed))
         self.sha256.update(framed)
         self.bytes += len(framed)
-        return written
+        return written, footer_crc(framed)
 
 
 class Found(NamedTuple):

@@ -48,7 +48,7 @@ class ShardFile:
     def write(self, payload: bytes) -> tuple[Frame, int]:
         """Write a record; return where it is, and the masked checksum of the payload."""
         with writing(self._path):
-            return self._writer.write(payload), self._writer.payload_crcs[-1]
+            return self._writer.write(payload)
 
     def sync(self) -> None:
         """Write the records to the disk."""

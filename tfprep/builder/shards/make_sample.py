@@ -192,18 +192,8 @@ class SampleMaker:
         return stored and images.certain_to_decode(data) and images.keeps_original(data)
 
     @cached_property
-    def label(self) -> str:
-        """The first label in `store`; "" without one."""
-        return next((name for name in self.recipe.store if self._stored_kinds[name] == "label"), "")
-
-    @cached_property
-    def raster(self) -> str:
-        """The first stored raster of the source and then of the derived inputs, whatever the order of `store`; "" without one."""
-        stored = (name for name in (*self.kinds, *self.recipe.derive) if name in self.recipe.store)
-        return next((name for name in stored if self._stored_kinds[name] in RASTER_KINDS), "")
-
-    @cached_property
-    def _stored_kinds(self) -> Mapping[str, Kind]:
+    def all_kinds(self) -> Mapping[str, Kind]:
+        """The kinds of the source's fields, and then of the derived inputs."""
         return {**self.kinds, **self.recipe.derived_kinds()}
 
     def _encode(self, sample: Sample, raw: Mapping[str, Any]) -> Stored:
@@ -218,7 +208,7 @@ class SampleMaker:
                     value = file if isinstance(file, bytes) and images.keeps_original(file) else value
                 for suffix, feature in codec.encode(value).items():
                     features[name + suffix] = feature
-                specs[name] = codec.spec(self._stored_kinds[name], value)
+                specs[name] = codec.spec(self.all_kinds[name], value)
         return Stored(features, specs, sample)
 
 

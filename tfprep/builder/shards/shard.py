@@ -47,7 +47,7 @@ from tfprep.builder.shards.sums import (
 from tfprep.codecs import Original
 from tfprep.dataset.names import shard_name
 from tfprep.errors import BuildError, RecipeError, SampleError, StorageError
-from tfprep.fields import FieldSpec, class_numbers
+from tfprep.fields import RASTER_KINDS, FieldSpec, class_numbers
 from tfprep.images import perceptual_hash
 from tfprep.optional import cv2
 from tfprep.pool import NO_ITEM, Mark
@@ -359,6 +359,10 @@ class _Shard:
         self._context, self._task, self._files = context, task, files
         self._count = context.recipe.variants_of(task.split)
         self._sampled = sampled_originals(task.shards)
+        kinds, store = context.maker.all_kinds, context.recipe.store
+        # The order of keys in `store` is not part of the fingerprint, except for which label and which image come first.
+        self._label = next((name for name in store if kinds.get(name) == "label"), None)
+        self._raster = next((name for name in kinds if name in store and kinds[name] in RASTER_KINDS), None)
         self._rows: list[list[Sequence[Any]]] = [[] for _ in range(self._count)]
         self._digest = _start_digest(task)
         self._forms: dict[str, dict[str, FieldForm]] = {}
@@ -432,17 +436,16 @@ class _Shard:
             if not rows:
                 moments, counts = self._sums(stored, position)
             payload, spans = encode(stored.features)
-            digest, image_hash = (
-                None,
-                None,
-            )  # What belongs to the image, and not to a variant, is in the row of variant 0.
+            digest = image_hash = None  # what belongs to the image, and not to a variant, is in the row of variant 0
             if not rows:
                 digest = raw.image_digest.hex() or None
                 if image is not None and self._context.hash:
                     started = perf_counter()
                     image_hash = perceptual_hash(stored.values[image])
                     self._spent("hash", started)
-            row = [key, 0, 0, 0, *self._facts(stored), raw.digest.hex()]
+            label = None if self._label is None else class_numbers(stored.values[self._label])
+            height, width = stored.specs[self._raster].shape[:2] if self._raster else (None, None)
+            row = [key, 0, 0, 0, label, height, width, raw.digest.hex()]
             for name in self._context.recipe.store:
                 row += spans[name]
             rows.append([*row, digest, image_hash])
@@ -453,12 +456,6 @@ class _Shard:
             key, raw.digest, rows, payloads, of_variants(specs), moments, counts,
             notes=notes, warning="; ".join(maker.warned),
         )  # fmt: skip
-
-    def _facts(self, stored: Stored) -> list[Any]:
-        """Return the index's label, height and width: those of the first label in `store` and of the sample's first raster."""
-        label, raster = self._context.maker.label, self._context.maker.raster
-        height, width = stored.specs[raster].shape[:2] if raster else (None, None)
-        return [class_numbers(stored.values[label]) if label else None, height, width]
 
     def _sums(self, stored: Stored, position: int) -> tuple[dict[str, Moments], dict[str, Counter[int]]]:
         """Sum up variant 0: class counts of every split, pixels of the training split only."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tfprep.dataset.imported.schema import BOX_WORDS, LONGEST_VALUE, UNREADABLE, FeatureSummary
 from tfprep.dataset.imported.shards import Shard, current, open_shard
-from tfprep.dataset.manifest import is_sealed, seal, sha256_of
+from tfprep.dataset.manifest import digest_of, is_sealed, seal
 from tfprep.dataset.plain_json import from_json
 from tfprep.errors import DatasetError, TfprepError
 from tfprep.images.headers import read_header
@@ -106,7 +106,8 @@ class _Block:
         """Add a record. Raises ExampleError if it is not an Example that can be read by offset."""
         spans = find_features(payload)
         for name in spans.keys() - self._features.keys():
-            _check_name(name)
+            if not _is_text(name):
+                raise ExampleError(f"the name of a feature is not text: {name[:60]!r}")
             self._features[name], self._records[name] = [], []
         if len(self._features) > _MOST_NAMES:
             raise ValueError(f"it has more than {_MOST_NAMES:,} different features")
@@ -129,13 +130,6 @@ class _Block:
         table = pa.table(columns)
         with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
             stream.write_table(table)
-
-
-def _check_name(name: bytes) -> None:
-    try:
-        name.decode()
-    except UnicodeDecodeError as error:
-        raise ExampleError(f"the name of a feature is not UTF-8: {name[:60]!r}") from error
 
 
 @lru_cache(_MOST_NAMES)
@@ -237,7 +231,7 @@ def _scan_one(shard: Shard, folder: Path, on_bytes: OnBytes) -> None:
                 raise DatasetError(
                     f"{shard.path} was written to while it was indexed; run the command again when it is complete"
                 )
-        durable_write(_receipt_of(path), seal(vars(replace(scanned, part=sha256_of(path)))))
+        durable_write(_receipt_of(path), seal(vars(replace(scanned, part=digest_of(path).sha256))))
     except TfprepError:
         raise
     except Exception as error:
@@ -295,7 +289,7 @@ def find_receipt(shard: Shard, folder: Path) -> Scanned | None:
         content = _receipt_of(path).read_bytes()
         document = {name: value for name, value in json.loads(content).items() if name != "sha256"}
         receipt = from_json(Scanned, document) if is_sealed(content) else None
-        return receipt if receipt is not None and sha256_of(path) == receipt.part else None
+        return receipt if receipt is not None and digest_of(path).sha256 == receipt.part else None
     except (OSError, ValueError, AttributeError, DatasetError):
         return None
 
