@@ -32,7 +32,7 @@ _OTHER_TOOLS = (
 def other_tools(files: Files) -> Iterator[str]:
     """Yield a cause for each kind of annotations that tfprep does not read, with what to do."""
     for suffix, content, tool, fix in _OTHER_TOOLS:
-        few = files.others(suffix)[:FEW]
+        few = files.paths(suffix)[:FEW]
         if path := next((path for path in few if re.search(content, files.head(path), re.DOTALL)), ""):
             yield f"{path} is a file of {tool}, which tfprep does not read: {fix}"
 
@@ -49,10 +49,8 @@ def yolo(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: Labels have no list of class names.
     """
-    lists = [path for path in files.others(".txt", ".names") if _NAMES.fullmatch(path)]
-    yamls = [
-        path for path in files.others(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)
-    ]
+    lists = [path for path in files.paths(".txt", ".names") if _NAMES.fullmatch(path)]
+    yamls = [path for path in files.paths(".yaml", ".yml") if re.search(rb"^names\s*:", files.head(path), re.MULTILINE)]
     for path in yamls:
         data = DataYaml.read(files.root, path)
         own = tuple(split for split in data.places if split not in data.twins)
@@ -69,7 +67,7 @@ def yolo(files: Files) -> Iterator[Proposal]:
         source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
         declared = (literal(path), *patterns, *same)
         yield Proposal("yolo", source, declared, (*checks, *further), read=frozenset((*mixed, *exact)))
-    texts = [path for path in files.others(".txt") if path not in lists] if not yamls else []
+    texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
     lines = [line for path in labels[:FEW] for line in files.lines(path)]
@@ -83,9 +81,9 @@ def yolo(files: Files) -> Iterator[Proposal]:
     splits = None if "{split}" in image else FRACTIONS
     source, checks = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
-    notes = [path for path in files.others(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
+    notes = [path for path in files.paths(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
     image_lists = [path for path in sorted(set(texts) - set(labels))[:FEW] if _names_images(files, path)]
-    declared = (label, *map(literal, (*same, *image_lists, *notes, *files.others(".data"))))
+    declared = (label, *map(literal, (*same, *image_lists, *notes, *files.paths(".data"))))
     drawn = splits and len(image_lists) > 1
     doubts = (
         [f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones"] if drawn else []
@@ -133,7 +131,7 @@ def coco(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: There are only captions, or segments of panoptic segmentation.
     """
-    heads = {path: files.head(path) for path in files.others(".json")[:_MOST_JSON]}
+    heads = {path: files.head(path) for path in files.paths(".json")[:_MOST_JSON]}
     paths = [
         path for path, head in heads.items() if b'"images"' in head and re.search(b'"(?:categories|caption)"', head)
     ]
@@ -194,7 +192,7 @@ def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposa
 
 def voc(files: Files) -> Iterator[Proposal]:
     """Yield the source of XML files for single images, or of the masks of VOC whose splits are lists."""
-    notes = files.others(".xml")
+    notes = files.paths(".xml")
     heads = [files.head(path) for path in notes[:FEW]]
     if not all(b"<annotation" in head and b"<image " not in head for head in heads):
         return
@@ -225,7 +223,7 @@ def voc(files: Files) -> Iterator[Proposal]:
 
 def labelme(files: Files) -> Iterator[Proposal]:
     """Yield the source of LabelMe's JSON files."""
-    notes = files.others(".json")
+    notes = files.paths(".json")
     patterns = beside(files, notes) if all(b'"shapes"' in files.head(path) for path in notes[:FEW]) else None
     if patterns is not None:
         splits = None if "{split}" in patterns[0] else FRACTIONS

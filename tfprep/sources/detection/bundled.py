@@ -15,7 +15,7 @@ from tfprep.fields import Kind, field_name_fault
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
 from tfprep.sources.arrays import Arrays, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, may_hold_data
+from tfprep.sources.detection.files import Files, below, may_hold_data
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import MASK_WORD
 from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, image_suffix, literal, split_form
@@ -33,10 +33,10 @@ def archives(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: An archive is compressed as a whole.
     """
-    if packed := files.others(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
+    if packed := files.paths(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
-    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if files.others(suffix)), "")
-    paths = files.others(suffix) if suffix else []
+    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if files.paths(suffix)), "")
+    paths = files.paths(suffix) if suffix else []
     forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
     pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
     names: list[str] = []
@@ -93,7 +93,7 @@ def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archi
 
 def videos(files: Files) -> Iterator[Proposal]:
     """Yield the source of the videos of each suffix, in folders of splits and of classes."""
-    for suffix, paths in ((suffix, files.others(suffix)) for suffix in VIDEO_SUFFIXES):
+    for suffix, paths in ((suffix, files.paths(suffix)) for suffix in VIDEO_SUFFIXES):
         columns = columns_of([path.rpartition("/")[0] for path in paths]) if paths else None
         if columns is not None and sum(not form for form, _ in columns) <= 1:
             pattern = "/".join([*(form or "{label}" for form, _ in columns), f"*{suffix}"])
@@ -106,11 +106,11 @@ def videos(files: Files) -> Iterator[Proposal]:
 
 def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
-    if idx := [path for path in files.paths() if "ubyte" in path.rpartition("/")[2]]:
+    if idx := [below(place, name) for place, names in files.names.items() for name in names if "ubyte" in name]:
         rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
         raise SourceError(f"{idx[0]} {rule}")
-    texts = [literal(path) for path in files.others(".npy")]
-    for path in files.others(".npz"):
+    texts = [literal(path) for path in files.paths(".npy")]
+    for path in files.paths(".npz"):
         texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]
     if not texts:
         return

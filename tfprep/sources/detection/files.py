@@ -89,14 +89,15 @@ class Files:
         """The images whose names correspond to those of others, as those of masks do."""
         return corresponding(self.images, self.images)
 
-    def paths(self) -> list[str]:
-        """Return the paths of all files, those nearer to the root first."""
+    def paths(self, *suffixes: str) -> list[str]:
+        """Return the paths of the files with one of these suffixes, or of all; those nearer to the root first."""
         folders = sorted(self.names, key=lambda one: (one.count("/") + bool(one), one))
-        return [below(folder, name) for folder in folders for name in self.names[folder]]
-
-    def others(self, *suffixes: str) -> list[str]:
-        """Return the paths of the files with one of these suffixes, those nearer to the root first."""
-        return [path for path in self.paths() if path.lower().endswith(suffixes)]
+        return [
+            below(folder, name)
+            for folder in folders
+            for name in self.names[folder]
+            if not suffixes or name.lower().endswith(suffixes)
+        ]
 
     def head(self, path: str) -> bytes:
         """Return the beginning and the end of a file; b"" if it cannot be read."""

@@ -29,10 +29,10 @@ _PART = re.compile(
 _GROUP = re.compile(
     r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part"
     r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)[ _-]?\d+"
-    r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})",
+    r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
     re.IGNORECASE,
 )
-"""Folders of images that belong together: `patient001`, `2024-05-03 holiday`, and those of cameras (DCF): `100CANON`."""
+"""Folders of images that belong together: `patient001`, `2024-05-03 holiday`, `69000`, and those of cameras (DCF): `100CANON`."""
 _PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
 """Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
 _SAMPLED, _NAMES = 8, 2000

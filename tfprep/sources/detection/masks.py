@@ -158,7 +158,7 @@ def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, l
             colors.update((code >> 16, code >> 8 & 255, code & 255) for code in codes)
     if not 1 < len(colors) <= MOST_COLORS:
         raise SourceError(f"the files of {source.mask!r} are not masks: {facts.problems[0]}")
-    for path in files.others(".csv", ".txt"):
+    for path in files.paths(".csv", ".txt"):
         lines = filter(None, map(_NAMED_COLOR.fullmatch, files.lines(path)))
         names = {
             (int(one["r"]), int(one["g"]), int(one["b"])): (one["before"] or one["after"] or "").strip(' "')

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.cells import CellPath, ColumnNames
+from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.facts import look
 from tfprep.sources.detection.files import FEW, Files, below, image_place
-from tfprep.sources.patterns import image_suffix, is_test, literal, split_form, split_words
+from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 
@@ -46,21 +46,28 @@ _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
 _SHOWN = 3
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Head:
-    """The first rows of a table.
+    """The first rows of a table, and what is found out about it.
 
     Attributes:
         path: Its path.
         columns: Its columns, without those that hold files.
         image: The path of an image with columns in braces, or the column that holds it; "" without images.
         stored: The columns that hold files.
+        checks, doubts: As in `Proposal`.
     """
 
     path: str
     columns: Mapping[str, Sequence[Any]]
     image: str = ""
     stored: tuple[str, ...] = ()
+    checks: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def doubt(self, reason: str) -> None:
+        """Add a doubt."""
+        self.doubts.append(f"{self.path}: {reason}")
 
     def few(self, column: str) -> list[Any]:
         """Return the first values of a column that are not empty."""
@@ -72,17 +79,17 @@ class _Head:
         return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
     @cached_property
-    def of_image(self) -> list[str]:
-        """The columns that make the path of an image."""
-        return CellPath.parse(self.image if "{" in self.image else f"{{{self.image}}}", False).columns
+    def path_of_image(self) -> Template:
+        """The path of an image, with a placeholder for each column that it is made of."""
+        return Template.parse(self.image if "{" in self.image else f"{{{self.image}}}")
 
     @cached_property
     def images(self) -> list[str]:
         """The path of the image of each row; [] if the table itself holds them."""
-        path = CellPath.parse(self.image if "{" in self.image else f"{{{self.image}}}", False).template
-        rows = [] if self.stored else zip(*(self.columns[name] for name in path.holes), strict=True)
-        cells = (dict(zip(path.holes, map(str, row), strict=True)) for row in rows)
-        return [path.fill(of_row.__getitem__).replace("\\", "/") for of_row in cells]
+        holes = self.path_of_image.holes
+        rows = [] if self.stored else zip(*(self.columns[name] for name in holes), strict=True)
+        cells = (dict(zip(holes, map(str, row), strict=True)) for row in rows)
+        return [self.path_of_image.fill(of_row.__getitem__).replace("\\", "/") for of_row in cells]
 
 
 def _plain(column: str) -> str:
@@ -95,7 +102,7 @@ def tables(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: A table names images and cannot be read.
     """
-    paths = files.others(*TABLE_SUFFIXES)
+    paths = files.paths(*TABLE_SUFFIXES)
     answers = [path for path in paths if _ANSWERS.search(path.rpartition("/")[2])]
     grouped: dict[str, list[_Head]] = {}
     for path in (path for path in paths if path not in answers):
@@ -104,8 +111,8 @@ def tables(files: Files) -> Iterator[Proposal]:
         head = replace(first, path=path) if first is not None and first.stored else _head(files, path)
         grouped.setdefault(pattern, []).append(head)
     for pattern, heads in grouped.items():
-        if any(head.image for head in heads):
-            yield from _proposals(files, pattern, heads, answers)
+        if any(head.image for head in heads) and (proposal := _proposal(files, pattern, heads, answers)) is not None:
+            yield proposal
 
 
 def _head(files: Files, path: str) -> _Head:
@@ -146,11 +153,12 @@ def _head(files: Files, path: str) -> _Head:
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
-def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequence[str]) -> Iterator[Proposal]:
-    """Yield the source of the tables of one pattern, or one for each column that may be the label."""
+def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequence[str]) -> Proposal | None:
+    """Return the source of the tables of one pattern; None if they hold nothing about their images."""
     named = [head for head in heads if head.image]
     head = next((one for one in named if "train" in split_words(one.path)), named[0])
-    needed = {c for c in head.columns if _plain(c) in _LABELS and c not in head.of_image} or set(head.columns)
+    of_image = head.path_of_image.holes
+    needed = {c for c in head.columns if _plain(c) in _LABELS and c not in of_image} or set(head.columns)
     kept = [one for one in named if needed <= set(one.columns)]
     without_labels = [one for one in named if one not in kept]
     images = {one.image for one in kept}
@@ -168,132 +176,117 @@ def _proposals(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequ
     elif splits is None:
         folder = folders.pop() if len(folders) == 1 else ""
         splits = f"{folder}/**" if "{split}" in folder else FRACTIONS
-    known = {
-        *head.of_image,
-        *(name.rpartition(".")[0] for name in head.columns),
-        splits if isinstance(splits, str) else "",
-    }
-    known |= {c for one in without_labels for c in one.columns} | ({"key"} if head.stored else set())
+    known = {*of_image, *(name.rpartition(".")[0] for name in head.columns), *(["key"] if head.stored else [])}
+    known |= {column for one in without_labels for column in one.columns} | {str(splits)}
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
+    source = _source(files, head, table, images.pop(), splits, targets)
+    if source is None:
+        return None
+    for one in without_labels:
+        if not is_test(one.path):
+            one.doubt("names images, and has other columns")
+    for column in of_split if source.splits in (FRACTIONS, BY_CLASS) else []:
+        head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
     declared = (pattern, *map(literal, (*answers, *(one.path for one in heads if one not in kept))))
-    strange = [f"{one.path} names images, and has other columns" for one in without_labels if not is_test(one.path)]
+    doubts = tuple(doubt for one in (head, *without_labels) for doubt in one.doubts)
     unlabeled = frozenset(path for one in without_labels for path in one.images)
-    for source, checks, doubts in _sources(files, table, head, images.pop(), splits, targets):
-        drawn = of_split if source.splits in (FRACTIONS, BY_CLASS) else []
-        folds = [f"{head.path}: the column {c!r} may say the splits, and this recipe draws new ones" for c in drawn]
-        yield Proposal("table", source, declared, tuple(checks), (*doubts, *folds, *strange), unlabeled)
+    return Proposal("table", source, declared, tuple(head.checks), doubts, unlabeled)
 
 
-_Reading: TypeAlias = tuple[Any, list[str], list[str]]
-"""A source, what to check, and doubts."""
-
-
-def _sources(
-    files: Files, table: str, head: _Head, image: str, splits: Any, targets: Sequence[str]
-) -> Iterator[_Reading]:
-    """Yield sources with boxes, texts or masks, or with each column that may be the label."""
+def _source(
+    files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]
+) -> Table | ObjectTable | None:
+    """Return the source of a table with boxes, with labels, or with masks and texts."""
     columns, forms = _box_columns(head, targets)
     targets = [c for c in targets if c not in columns]
     labels = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
     labels = labels or [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
-    fields, doubts = _masks_and_texts(files, table, head, targets)
-    checks: list[str] = []
-    options: dict[str, Any] = {"fields": fields, "splits": splits}
     cells = head.few(columns[0]) if columns else []
-    if cells and (f"{columns[0]}_shape" in head.columns or any(map(_holds_lists, cells))):
-        names = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
-        fields["boxes"] = "boxes", columns[0]
-        if names:
-            fields["box_labels"] = "label", names[0]
-        options["box_format"], checks = _box_form(files, head, columns, forms, partial(Table, table, image, **options))
-        labels = [c for c in labels if c not in names]
-    elif columns or len(set(head.images)) < len(head.images):
-        yield from _of_rows_for_objects(files, table, head, image, splits, labels, columns, forms)
-        return
+    exported = bool(columns) and f"{columns[0]}_shape" in head.columns
+    nested = exported or any(isinstance(cell[0], list) for cell in cells if isinstance(cell, list) and cell)
+    if not nested and (columns or len(set(head.images)) < len(head.images)):
+        return _of_rows_for_objects(files, head, partial(ObjectTable, table, image), splits, labels, columns, forms)
+    fields = _masks_and_texts(files, table, head, targets)
+    make = partial(Table, table, image, fields=fields, splits=splits)
+    if nested:
+        of_boxes = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
+        fields |= {"boxes": ("boxes", columns[0])}
+        fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
+        make = partial(make, box_format=_box_form(files, head, columns, forms, make))
+        labels = [c for c in labels if c not in of_boxes]
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
     flags = tuple(c for c in targets if _are_flags(head.few(c)))
-    others: Sequence[ColumnNames] = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
-    candidates: Sequence[ColumnNames] = labels or ([] if fields else others)
-    if len(candidates) > 1 or (candidates and not labels and not isinstance(candidates[0], tuple)):
-        doubts.append(_about_labels(head, candidates, bool(labels)))
-    for label in candidates[:_SHOWN]:
-        source, of_label, further = _of_label(head, partial(Table, table, image, **options), splits, label)
-        yield source, [*checks, *of_label], [*doubts, *further]
-    if not candidates and (fields or head.stored):
-        yield Table(table, image, **options), checks, doubts
+    candidates: Sequence[ColumnNames] = labels
+    if not labels and not fields:
+        candidates = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
+    if not candidates:
+        return make() if fields or head.stored else None
+    _doubt_labels(head, candidates, labels)
+    return _with_label(head, make, splits, candidates[0])
 
 
-def _holds_lists(cell: Any) -> bool:
-    return isinstance(cell, list) and bool(cell) and isinstance(cell[0], list)
-
-
-def _about_labels(head: _Head, candidates: Sequence[ColumnNames], named: bool) -> str:
+def _doubt_labels(head: _Head, candidates: Sequence[ColumnNames], labels: Sequence[str]) -> None:
     columns = ", ".join(map(str, candidates[:6]))
-    if not named:
-        return f"{head.path}: no column has the name of a label, and it may be {columns} (label=)"
-    return f"{head.path}: several columns may be the label ({columns})"
+    if not labels and not isinstance(candidates[0], tuple):
+        head.doubt(f"no column has the name of a label, and it may be {columns} (label=)")
+    elif len(candidates) > 1:
+        head.doubt(f"several columns may be the label ({columns})")
 
 
-def _masks_and_texts(
-    files: Files, table: str, head: _Head, targets: Sequence[str]
-) -> tuple[dict[str, tuple[Kind, str]], list[str]]:
-    """Return the fields of masks and texts, and doubts."""
+def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
+    """Return the fields of masks and texts."""
     masks = [name for name in head.stored if name != head.image]
     for column in (c for c in targets if "mask" in c.lower()):
         with suppress(SourceError):
             place = image_place(files, [*map(str, head.few(column))], head.path, f"{column!r} names")
             masks.append(below(split_form(place) if "{split}" in table else literal(place), f"{{{column}}}"))
+    if len(masks) > 1:
+        head.doubt(f"several columns may be the mask ({', '.join(masks)})")
     fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
-    fields |= {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
-    return fields, [f"{head.path}: several columns may be the mask ({', '.join(masks)})"] if len(masks) > 1 else []
+    return fields | {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
 
 
 def _of_rows_for_objects(
-    files: Files, table: str, head: _Head, image: str, splits: Any, labels: Sequence[str],
+    files: Files, head: _Head, make: Callable[..., ObjectTable], splits: Any, labels: Sequence[str],
     columns: tuple[str, ...], forms: Sequence[BoxFormat],
-) -> Iterator[_Reading]:  # fmt: skip
-    """Yield sources of a table with a row for each object, or for each class of an image."""
+) -> ObjectTable:  # fmt: skip
+    """Return the source of a table with a row for each object, or for each class of an image."""
     by_column = isinstance(splits, str) and "{" not in splits
-    options: dict[str, Any] = {"split": splits} if by_column else {"splits": splits}
-    doubts = [_about_labels(head, labels, True)] if len(labels) > 1 else []
-    checks: list[str] = []
-    if columns:
-        options["boxes"] = columns if len(columns) == 4 else columns[0]
-        trial = partial(ObjectTable, table, image, bad_annotations="reject", **options)
-        options["box_format"], checks = _box_form(files, head, columns, forms, trial)
-    else:
-        doubts.append(f"{head.path}: several rows name one image: box_labels are then the classes of an image")
-        options["fields"] = ("box_labels",)
-    for label in labels[:_SHOWN] or (None,):
-        yield ObjectTable(table, image, label, **options), checks, doubts
+    make = partial(make, label=next(iter(labels), None), **{"split" if by_column else "splits": splits})
+    if labels:
+        _doubt_labels(head, labels, labels)
+    if not columns:
+        head.doubt("several rows name one image: box_labels are then the classes of an image")
+        return make(fields=("box_labels",))
+    make = partial(make, boxes=columns if len(columns) == 4 else columns[0])
+    return make(box_format=_box_form(files, head, columns, forms, partial(make, bad_annotations="reject")))
 
 
-def _of_label(head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames) -> _Reading:
+def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames) -> Table:
     """Return the source with a column, or several of 1 and 0, as the label."""
     by_class = BY_CLASS if splits is FRACTIONS else splits
     if isinstance(label, tuple):
         rows = zip(*(head.columns[column] for column in label), strict=True)
         one = all(sum(str(cell).strip().lower() in ("1", "1.0", "true") for cell in row) == 1 for row in rows)
-        checks = [f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)"]
-        return make(label=label, splits=by_class if one else splits), checks, []
+        head.checks.append(f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)")
+        return make(label=label, splits=by_class if one else splits)
     values = head.few(label)
-    checks = [] if _plain(label) in ("label", "labels", "class") else [f"the label is the column {label!r} (label=)"]
-    doubts = []
+    if _plain(label) not in ("label", "labels", "class"):
+        head.checks.append(f"the label is the column {label!r} (label=)")
     separator, certain = _separator(label, values)
     several = separator is not None or any(isinstance(value, list) for value in values)
     if separator is not None:
         cells = [value for value in values if separator in value.strip()][:_SHOWN]
         shown = "; ".join(f"{v!r} is {[one.strip() for one in v.split(separator) if one.strip()]}" for v in cells)
-        checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
+        head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
     if not certain:
-        doubts.append(f"{head.path}: {separator!r} in {label!r} may divide classes, or be part of their names")
+        head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
     if any(isinstance(value, str) and re.match(r"\s*[\[{]", value) for value in values):
-        rule = f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines"
-        doubts.append(f"{head.path}: {rule}")
+        head.doubt(f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines")
     different = len({*map(str, values)})
     if not several and (different == len(values) > 2 or different < 2):
-        doubts.append(f"{head.path}: the values of {label!r} are all different or all the same, not like classes")
-    return make(label=label, splits=splits if several else by_class, separator=separator), checks, doubts
+        head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
+    return make(label=label, splits=splits if several else by_class, separator=separator)
 
 
 def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
@@ -337,18 +330,15 @@ def _box_columns(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], 
 
 def _box_form(
     files: Files, head: _Head, columns: tuple[str, ...], forms: Sequence[BoxFormat], make: Callable[..., Any]
-) -> tuple[str, list[str]]:
-    """Return the first form in which nine in ten images have their boxes inside, and a check.
-
-    Raises:
-        SourceError: There is none.
-    """
+) -> str:
+    """Return the first form in which nine in ten images have their boxes inside. SourceError if there is none."""
     relative = all(-0.01 <= value <= 1.01 for column in columns for value in head.numbers(column))
     problems: list[str] = []
     for form in (f"rel_{form}" if relative else form for form in forms):
         facts = look(make(box_format=form), files.root)
         problems += facts.problems[:1]
         if facts.opened and 10 * len(facts.problems) <= facts.opened:
-            return form, [f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)"]
+            head.checks.append(f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)")
+            return form
     rule = f"the boxes of {', '.join(columns)} are not inside of their images as {' or '.join(forms)}"
     raise SourceError(f"{head.path}: {rule}, such as {''.join(problems[:1])}")
