@@ -23,7 +23,17 @@ _BY_NAME: dict[str, Any] = {
 
 
 def from_description(description: Mapping[str, Any]) -> Codec:
-    """The codec that `Codec.describe` described; DatasetError where this version does not know it."""
+    """Make a codec from its description in a manifest.
+
+    Args:
+        description: What `Codec.describe` returned.
+
+    Returns:
+        The codec.
+
+    Raises:
+        DatasetError: This version does not know the codec.
+    """
     options = dict(description)
     name = options.pop("codec", None)
     if name not in _BY_NAME:

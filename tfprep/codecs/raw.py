@@ -393,12 +393,18 @@ def _items(content: bytes, expected: int | None) -> list[bytes]:
 
 
 def feature_value(codec: Codec, features: Mapping[str, Any], name: str) -> tuple[Any, tuple[int, ...] | None]:
-    """Return a field's value in a record as its codec takes it, and the shape if the record holds one. Raises SampleError.
+    """Take a field's value from the features of a record.
 
     Args:
         codec: The field's codec.
         features: The features of the record.
         name: The name of the field's feature.
+
+    Returns:
+        The value as the codec decodes it, and its shape if the record holds one.
+
+    Raises:
+        SampleError: The record does not have exactly one value.
     """
     if isinstance(codec, Boxes):
         return features, None

@@ -402,11 +402,14 @@ class Dataset:
 
 
 def open_dataset(path: PathOrUrl, version: int | None = None) -> Dataset:
-    """Open the dataset in this folder or at this URL, for inspection without a loader (`tfprep.open` returns one with loaders).
+    """Open a dataset for inspection, without loaders (`tfprep.open` returns one with loaders).
 
     Args:
         path: The folder or URL of a dataset, or of one of its versions.
         version: The number of the version; None for the current one.
+
+    Returns:
+        The dataset.
 
     Raises:
         DatasetError: There is no dataset that this version of tfprep reads.

@@ -309,7 +309,13 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check the `manifest.json` of a version's folder.
+    """Read and check a manifest.
+
+    Args:
+        folder: The folder of a version.
+
+    Returns:
+        What its `manifest.json` says.
 
     Raises:
         DatasetError: There is none, or something is wrong with it; the message says what to do.

@@ -69,14 +69,39 @@ class Loaders(ABC):
 
     @with_options
     def numpy_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> NumpyLoader:
-        """The same batches as NumPy arrays: for JAX, scikit-learn or a custom training loop. Imports no framework."""
+        """The same batches as NumPy arrays: for scikit-learn or a custom training loop. Imports no framework.
+
+        Args:
+            split: As in `loader`.
+            batch_size: As in `loader`.
+            **options: As in `loader`.
+
+        Returns:
+            An iterable of batches, each pass the next epoch.
+
+        Raises:
+            LoaderError: As in `loader`.
+        """
         from tfprep.load.loader import NumpyLoader
 
         return NumpyLoader(self._pipeline("numpy_loader()", split, batch_size, options))
 
     @with_options
     def torch_loader(self, split: str = "train", batch_size: int = 32, **options: Any) -> TorchLoader:
-        """The same batches as a PyTorch `IterableDataset`, for `DataLoader(..., batch_size=None)`. Imports PyTorch."""
+        """The same batches as PyTorch tensors, on any number of ranks. Imports PyTorch.
+
+        Args:
+            split: As in `loader`.
+            batch_size: Samples per step, of all ranks together.
+            **options: As in `loader`. Without `hosts`, each process of `torch.distributed` reads its own part of every batch.
+
+        Returns:
+            An `IterableDataset` of batches, for `DataLoader(..., batch_size=None)` or a plain `for`.
+
+        Raises:
+            LoaderError: As in `loader`.
+            MissingDependencyError: PyTorch is not installed.
+        """
         require_package("torch", "torch_loader()", "numpy_loader() works without it")
         from tfprep.load.torch_loader import TorchLoader
 
@@ -429,6 +454,9 @@ def mix(shares: Mapping[Data | Subset, float]) -> Mix:
 
     Args:
         shares: The share of each dataset; they need not add up to 1.
+
+    Returns:
+        The mix, which has the loaders of a dataset.
 
     Raises:
         LoaderError: There is no dataset, or it is not a dict. Loaders also raise it where the numbers of a field that they

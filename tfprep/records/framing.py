@@ -43,7 +43,14 @@ class Frame(NamedTuple):
 
 
 def masked_crc(data: bytes | Array) -> int:
-    """Return the masked CRC-32C of the data, as a frame stores it."""
+    """Return the masked CRC-32C that a frame stores.
+
+    Args:
+        data: The length or the payload of the frame.
+
+    Returns:
+        A number of 32 bits.
+    """
     return masked(google_crc32c.value(data))
 
 
@@ -53,13 +60,27 @@ def masked(crc: int) -> int:
 
 
 def frame(payload: bytes) -> bytes:
-    """Return the payload with its length and checksums around it."""
+    """Frame a record for a TFRecord file.
+
+    Args:
+        payload: The record's bytes.
+
+    Returns:
+        The payload with its length and checksums around it.
+    """
     length = struct.pack("<Q", len(payload))
     return b"".join((length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload))))
 
 
 def footer_crc(framed: bytes | memoryview | Array) -> int:
-    """Return the masked CRC-32C of the payload, which is the last four bytes of the frame."""
+    """Read the checksum of a payload from its frame.
+
+    Args:
+        framed: The bytes of the frame.
+
+    Returns:
+        The masked CRC-32C of the payload, the last four bytes of the frame.
+    """
     return int.from_bytes(framed[-FOOTER_BYTES:], "little")
 
 
@@ -140,6 +161,9 @@ def find_records(file: BinaryIO, size: int) -> Iterator[Found]:
 def read_records(path: Path) -> Iterator[tuple[Frame, bytes]]:
     """Read every record of a file in order, one in memory at a time.
 
+    Args:
+        path: The TFRecord file.
+
     Yields:
         The position of the record, and its payload.
 
@@ -156,7 +180,21 @@ def read_records(path: Path) -> Iterator[tuple[Frame, bytes]]:
 def read_record(
     file: BinaryIO, path: Path, where: Frame, number: int | None = None, *, payload_crc: int | None = None
 ) -> bytes:
-    """Read one record by its offset and return its payload; the arguments and errors are those of `check_frame`."""
+    """Read one record by its offset.
+
+    Args:
+        file: The open file.
+        path: Its path, for messages.
+        where: What the index says about the frame.
+        number: The record's number in the file, for messages.
+        payload_crc: As in `check_frame`.
+
+    Returns:
+        The payload.
+
+    Raises:
+        RecordError: As in `check_frame`.
+    """
     file.seek(where.offset)
     data = file.read(where.size)
     return check_frame(data, path, where, number, payload_crc=payload_crc)
@@ -165,7 +203,7 @@ def read_record(
 def check_frame(
     data: Content, path: Path, where: Frame, number: int | None = None, *, payload_crc: int | None = None
 ) -> Content:
-    """Compare a frame with its own checksums and with the index, and return its payload.
+    """Compare a frame with its own checksums and with the index.
 
     Args:
         data: The frame's bytes.
@@ -174,10 +212,12 @@ def check_frame(
         number: The record's number in the file, for messages.
         payload_crc: The masked CRC-32C that the index holds for this record; None if the index is not asked.
 
+    Returns:
+        The payload.
+
     Raises:
         RecordError: The frame is cut short or damaged, or is not the record that the index describes.
     """
-
     if len(data) < HEADER_BYTES:
         fault = f"cut short: {len(data)} of {HEADER_BYTES} header bytes"
     else:
@@ -201,5 +241,12 @@ def check_frame(
 
 
 def format_index(frames: Iterable[Frame]) -> str:
-    """Return the content of an `.idx` file."""
+    """Format the positions of the records of a shard, as NVIDIA DALI reads them.
+
+    Args:
+        frames: The frame of each record.
+
+    Returns:
+        The content of an `.idx` file: a line of offset and size for each record.
+    """
     return "".join(f"{frame.offset} {frame.size}\n" for frame in frames)

@@ -102,7 +102,15 @@ class Source(Protocol):
 
 
 def read_files(root: Path, listing_files: tuple[str, ...], entry: Entry) -> dict[str, bytes]:
-    """Return the raw bytes of every file of `entry`, by field.
+    """Read the raw files of a listed sample.
+
+    Args:
+        root: The folder of the raw data.
+        listing_files: The field of each file of an entry (`Listing.files`).
+        entry: The sample.
+
+    Returns:
+        The bytes of each file, by field.
 
     Raises:
         SampleError: A file cannot be read, or is larger than `tfprep.images.MAX_FILE_BYTES` (stage `read`).

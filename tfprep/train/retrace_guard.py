@@ -81,7 +81,13 @@ class RetraceGuard(Listener):
     # --- custom training loops ----------------------------------------------------------------------------------------
 
     def watch(self, function: Any) -> Callable[..., Any]:
-        """Guard a `tf.function`; returns the function to call, which looks up the trace count twice for each call.
+        """Guard a train step of a custom training loop.
+
+        Args:
+            function: The `tf.function`.
+
+        Returns:
+            The function to call in its place, which looks up the trace count twice for each call.
 
         Raises:
             TrainError: `function` is not a `tf.function`.

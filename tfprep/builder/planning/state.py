@@ -108,7 +108,14 @@ def _published_shards(layout: Layout) -> dict[str, str] | None:
 
 
 def explain(states: Sequence[ShardState]) -> str:
-    """Say in one line what would be built, and why: "3 of 64 shards: 2 samples changed, 1 added"."""
+    """Say what would be built, and why.
+
+    Args:
+        states: The states of all shards.
+
+    Returns:
+        A line such as "3 of 64 shards: 2 samples changed, 1 added".
+    """
     due = [state for state in states if not state.up_to_date]
     if not due:
         return f"nothing to build: {number(len(states), 'shard')} up to date"

@@ -65,7 +65,13 @@ class Watchdog(Listener):
         self._stop.set()
 
     def watch(self, data: Any) -> Iterator[Any]:
-        """Yield the elements of `data`, a `tf.data.Dataset`, a `tf.data.Iterator` or an iterable of batches, for a Python loop.
+        """Watch the batches of a Python loop.
+
+        Args:
+            data: A `tf.data.Dataset`, a `tf.data.Iterator` or an iterable of batches.
+
+        Yields:
+            The elements of `data`.
 
         Raises:
             TrainError: `data` is something else.

@@ -1,0 +1,38 @@
+"""The reference: docstrings of public functions, and of the loaders, have Args, Returns and Raises."""
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+from tests.docs import pages
+from tfprep.load import Data
+
+PACKAGES = re.findall(r"^- \[`([\w.]+)`\]", pages.text("reference/index.md"), re.M)
+CALLS = ("loader", "keras_loader", "torch_loader", "jax_loader", "numpy_loader", "random_access", "batch_sampler")
+
+
+def functions(package):
+    module = importlib.import_module(package)
+    public = (getattr(module, name) for name in getattr(module, "__all__", ()))
+    return [function for function in public if inspect.isfunction(function)]
+
+
+def missing_sections(function):
+    """What the docstring lacks. A sentence that begins with "Return" stands for Returns, as in Google's style."""
+    text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    if signature.parameters.keys() - {"self"} and "Args:" not in text:
+        yield "Args"
+    if signature.return_annotation not in ("None", "Iterator[None]") and not re.search(
+        r"^(Return|Yield)|Returns:|Yields:", text
+    ):
+        yield "Returns"
+    if re.search(r"\braise \w", inspect.getsource(function)) and "Raises:" not in text:
+        yield "Raises"
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "tfprep.load.Data"])
+def test_public_functions_have_args_returns_and_raises(package):
+    public = [getattr(Data, call) for call in CALLS] if package.endswith("Data") else functions(package)
+    assert {f.__name__: missing for f in public if (missing := list(missing_sections(f)))} == {}
