@@ -7,7 +7,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def text(name):
-    return (DOCS / name).read_text()
+    """The page, with commands of several lines joined."""
+    return re.sub(r" \\\n +", " ", (DOCS / name).read_text())
 
 
 def commands(name):

@@ -9,7 +9,7 @@ from tests.photos import write_photos
 from tfprep import errors
 
 PAGE = pages.text("ci.md")
-COMMANDS = [re.sub(" >.*", "", line) for line in re.findall(r"^    - run: (tfprep .*)$", PAGE, re.M)]
+COMMANDS = [re.sub(" >.*", "", line) for line in re.findall(r"^ +(?:- run: )?(tfprep .*)$", PAGE, re.M)]
 RECIPE = """
 from tfprep import Recipe, codecs, sources
 RECIPE = Recipe(name="photos", source=sources.Folder("{split}/{label}/*.png"),

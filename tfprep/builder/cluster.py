@@ -48,7 +48,8 @@ class Ray:
         address.
 
     Example:
-      >>> tfprep.build("photos.py", "/shared/photos", "/shared/raw", engine=tfprep.builder.Ray("10.0.0.1:6379"))
+      >>> engine = tfprep.builder.Ray("10.0.0.1:6379")
+      >>> tfprep.build("photos.py", "/shared/photos", "/shared/raw", engine=engine)
     """
 
     address: str = "auto"

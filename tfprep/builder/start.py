@@ -62,7 +62,7 @@ def build(
       MissingDependencyError: The engine needs Ray, which is not installed.
 
     Example:
-      >>> summary = tfprep.build("pipelines/camvid.py", out="out/camvid", data="data/camvid")
+      >>> summary = tfprep.build("pipelines/camvid.py", "out/camvid", "data/camvid")
       >>> print(summary.samples, "samples,", summary.rejected, "rejected")
     """
     if engine is not None:
@@ -101,7 +101,7 @@ def build_part(
         raw files. The message says what differs. Also all errors of `build`.
 
     Example:
-      >>> summary = tfprep.builder.build_part("photos.py", "out/photos", "data/photos", part=3, parts=16)
+      >>> summary = build_part("photos.py", "out/photos", "data/photos", part=3, parts=16)
     """
     chosen = Part(part, parts)
     with _job(recipe, out, data, options, on_progress, on_event, part=chosen) as job:
