@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.S | re.M)
 SCORE = re.compile(r"(?:val_accuracy: |not seen: )(\d\.\d+)")
 PAGES = {
-    "start": ("out/photos.png", 0.8),
+    "start": ("out/photos.png", 0.85),
     "tutorials/clicks": ("demo/result.png", 0.3),
     "tutorials/detection": ("demo/result.png", 0.3),
     "tutorials/distillation": ("demo/result.png", 0.5),
