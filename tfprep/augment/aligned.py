@@ -13,9 +13,8 @@ Each axis of the output is planned separately:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,8 +39,7 @@ _TINY_PX = 1e-6
 """Displacements below this over a whole image are rounding errors of composed matrices."""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One axis of the output: its pixels `out_from` to `out_to` show source pixels `from_` to `to`; of the `length` pixels
     the rest is border.
 
@@ -79,8 +77,7 @@ class Axis:
         return np.asarray(np.clip(np.floor(centers).astype(np.intp), self.from_, self.to - 1))
 
 
-@dataclass(frozen=True)
-class Aligned:
+class Aligned(NamedTuple):
     """The plan of a whole warp: the output's rows and columns, and if they come from the source's columns and rows."""
 
     rows: Axis
@@ -188,7 +185,7 @@ def _as_window(axis: Axis, size: int) -> Axis:
     start, stop = (round((end - axis.shift) / axis.scale, 6) for end in (0, axis.length))
     if start % 1 or stop % 1 or start < 0 or stop > size:
         return axis
-    return replace(axis, from_=int(start), to=int(stop), window=True)
+    return axis._replace(from_=int(start), to=int(stop), window=True)
 
 
 def _round(value: float) -> int:

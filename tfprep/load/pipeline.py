@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
-from tfprep.load.budget import PREFETCH_FROM_MEMORY
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan, plan_loader
 from tfprep.load.reader.ahead import ReadAhead
-from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache, Then
-from tfprep.load.reader.rows import Reading
+from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
+from tfprep.load.reader.rows import Reading, stop_opencv_threads
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
 from tfprep.load.selection import SplitRows
 from tfprep.load.slots import BatchSlots, SharedMemory
@@ -96,7 +95,6 @@ class Pipeline:
         self.pool: WorkerPool | None = None
         if self._shared is not None:
             self.pool = _make_pool(plan, self._shared, self.assembler.reading)
-        self._channels_first = [] if options.layout == "NHWC" else plan.rasters_with_channels
         self.threads = Threads()
         self.slots = BatchSlots(plan.filled.outputs, plan.batch_rows, plan.memory.prefetch + 2, self._shared)
         self.counts: dict[str, Any] = {
@@ -133,14 +131,8 @@ class Pipeline:
             raise IndexError(f"the steps of a run are numbered from 0{end}; there is no {step}")
         (indices,) = self.schedule.batch_indices([number])
         batch = self.read(indices, number)
-        self.finish(batch)
-        return batch
-
-    def finish(self, batch: Batch) -> None:
-        """Complete a batch all of whose rows are filled: what is done to whole batches."""
         self.assembler.finish(batch)
-        for name in self._channels_first:
-            batch.values[name] = channels_first(batch.values[name])
+        return batch
 
     def read(self, indices: BatchIndices, step: int = 0, values: dict[str, Any] | None = None) -> Batch:
         """A batch of these samples before they are mixed, in these arrays or in new ones. Any thread and process may call it."""
@@ -170,6 +162,7 @@ class Pipeline:
 
     def start_threads(self) -> None:
         """Start the reading threads, unless they run: after `close` new ones."""
+        stop_opencv_threads(self.assembler.reading)
         if self.pool is not None:
             self.pool.on_done(answer)
         self.threads.grow(self.plan.threads)
@@ -178,20 +171,6 @@ class Pipeline:
         """Fetches what the steps from `first` on need from URLs; None where nothing is there."""
         nbytes = self.plan.memory.fetch_bytes
         return ReadAhead(self.assembler, self.schedule, nbytes, start=first) if nbytes else None
-
-    @property
-    def prefetch(self) -> int:
-        """The number of batches that may be filled beyond the one delivered last."""
-        planned = self.plan.memory.prefetch
-        return min(planned, PREFETCH_FROM_MEMORY) if self.assembler.all_cached else planned
-
-    def fill(self, batch: Batch, start: int, stop: int, state: ThreadState, then: Then) -> None:
-        """Fill rows of a batch, in a reading thread or a worker process, and call `then` with an error or None."""
-        pool = self.pool
-        if pool is not None and (not pool.ready or pool.failure):
-            pool = None
-        state.is_linked = pool is not None  # the processes count the time
-        self.assembler.fill(batch, start, stop, state, then, pool)
 
     def close(self) -> None:
         """Stop all threads and give the memory back. What fills batches in advance is closed before."""
@@ -233,7 +212,7 @@ class Pipeline:
             **self.counts,
             **{name: value for name, value in counts.items() if name != "records"},
             "records_read": counts["records"] - counts["records_cached"],
-            "prefetch": self.prefetch,
+            "prefetch": self.assembler.prefetch,
             "threads": self.plan.threads,
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
             "requests": fetched.requests,
@@ -291,13 +270,6 @@ class Pipeline:
             "because": failure or workers.because,
             "deaths": [] if self.pool is None else list(self.pool.deaths),
         }
-
-
-def channels_first(images: Any) -> Any:
-    """Return an array [B, H, W, C] as [B, C, H, W], or a list of arrays [H, W, C] as [C, H, W]: contiguous copies."""
-    if isinstance(images, list):
-        return [channels_first(image) for image in images]
-    return np.ascontiguousarray(np.moveaxis(images, -1, -3))
 
 
 # --- the parts, from the plan ------------------------------------------------------------------------------------------------

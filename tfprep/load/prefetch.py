@@ -198,7 +198,7 @@ class Prefetcher:
 
     def _advance(self) -> None:
         """Let threads open batches as far as the window allows."""
-        last = self.step + self._pipeline.prefetch
+        last = self.step + self._pipeline.assembler.prefetch
         for step in range(self.step + len(self._window), last if self._stop is None else min(last, self._stop)):
             self._window.append(filling := Filling(step))
             self._pipeline.threads.submit(partial(self._open, filling))
@@ -244,9 +244,9 @@ class Prefetcher:
     def _chunk_rows(self, step: int, rows: int) -> int:
         """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
         threads, pool = self._pipeline.plan.threads, self._pipeline.pool
-        if pool is not None and pool.ready:
+        if pool is not None and pool.is_working:
             threads = pool.tasks
-            size = min(max(self._pipeline.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
+            size = min(max(self._pipeline.assembler.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
         else:
             size = min(max(-(-rows // threads), LEAST_ROWS), MOST_ROWS)
         return min(-(-rows // (2 * threads)), MOST_ROWS) if step == self._first else size
@@ -257,7 +257,10 @@ class Prefetcher:
         if self._cancelled or filling.future.done():
             filled(None)
         else:
-            self._pipeline.fill(batch, start, stop, state, filled)
+            pool = self._pipeline.pool
+            pool = pool if pool is not None and pool.is_working else None
+            state.is_linked = pool is not None  # the processes count the time
+            self._pipeline.assembler.fill(batch, start, stop, state, filled, pool)
 
     def _filled(self, filling: Filling, rows: int, error: BaseException | None) -> None:
         """Note that a chunk is filled, in any thread."""
@@ -276,7 +279,7 @@ class Prefetcher:
     def _finish(self, filling: Filling) -> None:
         assert filling.batch is not None
         try:
-            self._pipeline.finish(filling.batch)
+            self._pipeline.assembler.finish(filling.batch)
             self._pipeline.slots.finish(filling.batch.values)
             filling.future.set_result(filling.batch)
         except BaseException as error:

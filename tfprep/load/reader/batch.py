@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tfprep.errors import LoaderError, RecordError
 from tfprep.fields import Array
-from tfprep.load.budget import row_bytes
+from tfprep.load.budget import PREFETCH_FROM_MEMORY, row_bytes
 from tfprep.load.mixing import mix_batch
 from tfprep.load.options import OnBad
 from tfprep.load.order.permutation import Numbers
@@ -214,12 +214,15 @@ class BatchAssembler:
         self.reading = Reading(plan.files, imported, parts, plan.placed, plan.augmentation, cold)
         self.reader = RowReader(self.reading)
         self._verified = np.full(plan.table.records, plan.options.verify == "never", np.uint8)
+        self._channels_first = [] if plan.options.layout == "NHWC" else plan.rasters_with_channels
 
     @property
-    def all_cached(self) -> bool:
-        """Return True if all rows are copied from the cache as they are."""
-        cache = self._cache  # `close` may take it away at any time
-        return cache is not None and cache.full and self._plan.mixing is None
+    def prefetch(self) -> int:
+        """The number of batches that may be filled beyond the one delivered last."""
+        planned, cache = self._plan.memory.prefetch, self._cache  # `close` may take it away at any time
+        if cache is not None and cache.full and self._plan.mixing is None:  # all rows are copied as they are
+            return min(planned, PREFETCH_FROM_MEMORY)
+        return planned
 
     def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
         """Return which of these records, in these files, are at a URL and not in the cache."""
@@ -284,7 +287,7 @@ class BatchAssembler:
             raise errors[0]
 
     def finish(self, batch: Batch) -> None:
-        """Complete a batch whose rows are filled: drop lost rows, and mix samples."""
+        """Complete a batch whose rows are filled: drop lost rows, mix samples, and put channels first."""
         if batch.lost:
             batch.drop_lost()
         mixing = self._plan.mixing
@@ -293,6 +296,8 @@ class BatchAssembler:
             mix_batch(batch.values, mixing, start, stop)
             if mixing.mixes_samples:
                 batch.cut_to(stop - start)
+        for name in self._channels_first:
+            batch.values[name] = _channels_first(batch.values[name])
 
     def _not_cached(self, batch: Batch, rows: Rows, state: ThreadState) -> Rows:
         """Fill what the index knows of these rows, and rows that the cache holds; return the others, which are to be read."""
@@ -392,6 +397,13 @@ class BatchAssembler:
             f"{ATTEMPTS} records in a row could not be read for place {position} of the run, the last one because: {reason}. "
             "report() names them; where files are damaged, build the dataset again"
         )
+
+
+def _channels_first(images: Any) -> Any:
+    """Return an array [B, H, W, C] as [B, C, H, W], or a list of arrays [H, W, C] as [C, H, W]: contiguous copies."""
+    if isinstance(images, list):
+        return [_channels_first(image) for image in images]
+    return np.ascontiguousarray(np.moveaxis(images, -1, -3))
 
 
 def _as_delivered(error: BaseException) -> BaseException:

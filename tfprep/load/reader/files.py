@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,23 +145,22 @@ class Files:
         self.remote = np.array([is_remote(path) for path in paths], bool)
         self.fetched = Fetched(paths)
         self._limit = limit
-        self._open: OrderedDict[int, _LocalFile] = OrderedDict()
+        self._open: dict[int, _LocalFile] = {}
         self._lock = threading.Lock()
 
     def get(self, number: int) -> _LocalFile:
-        """The open file; the least recently used is closed where there are too many.
+        """The open file; the one that was opened first is closed where there are too many.
 
         Raises:
             DatasetError: It cannot be opened.
         """
-        with self._lock:
-            if number in self._open:
-                self._open.move_to_end(number)
-                return self._open[number]
-            file = self._open[number] = _LocalFile(self.paths[number])
-            if len(self._open) > self._limit:
-                self._open.popitem(last=False)
-            return file
+        file = self._open.get(number)
+        if file is None:
+            with self._lock:
+                file = self._open[number] = self._open.get(number) or _LocalFile(self.paths[number])
+                if len(self._open) > self._limit:
+                    del self._open[next(iter(self._open))]
+        return file
 
     def read(self, number: int, frame: int, start: int, target: Array) -> Array:
         """Return the bytes of a record from `start` that fill `target`: read into it, or fetched from their store.

@@ -29,6 +29,7 @@ from tfprep.load.order.permutation import Numbers
 from tfprep.load.outputs import PADDING, Output, channels_of
 from tfprep.load.reader.files import Files
 from tfprep.load.threads import ThreadState
+from tfprep.optional import HAS_OPENCV, cv2
 from tfprep.records import Frame, check_frame, unpack
 from tfprep.records import decode as decode_example
 from tfprep.records.framing import FOOTER_BYTES, HEADER_BYTES
@@ -370,6 +371,12 @@ class Reading:
     placed: Sequence[FieldPart] = ()
     augmentation: Augmentation | None = None
     announce: bool = False
+
+
+def stop_opencv_threads(reading: Reading) -> None:
+    """Turn off OpenCV's own threads in this process: they take processors from the threads that fill rows (cv2.setNumThreads)."""
+    if HAS_OPENCV and reading.augmentation is not None:
+        cv2.setNumThreads(0)
 
 
 class Place:

@@ -18,7 +18,7 @@ from tfprep.codecs.raw import require_bfloat16
 from tfprep.errors import BuildError, LoaderError
 from tfprep.load.budget import SPARE_TASKS, check_sendable
 from tfprep.load.outputs import Output
-from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
+from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow, stop_opencv_threads
 from tfprep.load.slots import MappedMemory, SharedMemory
 from tfprep.load.threads import ThreadState
 from tfprep.pool import ENDED, Mark, Pool, Task, Work, sendable_error
@@ -72,6 +72,7 @@ def open_worker(setup: Setup) -> Work:
     }:
         require_bfloat16()
     memory, reader = MappedMemory(setup.memory), RowReader(setup.reading)
+    stop_opencv_threads(setup.reading)
     if "tensorflow" in sys.modules:
         raise ImportError("a codec or an op of this dataset imports TensorFlow, which worker processes do without")
     began, own = time.monotonic(), threading.local()
@@ -147,6 +148,11 @@ class WorkerPool(Pool):
         self._setup, self._memory = setup, memory
         self.tasks = processes * (setup.threads + SPARE_TASKS)
         self.state = ThreadState("tfprep-pool")
+
+    @property
+    def is_working(self) -> bool:
+        """True if all processes have started, and the pool was not given up."""
+        return self.ready and not self.failure
 
     def fill(self, values: Mapping[str, Any], rows: Rows, then: Then) -> None:
         """Let a process fill rows of the arrays in `values`, and call `then`."""
