@@ -44,16 +44,14 @@ class RandomAccess:
     def __init__(self, sources: Sequence[SplitRows], options: LoaderOptions) -> None:
         """`options.variants` is a number or "all"."""
         self._pipeline = Pipeline(sources, options)
-        table = self._pipeline.plan.table
-        self._rows = table_rows(self._pipeline.sources, table)
-        self._samples = table.samples if self._rows is None else len(self._rows)
+        self._schedule = self._pipeline.schedule
         self._single = BatchSlots(self._pipeline.plan.filled.outputs, 1, SINGLE_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RandomAccess, (self._pipeline.sources, self._pipeline.options)
 
     def __len__(self) -> int:
-        return self._samples * self._pipeline.schedule.times
+        return self._schedule.size
 
     def __bool__(self) -> bool:
         return True
@@ -63,7 +61,7 @@ class RandomAccess:
         names = ", ".join(source.name for source in self._pipeline.sources)
         fields, variant = [output.name for output in self._pipeline.outputs.outputs], self._pipeline.options.variants
         chosen = f"fields={fields}, variant={variant!r}"
-        chosen += "" if self._rows is None else f", rows {zlib.crc32(self._rows.tobytes()):08x}"
+        chosen += "" if self._schedule.rows is None else f", rows {zlib.crc32(self._schedule.rows.tobytes()):08x}"
         digest = fingerprint(self._pipeline.sources)
         return f"<RandomAccess to {len(self):,} samples of {names}: {chosen}, files {digest}>"
 
@@ -118,13 +116,7 @@ class RandomAccess:
                     f"there are {total:,} samples, numbered from 0; there is no {number} (batch_sampler gives the numbers of "
                     "random_access(variant='all'))"
                 )
-        place = np.array(integers, np.int64) % total
-        choice = self._pipeline.options.variants
-        if isinstance(choice, int):
-            variant, position = np.full_like(place, choice), place
-        else:
-            variant, position = np.divmod(place, self._samples)
-        return BatchIndices(position if self._rows is None else self._rows[position], variant, place)
+        return self._schedule.at(np.array(integers, np.int64) % total)
 
 
 # --- the order of a loader ------------------------------------------------------------------------------------------------

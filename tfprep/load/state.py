@@ -49,7 +49,7 @@ def identity(plan: LoaderPlan) -> dict[str, Any]:
     options = {name: described(value) for name, value in {**chosen, **plan.ops}.items()}
     for name in ("inputs", "targets"):  # a list of one name means the name
         options[name] = _single_names(options[name])
-    sampler: Any = schedule.sampler
+    sampler = schedule.sampler
     selection = [type(sampler).__name__, {option.name: getattr(sampler, option.name) for option in fields(sampler)}]
     rules = [
         OPS,

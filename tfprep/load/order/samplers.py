@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +28,6 @@ UNIT = 1 << UNIT_BITS
 TINY, HUGE = 1e-290, 1e290
 STEP = GOLDEN >> 32
 """The golden ratio as a multiple of 2^-32: multiples of it, modulo 1, spread more evenly than those of any other number."""
-
-
-class Sampler(Protocol):
-    @property
-    def size(self) -> int: ...
-
-    def samples(self, item: Words, epoch: Words) -> tuple[Words, Words]:
-        """(sample, pass) of these items of these epochs: uint64 [N] each."""
-        ...
-
-    def substitute(self, sample: Words, draw: Words) -> Words:
-        """For each sample another that could stand for it, chosen by 64 random bits; it may be the same again."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -160,6 +147,9 @@ class WeightedSampler:
         position = below(draw, words(self.size)) * np.uint64(UNIT) + (draw & np.uint64(UNIT - 1))
         chosen: Words = np.searchsorted(self.ends, position, "right").astype(np.uint64)
         return chosen
+
+
+Sampler: TypeAlias = UniformSampler | StratifiedSampler | WeightedSampler
 
 
 def floor_sums(count: Words, modulus: int, factor: int, offset: Words) -> Words:
