@@ -2,9 +2,10 @@
 
     python benchmarks/soak.py workers --count 50 --seed 0 --json FILE
 
-Each round takes one of the loaders of `OPTIONS`, and kills with SIGKILL one worker, all workers, or the process that trains.
-After a killed worker, the batches are compared with those of threads. After a killed trainer, no process of it may be left. At
-the end the counts are printed, and no more descriptors and shared memory may be in use than at the beginning.
+Each round takes one of the loaders of `OPTIONS`. It kills one worker or all workers with SIGKILL, and compares the batches with
+those of threads; or it ends a process that trains, by SIGKILL or as Ctrl-C in a terminal does, with SIGINT to its whole process
+group, after which no process of it may be left. At the end the counts are printed, and no more descriptors and shared memory may
+be in use than at the beginning.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def run(options: Any) -> None:
         for number in range(options.count):
             loader = list(OPTIONS)[number % len(OPTIONS)]
             folder = folders[loader]
-            whom = chance.choice(["one worker", "all workers", "the trainer"])
-            if whom == "the trainer":
-                kill_trainer(folder, loader, chance)
+            whom = chance.choice(["one worker", "all workers", "the trainer", "the trainer by Ctrl-C"])
+            if "trainer" in whom:
+                end_trainer(folder, loader, chance, signal.SIGINT if "Ctrl-C" in whom else signal.SIGKILL)
             else:
                 counts["deaths"] += kill_workers(folder, loader, chance, everyone=whom == "all workers")
             counts[whom] += 1
@@ -128,7 +129,8 @@ def loader_of(folder: Path, name: str, workers: str) -> Any:
 
 
 def train(folder: str, name: str) -> None:
-    """Train, as the process that is killed does."""
+    """Train, as the process that is ended does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = loader_of(Path(folder), name, "processes")
     for _ in loader.repeat():
         if loader.report()["workers"]["started"]:
@@ -165,16 +167,22 @@ def compare(batch: Any, other: Any, step: int) -> None:
         assert same, f"another batch at step {step}"
 
 
-def kill_trainer(folder: Path, name: str, chance: random.Random) -> None:
-    """Kill a process that trains; its workers must end by themselves."""
+def end_trainer(folder: Path, name: str, chance: random.Random, number: signal.Signals) -> None:
+    """End a process that trains; its workers must end by themselves, and Ctrl-C must arrive as KeyboardInterrupt."""
     command = [sys.executable, harness.SOAK, "workers", "--part", str(folder), name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as trainer:
         assert trainer.stdout is not None
-        if chance.random() < 0.8:  # else while the workers start
+        if number == signal.SIGINT or chance.random() < 0.8:  # else while the workers start
             trainer.stdout.readline()
         time.sleep(chance.random() * 0.5)
         workers = workers_of(trainer.pid)
-        trainer.send_signal(signal.SIGKILL)
+        if number == signal.SIGINT:
+            os.killpg(trainer.pid, number)
+        else:
+            trainer.send_signal(number)
+        _, errors = trainer.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors or number == signal.SIGKILL, errors
     end = time.monotonic() + 10
     while any(worker.is_running() for worker in workers) and time.monotonic() < end:
         time.sleep(0.01)

@@ -1,6 +1,7 @@
 """Every kind of damage is found by `verify`, and `build --verify` makes the bytes of before again."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -24,6 +25,9 @@ KINDS = (
     "rejects.jsonl", "features.json", "dataset_info.json", "label.labels.txt",
 )  # fmt: skip
 """A file of each kind."""
+
+
+FLIPS = 20 * int(os.environ.get("TFPREP_TEST_KILLS", "1"))  # ten times as many in the nightly run
 
 
 def photo(number):
@@ -68,15 +72,14 @@ def flip(path, *places, bit=4):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_flip_in_every_kind_of_file_is_found_and_mended(copy, name):
-    """`benchmarks/damage.py` makes 200 in each, and mends them."""
     whole = published(copy)
     assert whole.keys() - set(KINDS) == {n for n in whole if "-of-" in n and n not in KINDS}
-    rng, path = np.random.default_rng(0), copy / "out/v0001" / name
-    for number in range(20):
+    rng, path = np.random.default_rng(0), copy / "out/current" / name
+    for number in range(FLIPS):
         place, bit = int(rng.integers(len(whole[name]))), 1 << int(rng.integers(8))
         flip(path, place, bit=bit)
         assert name in {fault.file for fault in verify(copy / "out")}, (place, bit)
-        if number == 19:
+        if number % 20 == 19:
             assert fix(copy).built_shards == (".tfrecord" in name)
             assert published(copy) == whole
             assert list(verify(copy / "out")) == []
