@@ -12,13 +12,6 @@ from tfprep.codecs import Png
 SHORT = BenchOptions(batch_size=4, rounds=1, seconds=0.3, loader={"threads": 2, "cache": False})
 
 
-def test_a_slow_disk_is_named(raw_data, slow_reads):
-    slow_reads(0.05)  # a batch takes longer than a busy machine to hand it over
-    result = bench(raw_data, SHORT)
-    assert result.limit.causes[0] == "read"
-    assert f"limit: {result.limit.limit}" in "\n".join(lines(result))
-
-
 @pytest.fixture
 def slow_decoder(monkeypatch):
     decode = Png.decode_into
@@ -28,10 +21,6 @@ def slow_decoder(monkeypatch):
         decode(*arguments)
 
     monkeypatch.setattr(Png, "decode_into", slow)
-
-
-def test_a_slow_decoder_is_named(png_data, slow_decoder):
-    assert bench(png_data, SHORT).limit.causes[0] == "decode"
 
 
 def test_a_full_cache_and_the_first_epoch_have_limits_of_their_own(png_data, slow_decoder):

@@ -388,7 +388,7 @@ RECIPE = Recipe("noted", sources.Folder(), derive={"d": noted}, store={"d": code
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full is Linux's")
-@pytest.mark.parametrize("args", [["--help"], ["info", "{folder}"], ["info", "{folder}", "--json"]])
+@pytest.mark.parametrize("args", [["--help"], ["info", "{folder}", "--json"]])
 def test_an_output_that_cannot_be_written_is_an_error(args, built):
     command = [sys.executable, "-m", "tfprep", *(arg.format(folder=built) for arg in args)]
     with Path("/dev/full").open("w") as out:
@@ -411,11 +411,10 @@ def test_json_is_alone_also_where_child_processes_print(recipe, photos, tmp_path
     assert {"1", "a recipe may print"} <= set(ended.stderr.splitlines())
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
-def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path, closed):
+def test_a_build_without_standard_streams_is_a_build(recipe, photos, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "tfprep", "build", str(recipe), "--data", str(photos), "--out", str(out)]
-    subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], check=True)
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], check=True)
     assert tfprep.open(out).split("train").samples == 30
 
 

@@ -31,7 +31,7 @@ the records never reaches its capacity."""
 
 @dataclass(frozen=True)
 class Candidate:
-    """A source of batches to measure. `open` starts a new iteration; its time counts towards the wait for the first batch.
+    """A source of batches without end, to measure. The time of `open` counts towards the wait for the first batch.
 
     A batch is an array or tensor [B, ...], or a dict or tuple of them.
     """
@@ -195,7 +195,7 @@ def compare(
         The measurements of all rounds.
 
     Raises:
-        LoaderError: If a candidate yields no batch.
+        LoaderError: If the batches of a candidate end.
     """
     budget = budget or Budget()
     done: dict[str, list[Measurement]] = {candidate.name: [] for candidate in candidates}
@@ -212,11 +212,12 @@ def compare(
 def measure(candidate: Candidate, budget: Budget) -> Measurement:
     """Open a candidate, wait for its first batch, warm up until its cache is full, then count.
 
-    A candidate that ends is opened again.
+    Raises:
+        LoaderError: If the batches end.
     """
     gc.collect()
     rss_before, started = rss(), time.perf_counter()
-    batches = _Endless(candidate)
+    batches = candidate.open()
     try:
         next(batches)
         first_batch_s = time.perf_counter() - started
@@ -231,8 +232,12 @@ def measure(candidate: Candidate, budget: Budget) -> Measurement:
                 rows, nbytes = measured_size(next(batches))
                 images, size, count = images + rows, size + nbytes, count + 1
         return Measurement(images, size, count, first_batch_s, meter.used, rss_before, settled)
+    except StopIteration:
+        raise LoaderError(
+            f"{candidate.name} has ended; batches without end are measured, as repeat() gives them"
+        ) from None
     finally:
-        batches.close()
+        getattr(batches, "close", lambda: None)()
 
 
 def settle(batches: Iterator[Any]) -> bool:
@@ -255,31 +260,6 @@ def settle(batches: Iterator[Any]) -> bool:
 def _cache_bytes(batches: Iterator[Any]) -> float:
     cache_bytes: Callable[[], float] = getattr(batches, "cache_bytes", lambda: 0.0)
     return cache_bytes()
-
-
-class _Endless(Iterator[Any]):
-    """Repeats the batches of a candidate without end."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self._candidate = candidate
-        self._iterator = candidate.open()
-
-    def __next__(self) -> Any:
-        for batch in self._iterator:
-            return batch
-        self._iterator = self._candidate.open()
-        for batch in self._iterator:
-            return batch
-        raise LoaderError(f"{self._candidate.name} yields no batch")
-
-    def cache_bytes(self) -> float:
-        return _cache_bytes(self._iterator)
-
-    def close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            close()
-        del self._iterator
 
 
 def measured_size(batch: Any) -> tuple[int, int]:
