@@ -121,7 +121,7 @@ LAYOUTS = {
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
     "box_format='xywh')",
-    videos: "Video(videos='{label}/*.mkv', every=25, splits=sources.Fractions(train=0.8, val=0.2))",
+    videos: "Video(videos='{label}/**/*.mkv', every=25, splits=sources.Fractions(train=0.8, val=0.2))",
     built_dataset: "Records(fields={'image': 'image', 'label': 'label'}, splits=None)",
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
     "'text': ('text', 'txt')})",

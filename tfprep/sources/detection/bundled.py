@@ -18,7 +18,7 @@ from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.files import Files, below, may_hold_data
 from tfprep.sources.detection.folders import folders
 from tfprep.sources.detection.masks import MASK_WORD
-from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, columns_of, image_suffix, literal, split_form
+from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, image_suffix, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
@@ -92,16 +92,14 @@ def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archi
 
 
 def videos(files: Files) -> Iterator[Proposal]:
-    """Yield the source of the videos of each suffix, in folders of splits and of classes."""
-    for suffix, paths in ((suffix, files.paths(suffix)) for suffix in VIDEO_SUFFIXES):
-        columns = columns_of([path.rpartition("/")[0] for path in paths]) if paths else None
-        if columns is not None and sum(not form for form, _ in columns) <= 1:
-            pattern = "/".join([*(form or "{label}" for form, _ in columns), f"*{suffix}"])
-            classes = sorted({name for form, names in columns if not form for name in names})
-            doubts = [f"{name}/ has the name of a split" for name in classes if split_form(name) == "{split}"]
+    """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
+    for suffix in VIDEO_SUFFIXES:
+        for inner in folders(replace(files, image_suffixes=(suffix,))):
+            of_folders: Any = inner.source
+            pattern = of_folders.image + "/*" * of_folders.image.endswith("**") + suffix
             source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)
-            check = f"one of {_EVERY} frames is taken (every=)"
-            yield Proposal("videos", source, (pattern,), (check,), tuple(doubts))
+            checks = (*inner.checks, f"one of {_EVERY} frames is taken (every=)")
+            yield Proposal("videos", source, (pattern,), checks, inner.doubts)
 
 
 def arrays(files: Files) -> Iterator[Proposal]:

@@ -12,8 +12,9 @@ from itertools import islice, permutations, product
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from tfprep.errors import SourceError
+from tfprep.errors import SampleError, SourceError
 from tfprep.sources.patterns import (
+    IMAGE_SUFFIXES,
     columns_of,
     compile_pattern,
     folders_in,
@@ -22,7 +23,7 @@ from tfprep.sources.patterns import (
     split_form,
     split_words,
 )
-from tfprep.sources.raw import open_raw
+from tfprep.sources.raw import open_raw, read_raw
 
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
@@ -50,11 +51,13 @@ class Files:
         root: The folder.
         names: The sorted names of the files in each folder with any; "" is the root.
         ignored: The number of files that were left out.
+        image_suffixes: The suffixes of what is an image here: in a folder of videos, a video.
     """
 
     root: Path
     names: Mapping[str, list[str]]
     ignored: int = 0
+    image_suffixes: tuple[str, ...] = IMAGE_SUFFIXES
 
     @staticmethod
     def of(root: Path, ignore: Sequence[str] = ()) -> Files:
@@ -71,7 +74,10 @@ class Files:
     @cached_property
     def images(self) -> dict[str, list[str]]:
         """The names of the images in each folder with any."""
-        images = {folder: [name for name in names if image_suffix(name)] for folder, names in self.names.items()}
+        images = {
+            folder: [name for name in names if os.path.splitext(name)[1].lower() in self.image_suffixes]
+            for folder, names in self.names.items()
+        }
         return {folder: names for folder, names in images.items() if names}
 
     @cached_property
@@ -114,6 +120,12 @@ class Files:
         data = self.head(path)
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
         return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def image(self, path: str) -> bytes:
+        """Return the bytes of an image. Raises SampleError if it cannot be read."""
+        if not image_suffix(path):
+            raise SampleError(f"{path} is not an image by its suffix")
+        return read_raw(self.root, path)
 
     def has(self, path: str) -> bool:
         """Return True if there is an image with this path."""

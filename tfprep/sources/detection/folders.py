@@ -16,7 +16,6 @@ from tfprep.sources.detection.files import Files, below
 from tfprep.sources.detection.masks import MASK_WORD, content_of
 from tfprep.sources.folder import Folder
 from tfprep.sources.patterns import columns_of, is_test, literal, split_form
-from tfprep.sources.raw import read_raw
 
 _IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
 _PART = re.compile(
@@ -155,7 +154,7 @@ def _show_one_scene(files: Files, paths: Sequence[Sequence[str]]) -> bool:
     distances = []
     for one, other, *_ in paths[:: 1 + len(paths) // _SAMPLED]:
         with suppress(SampleError, MissingDependencyError):
-            hashes = (perceptual_hash(read_raw(files.root, path)) for path in (one, other))
+            hashes = (perceptual_hash(files.image(path)) for path in (one, other))
             bits = (next(hashes) ^ next(hashes)).bit_count()
             distances.append(min(bits, HASH_BITS - bits))
     return bool(distances) and median(distances) < _ONE_SCENE_BITS

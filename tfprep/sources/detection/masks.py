@@ -19,7 +19,6 @@ from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
 from tfprep.sources.detection.files import Correspondence, Files
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
 from tfprep.sources.patterns import compile_pattern, literal
-from tfprep.sources.raw import read_raw
 from tfprep.sources.source import read_files
 from tfprep.sources.splits import Fractions
 
@@ -78,7 +77,7 @@ def _names_masks(pattern: str) -> bool:
 def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
     """Return what an image may be: of few colors, as masks are; of one deep channel, as depths are; else a picture."""
     with suppress(SampleError, MissingDependencyError):
-        form, _, few_colors = image_form(read_raw(files.root, path))
+        form, _, few_colors = image_form(files.image(path))
         deep = re.match(r"(?!uint8)\w+ \[H, W, 1\]$", form) is not None
         return "mask" if few_colors else "map" if deep else "picture"
     return "picture"
@@ -86,7 +85,7 @@ def content_of(files: Files, path: str) -> Literal["mask", "map", "picture"]:
 
 def _side(files: Files, path: str) -> tuple[int, int]:
     with suppress(SampleError, MissingDependencyError):
-        return pixels_size(read_raw(files.root, path), page=0)
+        return pixels_size(files.image(path), page=0)
     return 0, 0
 
 

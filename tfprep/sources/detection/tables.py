@@ -200,7 +200,8 @@ def _source(
     columns, forms = _box_columns(head, targets)
     targets = [c for c in targets if c not in columns]
     labels = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    labels = labels or [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
+    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
+    labels = labels or _without_codes(head, named)
     cells = head.few(columns[0]) if columns else []
     exported = bool(columns) and f"{columns[0]}_shape" in head.columns
     nested = exported or any(isinstance(cell[0], list) for cell in cells if isinstance(cell, list) and cell)
@@ -223,6 +224,18 @@ def _source(
         return make() if fields or head.stored else None
     _doubt_labels(head, candidates, labels)
     return _with_label(head, make, splits, candidates[0])
+
+
+def _without_codes(head: _Head, labels: Sequence[str]) -> list[str]:
+    """Return the columns of labels without those that number the classes of another."""
+    texts = {column: [*map(str, head.columns[column])] for column in labels}
+    numbers = {column for column in labels if all(text.isdecimal() for text in texts[column])}
+
+    def is_code(column: str, other: str) -> bool:
+        both = {*zip(texts[column], texts[other], strict=True)}
+        return len(both) == len({*texts[column]}) == len({*texts[other]})
+
+    return [c for c in labels if c not in numbers or not any(is_code(c, one) for one in labels if one not in numbers)]
 
 
 def _doubt_labels(head: _Head, candidates: Sequence[ColumnNames], labels: Sequence[str]) -> None:
