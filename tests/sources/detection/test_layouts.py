@@ -158,7 +158,7 @@ def table_of_several_classes(root: Path) -> Truth:
     return {path: (ANY, label.split()) for path, label in zip(paths, labels, strict=True)}
 
 
-def masks_named_by_a_table_of_colors(root: Path) -> Truth:
+def masks_of_colors(root: Path) -> Truth:
     """As CamVid of Kaggle: the names of masks end in _L."""
     paths = lay_out(root, "train/a#.png val/b#.png")
     for path in paths:
@@ -167,8 +167,7 @@ def masks_named_by_a_table_of_colors(root: Path) -> Truth:
         split, name = path.split("/")
         (root / f"{split}_labels").mkdir(exist_ok=True)
         Image.fromarray(pixels).save(root / f"{split}_labels/{Path(name).stem}_L.png")
-    write(root, "class_dict.csv", "name,r,g,b\nAnimal,64,128,64\nBicyclist,0,128,192\nVoid,0,0,0\n")
-    return {path: (path.split("/")[0], (0, 2)) for path in paths}
+    return {path: (path.split("/")[0], (0, 1)) for path in paths}
 
 
 def class_folders_in_a_zip(root: Path) -> Truth:
@@ -194,7 +193,7 @@ def tar_of_a_mac(root: Path) -> Truth:
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
 
 
-LAYOUTS = [table_of_several_classes, masks_named_by_a_table_of_colors, class_folders_in_a_zip, tar_of_a_mac]
+LAYOUTS = [table_of_several_classes, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac]
 
 
 def truth_of(root: Path, text: str, patterns: str | dict[str, str], value: Any) -> Truth:

@@ -144,7 +144,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
         SourceError: The source does not fit the folder.
     """
     first = look(proposal.source, files.root)
-    source, declared, checks = _adjusted(proposal, files, first)
+    source, checks = _adjusted(proposal, files, first)
     facts = first if source is proposal.source else look(source, files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
@@ -152,7 +152,8 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     checks += _checks(source, facts)
     every = files.paths()
     unread = [path for path in every if hash(path) not in facts.used]
-    patterns, known = [compile_pattern(text, "init") for text in declared], {*declared, *proposal.read}
+    patterns = [compile_pattern(text, "init") for text in proposal.declared]
+    known = {*proposal.declared, *proposal.read}
     left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
     if unlabeled := [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
@@ -176,14 +177,13 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(left))
 
 
-def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list[str], list[str]]:
-    """Return the source with what its samples ask for: class numbers, dtypes, splits with labels; declared files; checks."""
+def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list[str]]:
+    """Return the source with what its samples ask for (class numbers, dtypes, splits with labels), and what to check."""
     source: Any = proposal.source
-    checks, declared = list(proposal.checks), list(proposal.declared)
+    checks = list(proposal.checks)
     if isinstance(source, Paired) and source.mask is not None:
-        source, named, further = with_numbers(source, files, facts)
+        source, further = with_numbers(source, files, facts)
         checks += further
-        declared += named
     if hasattr(source, "pixels") and (facts.deep or any(form.endswith(TRANSPARENT) for form in facts.forms)):
         source, further = _with_pixels(source, facts)
         checks += further
@@ -192,7 +192,7 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
         source = replace(source, splits=tuple(split for split in facts.splits if split not in tests))
     if facts.twice and len(facts.splits) > 1 and source.splits is None:  # the doubt remains, and its recipe builds
         source = replace(source, splits=(max(facts.splits, key=facts.splits.__getitem__),))
-    return source, declared, checks
+    return source, checks
 
 
 def _is_of_test(path: str, files: Files, facts: Facts) -> bool:

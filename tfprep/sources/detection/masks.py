@@ -12,13 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from tfprep.errors import MissingDependencyError, RecipeError, SampleError, SourceError
+from tfprep.errors import MissingDependencyError, SampleError, SourceError
 from tfprep.images import decode_image, pixels_size
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.facts import MOST_COLORS, Facts, image_form
 from tfprep.sources.detection.files import Correspondence, Files
 from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
-from tfprep.sources.patterns import compile_pattern, literal
+from tfprep.sources.patterns import compile_pattern
 from tfprep.sources.source import read_files
 from tfprep.sources.splits import Fractions
 
@@ -31,10 +31,6 @@ _NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|norma
 """Names of pictures whose numbers are not classes."""
 _MASKS_OPENED = 300
 _DARKEST, _MOST_UNNAMED = 64, 20
-_NAMED_COLOR = re.compile(
-    r"(?:(?P<before>[^,:\d][^,:]*)[,:] *)?(?P<r>\d{1,3})[ ,]+(?P<g>\d{1,3})[ ,]+(?P<b>\d{1,3})(?::.*|[\s,]+(?P<after>\S.*?))?\s*"
-)
-"""A line of `class_dict.csv` (name,r,g,b), CVAT's `labelmap.txt` (name:r,g,b::) or CamVid's `label_colors.txt` (r g b name)."""
 
 
 def masks(files: Files) -> Iterator[Proposal]:
@@ -120,8 +116,8 @@ def _proposal(files: Files, pair: Correspondence, source: Paired, checks: list[s
 # --- class numbers --------------------------------------------------------------------------------------------------
 
 
-def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str], list[str]]:
-    """Return the source with class numbers for masks of colors or of black and white, files that it explains, and checks.
+def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str]]:
+    """Return the source with class numbers for masks of colors or of black and white, and what to check.
 
     Raises:
         SourceError: The files are not masks.
@@ -136,18 +132,18 @@ def with_numbers(source: Paired, files: Files, facts: Facts) -> tuple[Paired, li
         raise SourceError(f"{source.mask} does not have a name of masks, and one holds {facts.most_numbers} numbers")
     if numbers in ((0, 255), (0, 65535)):
         check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
-        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [], [check]
+        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [check]
     if numbers and max(numbers) == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
         check = f"the masks are taken for those of CamVid, in which {max(numbers)} is void (void=)"
-        return replace(source, classes=CAMVID_CLASSES, void=max(numbers)), [], [check]
+        return replace(source, classes=CAMVID_CLASSES, void=max(numbers)), [check]
     if len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
         shades = ", ".join(map(str, numbers))
-        return source, [], [f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?"]
-    return source, [], []
+        return source, [f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?"]
+    return source, []
 
 
-def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str], list[str]]:
-    """Return the source with the classes of the colors of its masks: those that a text file names, or their numbers."""
+def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, list[str]]:
+    """Return the source with a class number for each of the colors of its masks."""
     listing = source.scan(files.root)
     colors: set[tuple[int, int, int]] = set()
     for entry in islice(listing.entries, _MASKS_OPENED):
@@ -157,17 +153,6 @@ def _with_palette(source: Paired, files: Files, facts: Facts) -> tuple[Paired, l
             colors.update((code >> 16, code >> 8 & 255, code & 255) for code in codes)
     if not 1 < len(colors) <= MOST_COLORS:
         raise SourceError(f"the files of {source.mask!r} are not masks: {facts.problems[0]}")
-    for path in files.paths(".csv", ".txt"):
-        lines = filter(None, map(_NAMED_COLOR.fullmatch, files.lines(path)))
-        names = {
-            (int(one["r"]), int(one["g"]), int(one["b"])): (one["before"] or one["after"] or "").strip(' "')
-            for one in lines
-        }
-        if colors <= names.keys():
-            palette = {color: number for number, color in enumerate(names)}
-            with suppress(RecipeError):  # two classes of one name
-                named = replace(source, palette=palette, classes=tuple(names.values()))
-                return named, [literal(path)], [f"the classes of the colors are those of {path}"]
     palette = {color: number for number, color in enumerate(sorted(colors))}
     check = f"the masks have {len(colors)} colors, numbered in their order (palette=, classes=); the build rejects other colors"
-    return replace(source, palette=palette), [], [check]
+    return replace(source, palette=palette), [check]
