@@ -108,7 +108,10 @@ class Coco(AnnotatedSource):
         if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
             item |= _shape(one["segmentation"], name)  # the box is that around the polygons
         elif "bbox" in one or self.fields != ("box_labels",):
-            item["box"] = _box_corners(one.get("bbox"), name)
+            box = one.get("bbox")
+            if not _numbers(box) or len(box) != 4:
+                raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
+            item["box"] = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
         if one.get("iscrowd"):
             item["void"] = True
         if DRAWN & set(self.fields):
@@ -116,13 +119,6 @@ class Coco(AnnotatedSource):
         if "points" in self.fields:
             item["points"] = _points(one.get("keypoints"), files.key_points(one["category_id"]), name)
         return item
-
-
-def _box_corners(box: Any, name: str) -> list[float]:
-    """x, y, width and height as x0, y0, x1, y1."""
-    if not _numbers(box) or len(box) != 4:
-        raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
-    return [box[0], box[1], box[0] + box[2], box[1] + box[3]]
 
 
 def _shape(segmentation: Any, name: str) -> dict[str, Any]:

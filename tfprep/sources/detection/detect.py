@@ -155,7 +155,9 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     patterns = [compile_pattern(text, "init") for text in proposal.declared]
     known = {*proposal.declared, *proposal.read}
     left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
-    if unlabeled := [path for path in left if path in proposal.unlabeled or _is_of_test(path, files, facts)]:
+    of_tests = {one for one in files.images if is_test(one) and not facts.splits.keys() & set(one.split("/"))}
+    in_tests = (path for path in left if files.has(path) and path.rpartition("/")[0] in of_tests)
+    if unlabeled := [*in_tests, *(path for path in left if path in proposal.unlabeled)]:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
         left = sorted({*left} - {*unlabeled})
     checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
@@ -193,12 +195,6 @@ def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list
     if facts.twice and len(facts.splits) > 1 and source.splits is None:  # the doubt remains, and its recipe builds
         source = replace(source, splits=(max(facts.splits, key=facts.splits.__getitem__),))
     return source, checks
-
-
-def _is_of_test(path: str, files: Files, facts: Facts) -> bool:
-    """Return True for an image in a folder of a test split that no sample is from."""
-    folder = path.rpartition("/")[0]
-    return files.has(path) and is_test(folder) and not facts.splits.keys() & set(folder.split("/"))
 
 
 def _with_pixels(source: Any, facts: Facts) -> tuple[Any, list[str]]:
