@@ -108,7 +108,7 @@ class Coco(AnnotatedSource):
         if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
             item |= _shape(one["segmentation"], name)  # the box is that around the polygons
         elif "bbox" in one or self.fields != ("box_labels",):
-            box = one.get("bbox")
+            box: Any = one.get("bbox")
             if not _numbers(box) or len(box) != 4:
                 raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
             item["box"] = [box[0], box[1], box[0] + box[2], box[1] + box[3]]

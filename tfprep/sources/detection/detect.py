@@ -156,8 +156,8 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     known = {*proposal.declared, *proposal.read}
     left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
     of_tests = {one for one in files.images if is_test(one) and not facts.splits.keys() & set(one.split("/"))}
-    in_tests = (path for path in left if files.has(path) and path.rpartition("/")[0] in of_tests)
-    if unlabeled := [*in_tests, *(path for path in left if path in proposal.unlabeled)]:
+    unlabeled = [p for p in left if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)]
+    if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
         left = sorted({*left} - {*unlabeled})
     checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
