@@ -10,13 +10,12 @@ import hashlib
 import json
 import os
 import re
-import struct
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,9 @@ BLOCK_BYTES = 16 << 20
 _BLOCK_FEATURES = 1 << 18
 """The most bytes of records, and features of them, of a block."""
 _MOST_NAMES = 10_000
-_KINDS = {NO_LIST: "none", BYTES: "bytes", FLOAT: "float", INT64: "int64"}
+_GREATEST = float(1 << 40)
+_KINDS = ["none", "bytes", "float", "int64"]
+"""By the number that `find_features` gives."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 """Control characters other than tabs and ends of lines: what holds one is not text."""
 
@@ -50,7 +51,7 @@ FEATURE = pa.struct(
     [
         *(("kind", pa.string()), ("form", pa.string()), ("offset", pa.int64()), ("size", pa.int64())),
         *(("count", pa.int64()), ("value_size", pa.int64()), ("height", pa.int64()), ("width", pa.int64())),
-        *(("is_text", pa.bool_()), ("greatest", pa.float64())),
+        *(("is_text", pa.bool_()), ("greatest", pa.int64())),
         *(("int64", pa.int64()), ("float32", pa.float32()), ("string", pa.large_binary())),
     ]
 )
@@ -58,7 +59,7 @@ FEATURE = pa.struct(
 
 The kind of its list ("none" for an empty one); what the header of its image says ("jpeg 3 8" for three channels of 8 bits);
 its place in the file, its number of values, the bytes of the only one; the size of an image; whether its strings are text; the
-greatest number if its name is one of boxes; and the value, if that is a single number or a short string."""
+greatest number if its name is one of boxes, rounded up; and the value, if that is a single number or a short string."""
 PREFIX = "/"
 
 
@@ -90,77 +91,87 @@ class Scanned:
     part: str = ""
 
 
+class _Feature:
+    """What the records of a block have of a feature: a row of numbers and a short string for each."""
+
+    def __init__(self, name: bytes) -> None:
+        if not _is_text(name):
+            raise ExampleError(f"the name of a feature is not text: {name[:60]!r}")
+        self.name, self._rows, self._texts, self._forms = name.decode(), array("q"), list[bytes | None](), {"": 0}
+        self._is_of_boxes = bool(BOX_WORDS & set(re.split(r"[^a-z]+", self.name.lower())))
+
+    def add(self, record: int, base: int, payload: bytes, span: Span) -> None:
+        """Add a record by its number in the block; its payload begins at `base`."""
+        kind, start, size, count, value_size = span
+        form = height = width = greatest = number = 0
+        text, is_text = None, True
+        if kind == BYTES and count == 1:
+            value = payload[start + size - value_size : start + size]
+            if header := read_header(value):
+                name = UNREADABLE
+                if 0 < header.height * header.width <= MAX_PIXELS:
+                    name, height, width = (
+                        f"{header.format} {header.channels} {header.bits}",
+                        header.height,
+                        header.width,
+                    )
+                form = self._forms.setdefault(name, len(self._forms))
+            else:
+                is_text = _is_text(value)
+            text = value if value_size <= LONGEST_VALUE else None
+        elif kind == BYTES:
+            is_text = all(_is_text(payload[at:end]) for _, _, at, end in example.fields(payload, start, start + size))
+        elif kind == INT64 and count == 1:
+            number = payload[start] if size == 1 else _signed(example.read_varint(payload, start, start + size)[0])
+        elif kind == FLOAT and count:
+            number = int.from_bytes(payload[start : start + 4], "little")
+            if self._is_of_boxes:
+                numbers = np.frombuffer(payload, "<f4", count, start)
+                greatest = int(np.ceil(min(np.nanmax(numbers, initial=0), _GREATEST)))
+        kind, place = (kind if count else NO_LIST), (base + start if size else 0)
+        self._rows.extend(
+            (record, kind, form, place, size, count, value_size, height, width, is_text, greatest, number)
+        )
+        self._texts.append(text)
+
+    def column(self, records: int) -> pa.Array:
+        """Return a value of `FEATURE` for each record of the block."""
+        record, kind, form, *numbers, is_text, greatest, number = np.frombuffer(self._rows, np.int64).reshape(-1, 12).T
+        columns = [pa.array(_KINDS).take(pa.array(kind)), pa.array(list(self._forms)).take(pa.array(form))]
+        columns += [pa.array(one) for one in (*numbers, is_text.astype(bool), greatest, number)]
+        columns += [pa.array(number.astype(np.uint32).view(np.float32)), pa.array(self._texts, pa.large_binary())]
+        place = np.full(records, -1)
+        place[record] = np.arange(len(record))
+        return pa.StructArray.from_arrays(columns, fields=list(FEATURE)).take(pa.array(place, mask=place < 0))
+
+
 class _Block:
     """The good records of a part of a shard."""
 
     def __init__(self) -> None:
-        self._frames: list[tuple[int, ...]] = []
-        self._features: dict[bytes, list[tuple[Any, ...]]] = {}
-        self._records: dict[bytes, list[int]] = {}
-        self.features = 0
-
-    def __len__(self) -> int:
-        return len(self._frames)
+        self._frames, self._features = array("q"), dict[bytes, _Feature]()
+        self.records = self.features = 0
 
     def add(self, number: int, found: Found, payload: bytes) -> None:
         """Add a record. Raises ExampleError if it is not an Example that can be read by offset."""
         spans = find_features(payload)
-        for name in spans.keys() - self._features.keys():
-            if not _is_text(name):
-                raise ExampleError(f"the name of a feature is not text: {name[:60]!r}")
-            self._features[name], self._records[name] = [], []
+        self._features |= {name: _Feature(name) for name in spans if name not in self._features}
         if len(self._features) > _MOST_NAMES:
             raise ValueError(f"it has more than {_MOST_NAMES:,} different features")
         for name, span in spans.items():
-            self._records[name].append(len(self._frames))
-            self._features[name].append(_described(name, found.offset + HEADER_BYTES, payload, span))
-        self._frames.append((number, found.offset, len(payload) + FRAME_BYTES, found.payload_crc))
+            self._features[name].add(self.records, found.offset + HEADER_BYTES, payload, span)
+        self._frames.extend((number, found.offset, len(payload) + FRAME_BYTES, found.payload_crc))
+        self.records += 1
         self.features += len(spans)
 
     def write(self, file: BinaryIO) -> None:
         """Write the block as a table."""
-        frames = np.array(self._frames, np.int64).reshape(-1, len(FRAME))
+        frames = np.frombuffer(self._frames, np.int64).reshape(-1, len(FRAME))
         columns: dict[str, pa.Array] = dict(zip(FRAME, map(pa.array, frames.T), strict=True))
-        for name, rows in self._features.items():
-            values = [pa.array(value, one.type) for value, one in zip(zip(*rows, strict=True), FEATURE, strict=True)]
-            place = np.full(len(frames), -1)
-            place[self._records[name]] = np.arange(len(rows))
-            column = pa.StructArray.from_arrays(values, fields=list(FEATURE))
-            columns[PREFIX + name.decode()] = column.take(pa.array(place, mask=place < 0))
+        columns |= {PREFIX + one.name: one.column(self.records) for one in self._features.values()}
         table = pa.table(columns)
         with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
             stream.write_table(table)
-
-
-@lru_cache(_MOST_NAMES)
-def _is_of_boxes(name: bytes) -> bool:
-    return bool(BOX_WORDS & set(re.split(r"[^a-z]+", name.decode().lower())))
-
-
-def _described(name: bytes, base: int, payload: bytes, span: Span) -> tuple[Any, ...]:
-    """Return the values of `FEATURE` of a feature in a record whose payload begins at `base`."""
-    kind, start, size, count, value_size = span
-    form, height, width, is_text, greatest = "", 0, 0, True, 0.0
-    number = real = text = None
-    if kind == BYTES and count == 1:
-        value = payload[start + size - value_size : start + size]
-        if header := read_header(value):
-            form = UNREADABLE
-            if 0 < header.height * header.width <= MAX_PIXELS:
-                form, height, width = f"{header.format} {header.channels} {header.bits}", header.height, header.width
-        else:
-            is_text = _is_text(value)
-        text = value if value_size <= LONGEST_VALUE else None
-    elif kind == BYTES:
-        is_text = all(_is_text(payload[at:end]) for _, _, at, end in example.fields(payload, start, start + size))
-    elif kind == INT64 and count == 1:
-        number = payload[start] if size == 1 else _signed(example.read_varint(payload, start, start + size)[0])
-    elif kind == FLOAT and count:
-        (real,) = struct.unpack_from("<f", payload, start)
-        if _is_of_boxes(name):
-            greatest = float(np.nanmax(np.frombuffer(payload, "<f4", count, start), initial=0))
-    kind_name, place = (_KINDS[kind] if count else "none"), (base + start if size else 0)
-    return kind_name, form, place, size, count, value_size, height, width, is_text, greatest, number, real, text
 
 
 def _is_text(value: bytes) -> bool:
@@ -246,7 +257,7 @@ def _scan(records: Iterator[Found], part: BinaryIO, on_bytes: OnBytes) -> Scanne
         nonlocal block, good, start
         block.write(part)
         on_bytes(end - start)
-        block, good, start = _Block(), good + len(block), end
+        block, good, start = _Block(), good + block.records, end
 
     for number, found in enumerate(records):
         if found.payload is None:

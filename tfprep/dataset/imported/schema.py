@@ -52,14 +52,14 @@ class FeatureSummary:
         kinds: The number of records by kind of list: "bytes", "float", "int64", and "none" for no or an empty list.
         images: The number of records by what the header of the image says: "jpeg 3 8" for three channels of 8 bits.
         is_text: Whether all its strings are text.
-        greatest: The greatest number of a feature whose name is one of boxes; 0 for others.
+        greatest: The greatest number of a feature whose name is one of boxes, rounded up; 0 for others.
         ranges: The least and the greatest "count" of values in a record, "value_size" (bytes of a value, or of all numbers of a
             record), and "height" and "width" of readable images.
     """
 
     def __init__(self) -> None:
         self.kinds, self.images = Counter[str](), Counter[str]()
-        self.is_text, self.greatest = True, 0.0
+        self.is_text, self.greatest = True, 0
         self.ranges: dict[str, tuple[int, int]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
