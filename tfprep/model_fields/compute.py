@@ -22,7 +22,6 @@ from tfprep.load.random_access import RandomAccess
 from tfprep.model_fields.plan import FieldsPlan, FieldsReceipt, FieldsTask, join_specs
 from tfprep.recipe.model_fields import Compute
 from tfprep.records import encode
-from tfprep.storage.local import temporary_path
 from tfprep.storage.store import open_store
 from tfprep.storage.urls import is_remote
 
@@ -201,7 +200,7 @@ class _ShardFile:
     def _file(self) -> ShardFile:
         if self._opened is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._opened = ShardFile(self._path, temporary_path(self._path, secrets.token_hex(6)))
+            self._opened = ShardFile(self._path, secrets.token_hex(6))
         return self._opened
 
     def add(self, keys: Sequence[str], outputs: Mapping[str, Array]) -> None:

@@ -7,8 +7,7 @@ which the next attempt of the same run overwrites.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,29 +19,13 @@ from tfprep.storage.store import Store
 from tfprep.storage.urls import durable_write
 
 
-@contextmanager
-def shard_files(paths: Sequence[Path], run: str) -> Iterator[list[ShardFile]]:
-    """Open the files of one attempt at a shard. Those that are not committed are removed at the end.
-
-    Args:
-      paths: Their final names.
-      run: A word that belongs to one run of a build.
-    """
-    with ExitStack() as stack:
-        files = []
-        for path in paths:
-            files.append(ShardFile(path, temporary_path(path, run)))
-            stack.callback(files[-1].close)
-        yield files
-
-
 class ShardFile:
-    """The file of one variant of a shard."""
+    """The file of one variant of a shard; `run` is a word that belongs to one run of a command."""
 
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._temporary = path, temporary
+    def __init__(self, path: Path, run: str) -> None:
+        self._path, self._temporary = path, temporary_path(path, run)
         with writing(path):
-            self._file = temporary.open("wb")
+            self._file = self._temporary.open("wb")
         self._writer = RecordWriter(self._file)
 
     def write(self, payload: bytes) -> tuple[Frame, int]:

@@ -13,6 +13,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,7 +34,7 @@ from tfprep.builder.receipts import (
     withdraw_receipt,
     write_receipt,
 )
-from tfprep.builder.shards.files import ShardFile, shard_files
+from tfprep.builder.shards.files import ShardFile
 from tfprep.builder.shards.make_sample import SampleMaker, Stored
 from tfprep.builder.shards.sums import (
     FieldForm,
@@ -306,7 +307,9 @@ def _build(context: BuildContext, task: ShardTask, mark: Mark) -> Receipt:
     context.maker.seconds.clear()
     variants = range(context.recipe.variants_of(task.split))
     names = [shard_name(context.recipe.name, task.split, v, task.shard, task.shards) for v in variants]
-    with shard_files([context.layout.staged / name for name in names], context.run) as files:
+    with ExitStack() as stack:  # which removes files that are not committed
+        opened = (ShardFile(context.layout.staged / name, context.run) for name in names)
+        files = [stack.enter_context(closing(file)) for file in opened]
         shard = _Shard(context, task, files)
         for position in range(len(task.samples)):
             mark(position)
