@@ -27,7 +27,7 @@ from tfprep.derive.inputs import reads_of
 from tfprep.errors import BuildError, LoaderError, RecipeError, SampleError
 from tfprep.fields import EFFECTS, RASTER_KINDS, FieldSpec, Kind, Size
 from tfprep.load.order.permutation import generator_at
-from tfprep.load.outputs import Output, Outputs, renamed
+from tfprep.load.outputs import Output, Outputs, mapped
 from tfprep.recipe.checks import check_derive, check_inputs, check_ops
 from tfprep.recipe.sample import Draws, Stages
 
@@ -153,7 +153,7 @@ class Augmentation:
                 kind, name = view.name.partition("/")[0], f"{output.name}/{view.name}"
                 delivered.append(replace(self._after(output, view, specs), name=name, view=number))
                 of_kind[kind] = (*of_kind.get(kind, ()), name)
-        return Outputs(tuple(delivered), renamed(outputs.structure, names))
+        return Outputs(tuple(delivered), mapped(outputs.structure, lambda name: names.get(name, name)))
 
     def _after(self, output: Output, view: View, specs: Mapping[str, FieldSpec]) -> Output:
         if not any(specs[name].kind in RASTER_KINDS for name in output.fields if name in specs):

@@ -14,7 +14,7 @@ class scores that are stored as `TopK`, in place of all classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -110,7 +110,7 @@ class Outputs:
 
     def pack(self, values: Mapping[str, Any]) -> Any:
         """The element with these values, given by output."""
-        return _pack(self.structure, values)
+        return mapped(self.structure, values.__getitem__)
 
 
 def resolve(
@@ -212,18 +212,10 @@ def channels_of(spec: FieldSpec) -> int:
     return spec.shape[2]
 
 
-def _pack(structure: Structure, values: Mapping[str, Any]) -> Any:
+def mapped(structure: Structure, value_of: Callable[[str], Any]) -> Any:
+    """The structure with a value in place of each output's name."""
     if isinstance(structure, str):
-        return values[structure]
+        return value_of(structure)
     if isinstance(structure, tuple):
-        return tuple([_pack(part, values) for part in structure])
-    return {name: _pack(part, values) for name, part in structure.items()}
-
-
-def renamed(structure: Structure, names: Mapping[str, Structure]) -> Structure:
-    """The structure with others in place of the outputs that `names` names."""
-    if isinstance(structure, str):
-        return names.get(structure, structure)
-    if isinstance(structure, tuple):
-        return tuple(renamed(part, names) for part in structure)
-    return {name: renamed(part, names) for name, part in structure.items()}
+        return tuple([mapped(part, value_of) for part in structure])
+    return {name: mapped(part, value_of) for name, part in structure.items()}

@@ -29,8 +29,7 @@ def rows(where, names=NAMES):
     [
         "label == 1", "label != 1 and height >= 100", "height < 100 or label == 2", "not (label == 1)",
         "label in (0, 2)", "label not in [0, 2]", "100 <= height < 300", "key.startswith('day')",
-        "not key.endswith('c') and 'night' not in key", "'d' in key", "height - 50 > 2 * 50", "-height < -150",
-        "2 == label",
+        "not key.endswith('c') and 'night' not in key", "'d' in key", "height > -150", "2 == label",
     ],
 )  # fmt: skip
 def test_expressions_select_the_rows_that_python_selects(where):
@@ -60,7 +59,7 @@ def test_expressions_of_pyarrow():
     [
         ("__import__('os').getcwd()", "cannot stand here"),
         ("key.__class__", "cannot stand here"),
-        ("label ** 2 == 1", "cannot stand here"),
+        ("height * 2 > 300", "cannot stand here"),
         ("(lambda: 1)()", "cannot stand here"),
         ("1 == 1", "names no column"),
         ("height", "where='height'"),
@@ -79,14 +78,10 @@ def test_a_class_without_names_says_the_way_out():
 
 
 HOSTILE = {
-    "text times a number": "key == 'a' * 20000000000",
     "a number of many digits": "height == " + "9" * 5000,
-    "a product beyond 64 bits": "height == " + "*".join(["9999999"] * 40),
     "more than 64 bits": f"height == {2**63}",
-    "more than 64 bits, negative": f"height == -{2**64}",
     "nested too deeply": "(" * 5000 + "height" + ")" * 5000,
     "signs without end": "-" * 50_000 + "height > 0",
-    "a sum without end": "height" + " + 1" * 20_000 + " > 0",
     "too long": "key in (" + "'a'," * 100_000 + ")",
     "a NUL": "key == 'a\0b'",
     "half a surrogate pair": "key == '\\ud800'",
@@ -107,7 +102,6 @@ HOSTILE = {
     "a list compared": "label == [1, 2]",
     "nothing": "",
     "lines": "label == 1\nimport os",
-    "overflow in the column": f"height * {2**62} > 0",
 }
 
 

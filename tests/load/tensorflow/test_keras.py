@@ -1,6 +1,4 @@
-"""Features of Keras with a loader besides plain `fit`: compiled steps, weights, validation; compared with the same data as
-arrays.
-"""
+"""Compiled steps and sample weights of Keras, compared with the same data as arrays. Plain `fit` is in tests/backends."""
 
 import numpy as np
 import pytest
@@ -34,13 +32,11 @@ def weights_after(data, *args, **options):
     return [weight.numpy() for weight in model.trainable_weights]
 
 
-@pytest.mark.parametrize(
-    ("loading", "fitting"), [({"sample_weight": "weight"}, {}), ({}, {"class_weight": {0: 1.0, 1: 5.0, 2: 0.0}})]
-)
-def test_weights(data, loading, fitting):
-    found = weights_after(data, data.loader("train", 10, seed=3, **loading, **XY), **fitting)
-    x, y, *w = (np.concatenate(part) for part in zip(*batches(data, 5, batch_size=10, **loading, **XY), strict=True))
-    expected = weights_after(data, x, y, sample_weight=w[0] if w else None, batch_size=10, **fitting)
+def test_sample_weights(data):
+    found = weights_after(data, data.loader("train", 10, seed=3, sample_weight="weight", **XY))
+    stored = batches(data, 5, batch_size=10, sample_weight="weight", **XY)
+    x, y, w = (np.concatenate(part) for part in zip(*stored, strict=True))
+    expected = weights_after(data, x, y, sample_weight=w, batch_size=10)
     plain = weights_after(data, x, y, batch_size=10)
     for one, other, without in zip(found, expected, plain, strict=True):
         assert np.allclose(one, other, atol=1e-6)
@@ -67,15 +63,3 @@ def test_compiled_by_xla_without_a_second_trace(data):
         found[compiled] = [weight.numpy() for weight in model.trainable_weights]
     for one, other in zip(found[True], found[False], strict=True):
         assert np.allclose(one, other, atol=1e-4)
-
-
-def test_validation_reads_the_whole_split_in_every_epoch(data):
-    train = data.loader("train", 10, seed=3, **XY)
-    validation = data.loader("val", 4, **XY)
-    model = model_of(data)
-    training = model.fit(train, epochs=2, validation_data=validation, verbose=0, shuffle=False)
-    x, y = [np.concatenate(column) for column in zip(*data.numpy_loader("val", 4, **XY), strict=True)]
-    assert len(y) == 11
-    assert training.history["val_loss"][-1] == pytest.approx(model.evaluate(x, y, batch_size=11, verbose=0), rel=1e-5)
-    assert model.evaluate(validation, verbose=0) == pytest.approx(training.history["val_loss"][-1], rel=1e-6)
-    assert model.predict(data.loader("val", 4, inputs="image"), verbose=0).shape == (11, 3)

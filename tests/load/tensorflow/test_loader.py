@@ -45,7 +45,6 @@ def loader_of(data, **options):
 
 WAYS = {
     "an iterator": lambda loader: islice(loader, 14),
-    "tf.data": lambda loader: loader.take(14),
     "mapped": lambda loader: loader.take(14).map(lambda *element: element if len(element) > 1 else element[0]),
 }
 

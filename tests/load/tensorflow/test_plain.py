@@ -136,13 +136,9 @@ def test_urls(photos, data, monkeypatch):
     [
         ({"split": "tests"}, DatasetError, "has no split 'tests'"),
         ({"fields": ["key"]}, LoaderError, r"'key' is in the index, which tf_dataset\(\) does not read; use loader\(\)"),
-        ({"fields": ["photo"]}, LoaderError, "has no field 'photo'"),
         ({"variants": "rotate"}, LoaderError, "takes variants='random', 'all' or a number"),
-        ({"variants": 7}, LoaderError, "there is no variant 7"),
-        ({"remainder": "wrap"}, LoaderError, "remainder is 'keep' or 'drop'"),
         ({"order": "global"}, LoaderError, r"tf_dataset\(\) has no option 'order'"),
         ({"shuffle_buffer": 0}, LoaderError, "shuffle_buffer is a number of records from 1, 'auto' or None, not 0"),
-        ({"batch_size": 0}, LoaderError, "batch_size is a whole number from 1, not 0"),
     ],
 )  # fmt: skip
 def test_wrong_options(data, options, error, message):

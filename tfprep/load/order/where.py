@@ -1,11 +1,11 @@
 """Expressions over the index: `"label in ('cat', 'owl') and height >= 224 and 'night' not in key"`.
 
 A string is parsed as Python and translated into a `pyarrow.compute` expression; nothing is executed. It may hold columns of the
-index (`key`, `label`, `shard`, `height`, `width`, ...), numbers, strings, comparisons, `in`, `and`, `or`, `not`, `+ - *`, and
-on text columns `.startswith("...")` and `.endswith("...")`. Class names may stand for a label's numbers.
+index (`key`, `label`, `shard`, `height`, `width`, ...), numbers, strings, comparisons, `in`, `and`, `or`, `not`, and on text
+columns `.startswith("...")` and `.endswith("...")`. Class names may stand for a label's numbers.
 
-Strings come from command lines and configuration files, so their length and depth are bounded, arithmetic on constants is for
-numbers of 64 bits only, and whatever is wrong with one is a LoaderError.
+Strings come from command lines and configuration files, so their length and depth are bounded, numbers have 64 bits, and whatever
+is wrong with one is a LoaderError.
 """
 
 from __future__ import annotations
@@ -48,11 +48,6 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-}
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
 }
 _LOGIC: dict[type[ast.boolop], Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
 _TEXT = {"startswith": pc.starts_with, "endswith": pc.ends_with}
@@ -172,7 +167,7 @@ class _Translator:
             raise LoaderError(f"where={_shown(self.text)} names no column of the index; for example 'label == 3'")
         return expression
 
-    def _any(self, node: ast.expr) -> Any:  # noqa: PLR0911, PLR0912 - one case for each kind of node
+    def _any(self, node: ast.expr) -> Any:  # noqa: PLR0911 - one case for each kind of node
         match node:
             case ast.Name():
                 return pc.field(node.id)
@@ -180,23 +175,21 @@ class _Translator:
                 text.encode()  # UnicodeEncodeError for half a surrogate pair, which no column holds
                 return text
             case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-                return self._number(number)
+                if isinstance(number, int) and number > LARGEST_NUMBER:
+                    raise LoaderError(
+                        f"where={_shown(self.text)}: numbers have 64 bits, this one has {number.bit_length()}"
+                    )
+                return number
             case ast.List() | ast.Tuple() | ast.Set():
                 return [self._any(item) for item in node.elts]
-            case ast.BinOp() if type(node.op) in _ARITHMETIC:
-                values = self._any(node.left), self._any(node.right)
-                for side, value in zip((node.left, node.right), values, strict=True):
-                    if not isinstance(value, pc.Expression | int | float):  # text times a number could be of any length
-                        self._refuse(side)
-                return self._number(_ARITHMETIC[type(node.op)](*values))
             case ast.BoolOp():
                 return _joined([self._expression(value) for value in node.values], _LOGIC[type(node.op)])
             case ast.UnaryOp(op=ast.Not()):
                 return ~self._expression(node.operand)
-            case ast.UnaryOp(op=ast.USub()):
-                value = self._any(node.operand)
-                if isinstance(value, pc.Expression | int | float):
-                    return pc.negate_checked(value) if isinstance(value, pc.Expression) else -value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant() as positive):
+                value = self._any(positive)
+                if isinstance(value, int | float):
+                    return -value
             case ast.Compare():
                 sides = [node.left, *node.comparators]
                 pairs = zip(sides, node.ops, sides[1:], strict=False)
@@ -208,11 +201,6 @@ class _Translator:
                 if isinstance(pattern, str):
                     return _TEXT[method](self._expression(column), pattern)
         return self._refuse(node)
-
-    def _number(self, value: Any) -> Any:
-        if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
-            raise LoaderError(f"where={_shown(self.text)}: numbers have 64 bits, this one has {value.bit_length()}")
-        return value
 
     def _expression(self, node: ast.expr) -> pc.Expression:
         """A part that must depend on a column."""
