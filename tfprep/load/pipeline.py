@@ -10,7 +10,6 @@ import os
 import threading
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from tfprep.errors import LoaderError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan, plan_loader
-from tfprep.load.reader.ahead import ReadAhead
+from tfprep.load.reader.ahead import fetch_now
 from tfprep.load.reader.batch import BadRecords, Batch, BatchAssembler, DecodedCache
 from tfprep.load.reader.rows import Reading, stop_opencv_threads
 from tfprep.load.reader.workers import Setup, WorkerPool, answer
@@ -30,8 +29,6 @@ from tfprep.load.state import first_step
 from tfprep.load.threads import Threads, ThreadState
 from tfprep.storage.urls import is_remote
 
-REQUESTS = 16
-"""Records that a single batch fetches from a store at a time."""
 _OF_THREADS = {
     "records": "records", "records_cached": "cached", "bytes_read": "bytes", "read_s": "read_s", "decode_s": "decode_s",
     "idle_s": "idle_s",
@@ -145,11 +142,10 @@ class Pipeline:
         if values is None:
             values = {output.name: output.of_form(form).empty(rows) for output in self.plan.filled.outputs}
         batch = Batch(step, indices, located, values)
-        if not self.plan.is_remote or rows < 2:
-            self.assembler.fill_here(batch, 0, rows, self._state())
-            return batch
-        with ThreadPoolExecutor(min(REQUESTS, rows)) as pool:  # each waits for an answer of the store
-            list(pool.map(lambda row: self.assembler.fill_here(batch, row, row + 1, self._state()), range(rows)))
+        if self.plan.is_remote:
+            batch.fetched = fetch_now(self.assembler, located)
+        self.assembler.fill_here(batch, 0, rows, self._state())
+        batch.fetched = None
         return batch
 
     def _state(self) -> ThreadState:
@@ -166,11 +162,6 @@ class Pipeline:
         if self.pool is not None:
             self.pool.on_done(answer)
         self.threads.grow(self.plan.threads)
-
-    def fetch_ahead(self, first: int) -> ReadAhead | None:
-        """Fetches what the steps from `first` on need from URLs; None where nothing is there."""
-        nbytes = self.plan.memory.fetch_bytes
-        return ReadAhead(self.assembler, self.schedule, nbytes, start=first) if nbytes else None
 
     def close(self) -> None:
         """Stop all threads and give the memory back. What fills batches in advance is closed before."""
@@ -203,7 +194,7 @@ class Pipeline:
     @property
     def stats(self) -> dict[str, Any]:
         """See `Loader.stats`."""
-        fetched = self.assembler.reader.files.fetched
+        store = self.assembler.reader.files.store
         counts = {
             name: ended + sum(getattr(state, _OF_THREADS[name]) for state in self._states(self.threads))
             for name, ended in self._ended.items()
@@ -215,8 +206,8 @@ class Pipeline:
             "prefetch": self.assembler.prefetch,
             "threads": self.plan.threads,
             "cache_bytes": 0 if self.cache is None else self.cache.nbytes,
-            "requests": fetched.requests,
-            "bytes_fetched": fetched.bytes,
+            "requests": store.requests,
+            "bytes_fetched": store.bytes,
             "bad_records": self.bad.count,
             "rows_lost": self.bad.rows_lost,
         }

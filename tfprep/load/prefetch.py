@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -26,7 +27,9 @@ from tfprep.load import slots
 from tfprep.load.budget import JOB_ROWS
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.pipeline import Pipeline
+from tfprep.load.reader.ahead import ReadAhead
 from tfprep.load.reader.batch import Batch
+from tfprep.load.reader.files import Fetched
 from tfprep.load.reader.rows import Rows
 from tfprep.load.threads import ThreadState, WeakList
 
@@ -57,6 +60,43 @@ class Filling:
             return
 
 
+class StepPlans:
+    """What steps read. The first step is planned by itself, so that it comes soon, those after it many at once."""
+
+    def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
+        self._schedule, self._locate, self._first, self._stop = (
+            pipeline.schedule,
+            pipeline.assembler.locate,
+            first,
+            stop,
+        )
+        self._lock = threading.Lock()
+        self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
+
+    def take(self, step: int) -> tuple[BatchIndices, Rows]:
+        """What a step reads; it is not asked again."""
+        with self._lock:
+            self._plan(step)
+            return self._plans.pop(step)
+
+    def rows(self, step: int) -> Rows:
+        """Where the records of a later step are."""
+        with self._lock:
+            self._plan(step)
+            return self._plans[step][1]
+
+    def _plan(self, step: int) -> None:
+        if step in self._plans:
+            return
+        begin, many = self._first, 1
+        if step > self._first:
+            many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
+            begin = step - (step - self._first - 1) % many
+        steps = range(begin, begin + many if self._stop is None else min(begin + many, self._stop))
+        indices = self._schedule.batch_indices(steps)
+        self._plans.update(zip(steps, zip(indices, self._locate(indices), strict=True), strict=True))
+
+
 class Prefetcher:
     """Fills the batches of the steps from `first` on, in order, up to `stop`. `next` is for one thread."""
 
@@ -66,14 +106,18 @@ class Prefetcher:
         self.step = self._first = first
         """`step` is that of the batch that comes next."""
         self._lock = threading.Lock()
-        self._planning = threading.Lock()
         self._window: deque[Filling] = deque()
-        self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
+        self._plans = StepPlans(pipeline, first, stop)
         self._started = False
         self.interrupted = False
         """True if Ctrl-C came while it was started, so that parts of it are missing."""
         self._cancelled = False
-        self._ahead = pipeline.fetch_ahead(first)
+        self._ahead: ReadAhead | None = None
+        if nbytes := pipeline.plan.memory.fetch_bytes:
+            epoch = self._schedule.steps_per_epoch
+            self._ahead = ReadAhead(
+                pipeline.assembler, self._plans.rows, first=first, stop=stop, most_steps=epoch, budget=nbytes
+            )
         _open.add(self)
 
     def next(self) -> Batch:
@@ -98,8 +142,6 @@ class Prefetcher:
         counts["batches"] += 1
         counts["samples"] += batch.rows
         counts["bytes_delivered"] += batch.nbytes
-        if self._ahead is not None:
-            self._ahead.delivered(filling.step)
         self.step += 1  # first: after Ctrl-C in one of the calls, the caller sees that this is not its step
         self._window.popleft()
         self._advance()
@@ -132,7 +174,7 @@ class Prefetcher:
             self._ahead.stop()
 
     def __del__(self) -> None:
-        """The threads that fetch from URLs hold the plan of what they fetch, and not this object."""
+        """The threads that fetch from URLs do not hold this object."""
         if getattr(self, "_ahead", None) is not None:
             self.cancel()
 
@@ -143,7 +185,7 @@ class Prefetcher:
         self.cancel()
         error, window, failed = error or LoaderError(CLOSED), self._window, Filling(self.step)
         failed.fail(error)
-        self._window, self._plans = deque([failed]), {}  # a thread at work keeps its own batch only
+        self._window = deque([failed])  # a thread at work keeps its own batch only
         for filling in list(window):
             filling.fail(error)
         if self._ahead is not None:
@@ -178,8 +220,8 @@ class Prefetcher:
 
     def _stall(self, step: int, timeout_s: float) -> str:
         """The stage that moved last, and the stage and stack of each thread."""
-        threads = self._pipeline.threads
-        last = max(threads.states, key=lambda state: state.since, default=None)
+        threads, ahead = self._pipeline.threads, [] if self._ahead is None else self._ahead.threads.states
+        last = max([*threads.states, *ahead], key=lambda state: state.since, default=None)
         lines = [
             f"no batch for step {step} in {timeout_s:g} s (timeout_s). {self.ready} batches are ready, {self.in_flight} in "
             f"flight. Last to move: {'no thread' if last is None else last.describe()}"
@@ -191,6 +233,7 @@ class Prefetcher:
                 continue
             frame = frames.get(thread.ident or 0)
             lines += [line.rstrip() for line in traceback.format_stack(frame)] if frame else ["  (it has ended)"]
+        lines += [state.describe() for state in ahead]
         pool = self._pipeline.pool
         return "\n".join([*lines, *(pool.describe() if pool is not None else ())])
 
@@ -204,6 +247,15 @@ class Prefetcher:
             self._pipeline.threads.submit(partial(self._open, filling))
 
     def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
+        """Begin to fill a batch, as soon as what it needs from URLs is there."""
+        if self._ahead is None:
+            self._begin(filling, state)
+        else:
+            self._ahead.fetched(filling.step).add_done_callback(partial(_begin_fetched, weakref.ref(self), filling))
+
+    def _begin(
+        self, filling: Filling, state: ThreadState | None = None, fetched: Future[Fetched] | None = None
+    ) -> None:
         """Make the arrays of a batch and submit its chunks."""
         if self._cancelled:
             filling.fail(LoaderError(CLOSED))  # it may have come into the window after `close` has emptied that
@@ -212,10 +264,12 @@ class Prefetcher:
         if state is not None:
             state.enter("planning")
         try:
-            indices, located = self._planned(filling.step)
+            content = None if fetched is None else fetched.result()
+            indices, located = self._plans.take(filling.step)
             rows = len(indices.row)
             form = int(located["form"][0]) if rows else self._schedule.form(filling.step)
-            batch = filling.batch = Batch(filling.step, indices, located, self._pipeline.slots.arrays(rows, form))
+            values = self._pipeline.slots.arrays(rows, form)
+            batch = filling.batch = Batch(filling.step, indices, located, values, fetched=content)
         except Exception as error:  # such as no memory for a batch
             filling.fail(error)
             return
@@ -226,20 +280,6 @@ class Prefetcher:
         for start in range(0, rows, size):
             stop = min(start + size, rows)
             self._pipeline.threads.submit(partial(self._fill, filling, batch, start, stop))
-
-    def _planned(self, step: int) -> tuple[BatchIndices, Rows]:
-        """What a step reads. The first step is planned by itself, those after it many at once."""
-        with self._planning:
-            if step not in self._plans:
-                begin, many = self._first, 1
-                if step > self._first:
-                    many = max(PLAN_STEPS, PLAN_ROWS // self._schedule.batch_size)
-                    begin = step - (step - self._first - 1) % many
-                steps = range(begin, begin + many if self._stop is None else min(begin + many, self._stop))
-                indices = self._schedule.batch_indices(steps)
-                located = self._pipeline.assembler.locate(indices)
-                self._plans.update(zip(steps, zip(indices, located, strict=True), strict=True))
-            return self._plans.pop(step)
 
     def _chunk_rows(self, step: int, rows: int) -> int:
         """Rows of a chunk: few of the first batch, so that all threads share its work and end at about the same time."""
@@ -279,11 +319,22 @@ class Prefetcher:
     def _finish(self, filling: Filling) -> None:
         assert filling.batch is not None
         try:
+            if self._ahead is not None:
+                filling.batch.fetched = None
+                self._ahead.release(filling.step)
             self._pipeline.assembler.finish(filling.batch)
             self._pipeline.slots.finish(filling.batch.values)
             filling.future.set_result(filling.batch)
         except BaseException as error:
             filling.fail(error)
+
+
+def _begin_fetched(
+    reference: weakref.ref[Prefetcher], filling: Filling, fetched: Future[Fetched]
+) -> None:  # of a weak reference: a pass that is dropped ends its requests
+    prefetcher = reference()
+    if prefetcher is not None:
+        prefetcher._pipeline.threads.submit(partial(prefetcher._begin, filling, fetched=fetched))
 
 
 _open: WeakList[Prefetcher] = WeakList()

@@ -38,6 +38,8 @@ class ThreadState:
     read_s: float = 0.0
     decode_s: float = 0.0
     idle_s: float = 0.0
+    fetched: Any = None
+    """What was fetched from URLs for the batch that the thread fills (`tfprep.load.reader.files.Fetched`)."""
     _rooms: dict[str, Array] = field(default_factory=dict)
 
     def enter(self, stage: str) -> None:

@@ -19,7 +19,8 @@ from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.outputs import Output
 from tfprep.load.plan import LoaderPlan
-from tfprep.load.reader.rows import Reading, RowReader, Rows, UnreadRow
+from tfprep.load.reader.files import Fetched
+from tfprep.load.reader.rows import ByteSpans, Reading, RowReader, Rows, UnreadRow
 from tfprep.load.reader.workers import WorkerPool
 from tfprep.load.slots import private_block
 from tfprep.load.threads import ThreadState
@@ -42,6 +43,8 @@ class Batch:
     values: dict[str, Any]
     lost: list[int] = field(default_factory=list)
     attempts: dict[int, int] = field(default_factory=dict)
+    fetched: Fetched | None = None
+    """What was fetched from URLs for its rows."""
 
     @property
     def rows(self) -> int:
@@ -224,12 +227,10 @@ class BatchAssembler:
             return min(planned, PREFETCH_FROM_MEMORY)
         return planned
 
-    def to_fetch(self, records: Numbers, files: Numbers) -> npt.NDArray[np.bool_]:
-        """Return which of these records, in these files, are at a URL and not in the cache."""
-        if not self.reader.fields:  # the index has it all
-            return np.zeros(len(records), bool)
-        remote: npt.NDArray[np.bool_] = self.reader.files.remote[files]
-        return remote if self._cache is None else remote & ~self._cache.holds(records)
+    def byte_spans(self, rows: Rows) -> ByteSpans:
+        """The bytes at URLs that reading these rows takes; not those of rows that the cache holds."""
+        cache = self._cache
+        return self.reader.byte_spans(rows if cache is None else rows.take(~cache.holds(rows["record"])))
 
     def close(self) -> None:
         """Close the files and let go of the cache."""
@@ -333,10 +334,12 @@ class BatchAssembler:
         elif pool is not None:
             pool.fill(batch.values, rows, completed)
         else:
+            state.fetched = batch.fetched
             try:
                 unread: Sequence[UnreadRow] | BaseException = self.reader.fill(batch.values, rows, state)
             except BaseException as error:
                 unread = error
+            state.fetched = None
             completed(unread)
 
     def _completed(self, batch: Batch, rows: Rows, unread: Sequence[UnreadRow], state: ThreadState) -> Rows:

@@ -1,108 +1,42 @@
-"""Records by their offsets: bytes of shard files held open, or of byte ranges fetched from a URL, which are kept until
-they are removed.
-"""
+"""Bytes of files by their offsets: of shard files held open, or of byte ranges fetched from a URL."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfprep.errors import DatasetError, RecordError, StorageError
+from tfprep.errors import DatasetError, RecordError
 from tfprep.fields import Array
-from tfprep.load.order.permutation import Numbers
 from tfprep.storage.local import regular_descriptor
 from tfprep.storage.store import Store, open_store
 from tfprep.storage.urls import is_remote
 
 
-@dataclass(eq=False)
-class ByteRange:
-    """A byte range [start, stop) of a file, fetched with one request, for `records`, whose frames begin at `frames`."""
+class ByteRange(NamedTuple):
+    """The bytes [start, stop) of a file, by its number."""
 
     file: int
     start: int
     stop: int
-    last_step: int
-    records: Numbers
-    frames: tuple[int, ...]
-    content: Array | None = None
-    error: DatasetError | None = None
-    claim: threading.Lock = field(default_factory=threading.Lock)
-    ready: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def nbytes(self) -> int:
-        return self.stop - self.start
 
 
-class Fetched:
-    """The byte ranges of all readers of a loader, by record. It makes the requests and counts them. Any thread may use it."""
+class RemoteFiles:
+    """The files at URLs. It makes the requests and counts them. Any thread may use it."""
 
     def __init__(self, paths: Sequence[Any]) -> None:
         self._paths = paths
         self._stores: dict[Any, Store] = {}
-        self._ranges: dict[tuple[int, int], tuple[ByteRange, ...]] = {}
         self._versions: dict[Any, str] = {}
         self._lock = threading.Lock()
         self.requests, self.bytes = 0, 0
 
-    def add(self, ranges: Sequence[ByteRange]) -> None:
-        with self._lock:
-            for part in ranges:
-                for frame in part.frames:
-                    self._ranges[part.file, frame] = (*self._ranges.get((part.file, frame), ()), part)
-
-    def remove(self, ranges: Sequence[ByteRange]) -> None:
-        with self._lock:
-            for part in ranges:
-                for frame in part.frames:
-                    others = tuple(other for other in self._ranges.get((part.file, frame), ()) if other is not part)
-                    if others:
-                        self._ranges[part.file, frame] = others
-                    else:
-                        self._ranges.pop((part.file, frame), None)
-
-    def read(self, file: int, frame: int, start: int, stop: int) -> Array:
-        """Return the bytes [start, stop) of a record, fetched ahead or now; fewer where the file ends before.
-
-        Raises:
-            StorageError: The store does not deliver them.
-        """
-        if start == stop:
-            return np.empty(0, np.uint8)
-        for part in self._ranges.get((file, frame), ()):
-            if part.start <= start and stop <= part.stop:
-                if not self.fetch(part):  # another thread has begun to
-                    part.ready.wait()
-                if part.content is None:
-                    assert part.error is not None
-                    raise type(part.error)(str(part.error))  # a new one: many threads may raise it
-                return part.content[start - part.start : stop - part.start]
-        return self.request(file, start, stop)
-
-    def fetch(self, part: ByteRange) -> bool:
-        """Fetch a range, unless another thread has begun to; return True if this thread did."""
-        if not part.claim.acquire(blocking=False):
-            return False
-        try:
-            part.content = self.request(part.file, part.start, part.stop)
-        except DatasetError as error:
-            part.error = error
-        except BaseException as error:
-            part.error = StorageError(f"{self._paths[part.file]} cannot be read ({type(error).__name__}: {error})")
-            raise
-        finally:
-            part.ready.set()
-        return True
-
     def request(self, file: int, start: int, stop: int) -> Array:
-        """Read bytes of a file with one request.
+        """Read bytes of a file with one request; fewer where the file ends before.
 
         Raises:
             DatasetError: They are of another object than the bytes that were read before.
@@ -118,6 +52,25 @@ class Fetched:
                 raise DatasetError(f"{path} was replaced since the loader began to read it; open the dataset again")
             self.requests, self.bytes = self.requests + 1, self.bytes + len(content)
         return content
+
+
+class Fetched:
+    """What a batch needs from URLs, in byte ranges. Any thread may use it."""
+
+    def __init__(self, remote: RemoteFiles) -> None:
+        self._remote = remote
+        self._contents: dict[ByteRange, Array] = {}
+
+    def fetch(self, part: ByteRange) -> None:
+        """Fetch a range. The errors are those of `RemoteFiles.request`."""
+        self._contents[part] = self._remote.request(*part)
+
+    def read(self, file: int, start: int, stop: int) -> Array:
+        """Return the bytes [start, stop) of a file, from the ranges or by a request; fewer where the file ends before."""
+        for part, content in self._contents.items():
+            if part.file == file and part.start <= start and stop <= part.stop:
+                return content[start - part.start : stop - part.start]
+        return self._remote.request(file, start, stop)
 
 
 OPEN_FILES = 256
@@ -143,7 +96,7 @@ class Files:
     def __init__(self, paths: Sequence[Path], *, limit: int = OPEN_FILES) -> None:
         self.paths = paths
         self.remote = np.array([is_remote(path) for path in paths], bool)
-        self.fetched = Fetched(paths)
+        self.store = RemoteFiles(paths)
         self._limit = limit
         self._open: dict[int, _LocalFile] = {}
         self._lock = threading.Lock()
@@ -162,14 +115,14 @@ class Files:
                     del self._open[next(iter(self._open))]
         return file
 
-    def read(self, number: int, frame: int, start: int, target: Array) -> Array:
-        """Return the bytes of a record from `start` that fill `target`: read into it, or fetched from their store.
+    def read(self, number: int, start: int, target: Array, fetched: Fetched | None = None) -> Array:
+        """Return the bytes of a file from `start` that fill `target`: read into it, or those that were fetched.
 
         Args:
             number: The number of the file.
-            frame: Place of the record's frame in the file.
             start: Place of the bytes in the file.
             target: uint8 [N].
+            fetched: What was fetched from URLs; None to request the bytes now.
 
         Raises:
             RecordError: The file ends early, or the disk fails.
@@ -177,7 +130,7 @@ class Files:
         """
         size, got = len(target), 0
         if self.remote[number]:
-            target = self.fetched.read(number, frame, start, start + size)
+            target = (fetched or Fetched(self.store)).read(number, start, start + size)
             got = len(target)
         else:
             file = self.get(number)

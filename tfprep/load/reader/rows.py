@@ -84,11 +84,10 @@ class UnreadRow(NamedTuple):
 
 
 class ByteSpans(NamedTuple):
-    """Bytes of records: for each span the row's number, the file, where its frame begins there, and the span [start, stop)."""
+    """Bytes of records: for each span the row's number, the file, and the span [start, stop)."""
 
     row: Numbers
     file: Numbers
-    frame: Numbers
     start: Numbers
     stop: Numbers
 
@@ -418,18 +417,19 @@ class RowReader:
         self._read_places = [place for place in self.places if place.fields]
         self.fields = [name for place in self.places for name in place.fields]
 
-    def byte_ranges(self, rows: Rows) -> ByteSpans:
+    def byte_spans(self, rows: Rows) -> ByteSpans:
         """The bytes at URLs that reading these rows takes."""
         spans: list[list[Numbers]] = []
         for place in self._read_places:
             file, offset, size = rows.table[place.first : place.first + 3]
             every = (rows["verify"] != 0) | place.whole
             whole, some = np.flatnonzero(every), np.flatnonzero(~every)
-            spans.append([whole, file[whole], offset[whole], offset[whole], offset[whole] + size[whole]])
+            spans.append([whole, file[whole], offset[whole], offset[whole] + size[whole]])
             for _, column in place.spans:
                 start, length = rows.table[column][some], rows.table[column + 1][some]
-                spans.append([some, file[some], offset[some], start, start + length])
-        joined = ByteSpans(*(np.concatenate(column) for column in zip(*spans, strict=True)))
+                spans.append([some, file[some], start, start + length])
+        empty = [np.empty(0, np.int64)] * len(ByteSpans._fields)
+        joined = ByteSpans(*(np.concatenate(column) for column in zip(empty, *spans, strict=True)))
         remote = self.files.remote[joined.file]
         return ByteSpans(*(column[remote] for column in joined))
 
@@ -472,7 +472,7 @@ class RowReader:
         verify = cells[VERIFY] or self._imported[number]
         if verify or place.whole:
             state.bytes += size
-            frame = self.files.read(number, offset, offset, state.room(size, "record"))
+            frame = self.files.read(number, offset, state.room(size, "record"), state.fetched)
             if verify:
                 check_frame(frame, self.files.paths[number], Frame(offset, size), payload_crc=crc)
             contents = {name: frame[cells[at] - offset :][: cells[at + 1]] for name, at in place.spans}
@@ -484,16 +484,16 @@ class RowReader:
             if name in place.direct and not self.files.remote[number]:
                 target = values[place.direct[name]][cells[ROW], ...]
                 if length == target.nbytes:
-                    self.files.read(number, offset, start, target.reshape(-1).view(np.uint8))
+                    self.files.read(number, start, target.reshape(-1).view(np.uint8))
                     continue
             spans.append((name, start, length))
             first, last, wanted = min(first, start), max(last, start + length), wanted + length
         if not spans:
             return {}
         if last - first <= wanted + GAP_BYTES:  # they are together
-            content = self.files.read(number, offset, first, state.room(last - first, "record"))
+            content = self.files.read(number, first, state.room(last - first, "record"), state.fetched)
             return {name: content[start - first : start - first + length] for name, start, length in spans}
         return {
-            name: self.files.read(number, offset, start, state.room(length, f"bytes of {name}"))
+            name: self.files.read(number, start, state.room(length, f"bytes of {name}"), state.fetched)
             for name, start, length in spans
         }
