@@ -9,8 +9,7 @@ same time to fill its buffers; figures are medians over the rounds, with the cor
 meanwhile: on a machine that does nothing else, all cores together are what limits a candidate that takes all of them.
 
 - "limit": 16 threads fetch ranges of 8 MB and decode nothing: what this server sends.
-- "sequential", "global": numpy_loader without a cache and with memory_budget="512MB". The dataset is so small that "global"
-  fetches all of it; in one of many GB, hardly two records that are needed together are side by side.
+- "sequential", "global": numpy_loader without a cache and with memory_budget="512MB".
 - "folder": global order from a local folder.
 """
 
