@@ -57,6 +57,22 @@ html_theme_options = {
     "source_directory": "docs/",
 }
 
+
+def show_code(app, what, name, value, options, lines):
+    """Make code of the indented lines of a docstring that follow a blank line."""
+    for number in range(len(lines) - 1, 0, -1):
+        indented, continues = (
+            lines[number].startswith("    "),
+            lines[max(0, number - 2)].startswith("    "),
+        )
+        if indented and not lines[number - 1].strip() and not continues:
+            lines[number:number] = ["::", ""]
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", show_code, priority=400)  # before Napoleon
+
+
 # Options are documented once, at `LoaderOptions`: the pages show the calls of loaders as they are written.
 for call in vars(Loaders).values():
     if hasattr(call, "__signature__"):

@@ -85,7 +85,7 @@ def plan_build(
       part: Look only at the shards of this part.
 
     Returns:
-      The state of every shard: up to date, or why it would be built. `explain` says it in one line.
+      The state of every shard, and why it would be built. `explain` summarizes them in a line.
 
     Raises:
       RecipeError: The recipe is wrong, or does not fit the raw data.

@@ -56,7 +56,7 @@ class Loaders(ABC):
             **options: The other fields of `tfprep.load.LoaderOptions`.
 
         Returns:
-            The loader: images are [B, H, W, C] in the dtype that is stored.
+            The loader, with images [B, H, W, C] in their stored dtype.
 
         Raises:
             LoaderError: Options that exclude each other, or that this dataset cannot meet.

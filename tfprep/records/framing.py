@@ -247,6 +247,6 @@ def format_index(frames: Iterable[Frame]) -> str:
         frames: The frame of each record.
 
     Returns:
-        The content of an `.idx` file: a line of offset and size for each record.
+        The content of an `.idx` file, with a line of offset and size for each record.
     """
     return "".join(f"{frame.offset} {frame.size}\n" for frame in frames)

@@ -28,7 +28,7 @@ def check_batches(dataset: Any, batches: int = 4, *, num_classes: int | None = N
         num_classes: Number of classes; None does not check the range of labels.
 
     Returns:
-        A line for each component: its dtype, shapes, range and mean; text and empty components are listed as not checked.
+        A line for each component with its dtype, shapes, range and mean; text and empty components are listed as not checked.
 
     Raises:
         TrainError: There are problems (the text has all of them), or the dataset is empty.

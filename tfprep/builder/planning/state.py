@@ -114,7 +114,7 @@ def explain(states: Sequence[ShardState]) -> str:
         states: The states of all shards.
 
     Returns:
-        A line such as "3 of 64 shards: 2 samples changed, 1 added".
+        One line, for example: "3 of 64 shards: 2 samples changed, 1 added".
     """
     due = [state for state in states if not state.up_to_date]
     if not due:
