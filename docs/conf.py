@@ -58,19 +58,24 @@ html_theme_options = {
 }
 
 
-def show_code(app, what, name, value, options, lines):
-    """Make code of the indented lines of a docstring that follow a blank line."""
+def prepare_docstring(app, what, name, value, options, lines):
+    """Show indented lines that follow a blank line as code, and attributes as they are written."""
     for number in range(len(lines) - 1, 0, -1):
-        indented, continues = (
-            lines[number].startswith("    "),
-            lines[max(0, number - 2)].startswith("    "),
-        )
-        if indented and not lines[number - 1].strip() and not continues:
+        before, blank, first = lines[max(0, number - 2)], lines[number - 1], lines[number]
+        if (
+            first.startswith("    ")
+            and not blank.strip()
+            and not before.startswith("    ")
+        ):
             lines[number:number] = ["::", ""]
+    if what in ("attribute", "data", "property"):
+        # An empty comment: in the first line, Napoleon takes words before a colon for a type.
+        lines[:0] = ["..", ""]
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", show_code, priority=400)  # before Napoleon
+    # Before Napoleon, which has the priority 500.
+    app.connect("autodoc-process-docstring", prepare_docstring, priority=400)
 
 
 # Options are documented once, at `LoaderOptions`: the pages show the calls of loaders as they are written.
