@@ -69,6 +69,11 @@ class FieldSpec:
     shape: tuple[int | None, ...]
     dtype: str
 
+    @property
+    def sides(self) -> str:
+        """The shape for people, such as `? x ? x 3` for images of any size; `-` for a single value."""
+        return " x ".join("?" if side is None else str(side) for side in self.shape) or "-"
+
 
 def raster_size(sample: Sample, kinds: Mapping[str, Kind]) -> Size | None:
     """Return the (height, width) of the sample's rasters in pixels; None if it has no raster."""

@@ -87,10 +87,9 @@ def _fields(manifest: Manifest) -> str:
         splits = ", ".join(f"{split} x {variants}" for split, variants in entry.variants.items())
         fields += [(name, info, f"{splits} (by {group})") for name, info in entry.fields.items()]
     for name, info, where in fields:
-        shape = " x ".join("?" if n is None else str(n) for n in info.spec.shape) or "-"
         options = [f"{key} {value}" for key, value in info.codec.items() if key != "codec" and value is not None]
         stored = ", ".join([info.codec["codec"], *options])
-        rows.append((name, info.spec.kind, shape, info.spec.dtype, stored, *([where] if added else [])))
+        rows.append((name, info.spec.kind, info.spec.sides, info.spec.dtype, stored, *([where] if added else [])))
     return text.table(rows)
 
 

@@ -69,8 +69,7 @@ def index_command(
         fields = [("field", "feature", "kind", "shape", "dtype", "where, balance")]
         for field in report.fields:
             spec, where = field.spec, "yes" if field.column else "-"
-            shape = " x ".join("?" if n is None else str(n) for n in spec.shape) or "-"
-            fields.append((field.name, field.feature, spec.kind, shape, spec.dtype, where))
+            fields.append((field.name, field.feature, spec.kind, spec.sides, spec.dtype, where))
         parts = [
             f"{report.out}: a dataset of the TFRecords in {place}",
             text.table([*rows, *((n, s.samples, s.shards, units.size(s.bytes)) for n, s in manifest.splits.items())]),

@@ -164,8 +164,7 @@ def _field_texts(data: Dataset) -> dict[str, str]:
     texts = {}
     for name, info in data.infos.items():
         spec, codec = info.spec, info.codec
-        sides = " x ".join("any" if side is None else str(side) for side in spec.shape) or "scalar"
         options = ", ".join(f"{key} {value}" for key, value in codec.items() if key != "codec" and value is not None)
         stored = f"{codec['codec']} ({options})" if options else codec["codec"]
-        texts[name] = f"{spec.kind} of {spec.dtype} [{sides}], {stored}{computed.get(name, '')}"
+        texts[name] = f"{spec.kind} of {spec.dtype} [{spec.sides}], {stored}{computed.get(name, '')}"
     return texts

@@ -54,6 +54,7 @@ class Pair:
         orientation: The second against the first: "" if it is upright, or such as "mirrored".
         correlation: Correlation of the thumbnails' details; None where they were not compared.
         labels: Their labels, where these differ.
+        rows: Their rows in `Leaks.fingerprints`.
     """
 
     first: str
@@ -65,6 +66,7 @@ class Pair:
     orientation: str = ""
     correlation: float | None = None
     labels: tuple[str, str] | None = None
+    rows: tuple[int, int] = (0, 0)
 
     @property
     def straddles(self) -> bool:
@@ -329,6 +331,7 @@ class _LeakSearch:
             orientation=ORIENTATIONS[self._links.orientation[link]] if linked else "",
             correlation=None if np.isnan(correlation) else round(correlation, 3),
             labels=(self._label(first), self._label(second)) if differ else None,
+            rows=(first, second),
         )
 
     def _label(self, row: int) -> str:

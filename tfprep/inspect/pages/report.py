@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from PIL import Image
 
 from tfprep.dataset import Dataset
@@ -90,9 +89,7 @@ def report_page(data: Dataset, stats: DatasetStats, leaks: Leaks | None, facts: 
             for name, one in data.manifest.splits.items()
         ],
         fields=[
-            (name, info.spec.kind, info.spec.dtype,
-             " × ".join("any" if axis is None else str(axis) for axis in info.spec.shape) or "scalar",
-             str(info.codec.get("codec", "")))
+            (name, info.spec.kind, info.spec.dtype, info.spec.sides, str(info.codec.get("codec", "")))
             for name, info in data.manifest.fields.items()
         ],
         statistics=[
@@ -214,24 +211,20 @@ def leaks_page(data: Dataset, leaks: Leaks, suspicions: Sequence[Suspicion]) -> 
 
 def _with_pictures(data: Dataset, leaks: Leaks, pairs: Sequence[Pair]) -> list[tuple[Pair, str, str]]:
     """Return pairs with both pictures, JPEG in base 64; an empty text for a sample without one."""
-    if not pairs:
-        return []
-    import pyarrow.compute as pc  # takes as long as the rest of Arrow, and most datasets have no leaks
-
     prints = leaks.fingerprints
-    keys = pa.array([key for pair in pairs for key in (pair.first, pair.second)], pa.string())
-    rows = pc.indices_nonzero(pc.is_in(prints.keys, value_set=keys)).to_pylist()
-    places = {(prints.name_of_split(row), prints.key(row)): int(prints.position[row]) for row in rows}
-    pictures = pictures_of(data, [Place(split, position) for (split, _), position in places.items()], _PAIR_PX)
-
-    def picture(split: str, key: str) -> str:
-        return pictures.get(Place(split, places[split, key]), "")
-
-    return [(pair, picture(pair.first_split, pair.first), picture(pair.second_split, pair.second)) for pair in pairs]
+    rows = {row for pair in pairs for row in pair.rows}
+    places = {row: Place(prints.name_of_split(row), int(prints.position[row])) for row in rows}
+    pictures = pictures_of(data, places.values(), _PAIR_PX)
+    shown = {row: pictures.get(place, "") for row, place in places.items()}
+    return [(pair, shown[pair.rows[0]], shown[pair.rows[1]]) for pair in pairs]
 
 
 def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
     """Return the result as plain JSON."""
+
+    def plain(pair: Pair) -> dict[str, Any]:
+        return {name: value for name, value in asdict(pair).items() if name != "rows"}
+
     return {
         "samples": leaks.samples,
         "distance": leaks.distance,
@@ -241,8 +234,8 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
         "pairs": asdict(leaks.counts),
         "leaking": leaks.leaking,
         "excluded": len(leaks.excluded),
-        "listed": [{**asdict(pair), "straddles": pair.straddles} for pair in leaks.pairs],
-        "two_labels": {"samples": leaks.two_labels_count, "listed": [asdict(pair) for pair in leaks.two_labels]},
+        "listed": [{**plain(pair), "straddles": pair.straddles} for pair in leaks.pairs],
+        "two_labels": {"samples": leaks.two_labels_count, "listed": [plain(pair) for pair in leaks.two_labels]},
         "suspected_groups": [asdict(one) for one in suspicions],
     }
 
@@ -252,8 +245,7 @@ def leaks_json(leaks: Leaks, suspicions: Sequence[Suspicion]) -> dict[str, Any]:
 
 def summary_html(data: Dataset) -> str:
     """Return the summary as a piece of HTML; the pictures are of the first split that has samples."""
-    shapes = {name: " x ".join("?" if n is None else str(n) for n in one.shape) for name, one in data.fields.items()}
-    fields = [(name, one.kind, shapes[name] or "-", one.dtype) for name, one in data.fields.items()]
+    fields = [(name, one.kind, one.sides, one.dtype) for name, one in data.fields.items()]
     split = next((name for name, info in data.splits.items() if info.samples), None)
     places = [] if split is None else [Place(split, row) for row in inspected(data.splits[split].samples, _IN_NOTEBOOK)]
     try:
