@@ -124,20 +124,9 @@ def change_index(folder: Path, draws: np.random.Generator) -> None:
 
 
 def change_bytes(folder: Path, draws: np.random.Generator) -> None:
-    """Flips, cuts, repeats or removes the bytes of any file."""
+    """Damages the bytes of any file."""
     path = any_file(folder, draws)
-    content = bytearray(path.read_bytes())
-    action = draws.integers(4)
-    if action == 0 and content:
-        for position in draws.integers(0, len(content), 3):
-            content[position] ^= 1 << draws.integers(8)
-    elif action == 1:
-        content = content[: draws.integers(len(content) + 1)]
-    elif action == 2:
-        content += content[: draws.integers(1, 100)]
-    else:
-        content = bytearray()
-    path.write_bytes(content)
+    path.write_bytes(harness.damaged(path.read_bytes(), draws))
 
 
 def change_record(folder: Path, draws: np.random.Generator) -> None:

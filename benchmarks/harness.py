@@ -225,3 +225,49 @@ def serve(answer: Callable[[str], object]) -> None:
     print(f"{MARK}ready", flush=True)
     for line in sys.stdin:
         print(f"{MARK}{answer(line.strip())}", flush=True)
+
+
+# --- damage
+
+
+def damaged(content: bytes, rng: Any) -> bytes:
+    """Content with one or two damages at random places; `rng` is NumPy's generator."""
+    data = bytearray(content)
+    for _ in range(int(rng.integers(1, 3))):
+        DAMAGES[rng.integers(len(DAMAGES))](data, rng)
+    return bytes(data)
+
+
+def _flip(data: bytearray, rng: Any) -> None:
+    for _ in range(int(rng.integers(1, 9))):
+        if data:
+            data[_position(data, rng)] ^= int(rng.integers(1, 256))
+
+
+def _cut(data: bytearray, rng: Any) -> None:
+    del data[int(rng.integers(0, len(data) + 1)) :]
+
+
+def _remove(data: bytearray, rng: Any) -> None:
+    start = _position(data, rng)
+    del data[start : start + int(rng.integers(1, 64))]
+
+
+def _repeat(data: bytearray, rng: Any) -> None:
+    start = _position(data, rng)
+    data[start:start] = data[start : start + int(rng.integers(1, 64))]
+
+
+def _fill(data: bytearray, rng: Any) -> None:
+    start = _position(data, rng)
+    stop = min(len(data), start + int(rng.integers(1, 16)))
+    data[start:stop] = bytes([int(rng.choice([0, 0x7F, 0x80, 0xFF]))]) * (stop - start)
+
+
+DAMAGES = (_flip, _flip, _cut, _remove, _repeat, _fill, _fill)
+
+
+def _position(data: bytearray, rng: Any) -> int:
+    """A random position; in half of the cases among the first 200 bytes, which contain headers."""
+    end = min(len(data), 200) if rng.random() < 0.5 else len(data)
+    return int(rng.integers(0, max(end, 1)))
