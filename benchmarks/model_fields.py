@@ -91,13 +91,13 @@ def main() -> None:
         files = [file for info in tfprep.open(data).splits.values() for of in info.files for file in of]
     ours, theirs = runs["add_fields"], runs["by hand"]
     results = {
-        "model_share": median(one["share"] for one in ours),
-        "model_share_by_hand": median(one["share"] for one in theirs),
-        "vs_by_hand": ratio([one["wall_s"] for one in ours], [one["wall_s"] for one in theirs]),
+        "model_share": median(run["share"] for run in ours),
+        "model_share_by_hand": median(run["share"] for run in theirs),
+        "vs_by_hand": ratio([run["wall_s"] for run in ours], [run["wall_s"] for run in theirs]),
         "calls": ours[-1]["calls"],
         "batches": sum(math.ceil(file.records / options.batch) for file in files),
-        "overhead_ms": median(one["overhead_ms"] for one in ours),
-        "wall_s": median(one["wall_s"] for one in ours),
+        "overhead_ms": median(run["overhead_ms"] for run in ours),
+        "wall_s": median(run["wall_s"] for run in ours),
     }
     for name, value in results.items():
         print(f"{name:20} {value:.4g}")

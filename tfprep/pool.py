@@ -451,7 +451,7 @@ class Pool:
             with self._lock:
                 process.is_ready = True
                 self._hand_out()
-            self.ready = self.ready or all(one.is_ready for one in self._processes)
+            self.ready = self.ready or all(worker.is_ready for worker in self._processes)
         elif kind == _FAILED and (task is None or self._callback is None):
             raise content
         elif task is not None and kind == _ITEM:

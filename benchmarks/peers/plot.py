@@ -33,7 +33,7 @@ def plot(results: Sequence[Mapping[str, Any]]) -> str:
             continue
         title = f"{form}: images/s as a share of tfprep's with threads"
         elements.append(f'<text x="0" y="{top + 20}" font-weight="600">{title}</text>')
-        scale = (WIDTH - LEFT - RIGHT) / max(1 / one["least"] for one in peers.values())
+        scale = (WIDTH - LEFT - RIGHT) / max(1 / peer["least"] for peer in peers.values())
         for name, one in sorted(peers.items(), key=lambda pair: pair[1]["ratio"]):
             elements += _bar(name, one, top + 32, scale)
             top += ROW

@@ -35,7 +35,9 @@ NUMBERS = [
 @pytest.mark.parametrize(("kind", "option"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
 def test_numbers_out_of_range_are_refused_by_the_name_of_their_option(kind, option):
     sized = {"height", "width"} if kind is augment.RandomResizedCrop else set()  # or sizes by epoch
-    needed = {one.name: NEEDED[one.name] for one in fields(kind) if one.default is MISSING or one.name in sized}
+    needed = {
+        field.name: NEEDED[field.name] for field in fields(kind) if field.default is MISSING or field.name in sized
+    }
     bounded = not UNBOUNDED.fullmatch(f"{kind.__name__}.{option}")
     for wrong in (nan, -1e9, *([10**9] if bounded else [])):
         with pytest.raises(RecipeError, match=rf"{kind.__name__}(\.{option}| in uint8)"):

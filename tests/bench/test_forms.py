@@ -103,7 +103,7 @@ def test_the_predicted_disk_size_is_near_that_of_real_builds(raw, tmp_path, monk
     assert not found.left_out
     for form in two:
         real = build(form.recipe, tmp_path / form.name.replace(" ", "-"), raw, options=BuildOptions(workers=0))
-        predicted = next(one for one in found.predictions if one.form == form.name)
+        predicted = next(prediction for prediction in found.predictions if prediction.form == form.name)
         assert predicted.disk_bytes == pytest.approx(real.bytes, rel=0.2), form.name
 
 
@@ -124,7 +124,7 @@ def test_derived_inputs_are_loaded_with_those_computed_at_load(tmp_path, monkeyp
         for number in range(8):
             Image.new(mode, (8, 8), number % 2).save(tmp_path / "raw" / name / f"{number}.png")
     found = compare_forms(MAPS, tmp_path / "raw", tmp_path / "scratch", workers=0, budget=QUICK)
-    disk = {one.form: one.disk_bytes for one in found.predictions}
+    disk = {prediction.form: prediction.disk_bytes for prediction in found.predictions}
     assert not found.left_out
     assert disk["distance computed at load"] < disk["as the recipe says"]
 

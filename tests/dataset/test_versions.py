@@ -87,7 +87,7 @@ def test_samples_pickles_and_forks_are_of_the_version_that_was_opened(publish, t
     next(samples)
     publish(1000, keep=0)
     publish(1000, keep=0)
-    assert {int(one["clicks"][0, 0, 0]) for one in samples} | {0} == OLD
+    assert {int(sample["clicks"][0, 0, 0]) for sample in samples} | {0} == OLD
     assert pickle.loads(sent).path == data.path == tmp_path / "out/v0001"
     pid = os.fork()
     if not pid:

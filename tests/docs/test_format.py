@@ -56,7 +56,7 @@ def test_locations(folder):
 def test_class_scores(folder):
     tf = pytest.importorskip("tensorflow")
     shares = np.random.default_rng(3).dirichlet(np.ones(7), 4)
-    contents = [codecs.TopK(3, None).encode(one)[""] for one in shares]
+    contents = [codecs.TopK(3, None).encode(share)[""] for share in shares]
     names = run("tf.uint16", folder)
     records = tf.data.Dataset.from_tensor_slices(contents).map(lambda content: names["sparse"](content, 3)).batch(4)
     assert [tuple(one.shape) for one in records.element_spec] == [(None, 3), (None, 3)]

@@ -120,7 +120,7 @@ VIEWS = (("train", 0), ("train", 1), ("val", 0))
 def expected(site, split, variant, weight=2.0):
     """The scores by the formula, of the pixels that Pillow reads from the PNG of each record (lossless)."""
     samples = tfprep.open(site.out).samples(split, variant, fields=["image"])
-    return np.stack([np.asarray(one["image"], np.float64).mean((0, 1)) * weight for one in samples])
+    return np.stack([np.asarray(sample["image"], np.float64).mean((0, 1)) * weight for sample in samples])
 
 
 def check_all(site, weight=2.0):

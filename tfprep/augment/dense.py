@@ -95,8 +95,8 @@ class OffsetGrid:
 
         There is always a solution, because offsets have bounds; with folds there are several.
         """
-        right, down = (np.array(one, np.float64).ravel() for one in guess)
-        x, y = (np.asarray(one, np.float64).ravel() for one in (x, y))
+        right, down = (np.array(coordinates, np.float64).ravel() for coordinates in guess)
+        x, y = (np.asarray(coordinates, np.float64).ravel() for coordinates in (x, y))
         errors = np.subtract(self.pull(right, down), (x, y))
         reach = float(np.abs(self.offsets).max()) + 1
         spacing = max(min(self.step) / 4, 0.25)

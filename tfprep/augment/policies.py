@@ -166,7 +166,7 @@ def _require_ops(name: str, ops: Sequence[Any], weights: Sequence[float] | None)
     require(several, f"{name}.ops is a list of ops", ops, f"for example {name}([Flip(), Rotate()])")
     if weights is not None:
         listed = isinstance(weights, Sequence | np.ndarray) and all(map(is_number, weights))
-        fits = listed and len(weights) == len(ops) and all(0 <= one < inf for one in weights) and any(weights)
+        fits = listed and len(weights) == len(ops) and all(0 <= weight < inf for weight in weights) and any(weights)
         require(fits, f"{name}.weights has one number, at least 0, for each op", weights, "leave it out for equal ones")
 
 
@@ -238,8 +238,8 @@ class Automatic:
 
     def color_ops(self, generator: np.random.Generator) -> tuple[ColorOp, ...]:
         """The color ops of the draws that `__call__` makes with an equal generator in its initial state."""
-        tonal = (one for one in self.draw(generator) if one[0] in TONAL)
-        return tuple(self.magnitudes.color(*one) for one in tonal)
+        tonal = (drawn for drawn in self.draw(generator) if drawn[0] in TONAL)
+        return tuple(self.magnitudes.color(*op) for op in tonal)
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class RandAugment(Automatic):
 
     def draw(self, generator: np.random.Generator) -> list[tuple[str, int, int]]:
         numbers, signs = generator.integers(len(OPS), size=self.n), generator.integers(2, size=self.n)
-        return [(OPS[one], self.m, 1 - 2 * int(sign)) for one, sign in zip(numbers, signs, strict=True)]
+        return [(OPS[drawn], self.m, 1 - 2 * int(sign)) for drawn, sign in zip(numbers, signs, strict=True)]
 
 
 @dataclass(frozen=True)

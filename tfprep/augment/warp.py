@@ -367,7 +367,7 @@ def draw(
     # OpenCV's coordinates count from the center of the first pixel.
     matrix = translation(-0.5, -0.5) @ transform.matrix @ translation(0.5, 0.5)
     channels = array.shape[2] if array.ndim == 3 else 1
-    value = tuple(float(one) for one in np.broadcast_to(fill, (channels,)))
+    value = tuple(float(number) for number in np.broadcast_to(fill, (channels,)))
     options: dict[str, Any] = {"borderMode": cv_border(border), "borderValue": value}
     array = np.ascontiguousarray(array)
     if maps is None and not is_affine(transform.matrix):

@@ -168,9 +168,9 @@ def compare_forms(
     on_progress(f"loading {len(candidates)} samples in turns")
     rounds = compare(candidates, budget)
     predictions = [
-        _predict(one, rounds.images_per_s(one.form.name).median, counts)
-        for one in built
-        if one.form.name in rounds.measurements
+        _predict(build, rounds.images_per_s(build.form.name).median, counts)
+        for build in built
+        if build.form.name in rounds.measurements
     ]
     return FormTable(counts.total(), options.limit or 0, tuple(predictions), left_out, rounds.busy)
 

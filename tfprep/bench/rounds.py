@@ -148,9 +148,10 @@ class Rounds:
         tables and threads), and the peak of the process."""
         counted = self.measurements[name]
         return {
-            "image": sum(one.bytes for one in counted) / sum(one.images for one in counted),
-            "added": max(max(0, one.used.rss_peak - one.rss_before) for one in counted),
-            "peak": max(one.used.rss_peak for one in counted),
+            "image": sum(measurement.bytes for measurement in counted)
+            / sum(measurement.images for measurement in counted),
+            "added": max(max(0, measurement.used.rss_peak - measurement.rss_before) for measurement in counted),
+            "peak": max(measurement.used.rss_peak for measurement in counted),
         }
 
     @property
@@ -284,7 +285,7 @@ def _leaves(batch: Any) -> Iterator[Any]:
 def _nbytes(leaf: Any) -> int:
     """Bytes of an array or tensor of numbers, or 0 for text."""
     if isinstance(leaf, list):
-        return sum(_nbytes(one) for one in leaf)
+        return sum(_nbytes(item) for item in leaf)
     try:
         count = int(getattr(leaf, "nbytes", 0))
         return count or int(leaf.dtype.size) * int(leaf.shape.num_elements())

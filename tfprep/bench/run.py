@@ -167,7 +167,7 @@ def bench(
     against = None if step_s is None else training(loader, options.training_s, step_s, options.tolerated)
     return Bench(
         data.path, split, data.split(split).samples, options, machine, settings, rounds, limit, first,
-        tuple(one.name for one in baselines), against,
+        tuple(baseline.name for baseline in baselines), against,
     )  # fmt: skip
 
 

@@ -55,7 +55,9 @@ def publish(
         before = _publish(layout, new, before, manifest, receipts, keep, look)
     new.clear()
     kept = {
-        path.name for one in receipts for path in (layout.receipt(one.split, one.shard), contents_path(layout, one))
+        path.name
+        for receipt in receipts
+        for path in (layout.receipt(receipt.split, receipt.shard), contents_path(layout, receipt))
     }
     with suppress(DatasetError, OSError):  # Only room is lost.
         remove_files(layout.receipts, names_in(layout.receipts) - kept)
@@ -159,7 +161,7 @@ def manifest_of(
     specs: dict[str, FieldSpec] = {}
     for name, form in common.items():
         forms = [receipt.forms[name].get(form) for receipt in receipts if name in receipt.forms]
-        if spec := reduce(merge, (one.spec for one in forms if one), None):
+        if spec := reduce(merge, (form_of_shard.spec for form_of_shard in forms if form_of_shard), None):
             specs[name] = spec
     splits: dict[str, SplitInfo] = {}
     class_counts: dict[str, dict[str, tuple[int, ...]]] = {}

@@ -176,7 +176,7 @@ def read_receipt(
         for name, size in ((file.name, file.bytes), (f"{file.name}.idx", None)):  # None: of any size
             of_store = None if sizes is None else [sizes.get(f"{SHARDS}/{name}")]
             sizes_there = of_store or (size_of(place / name) for place in places)
-            there = next((one for one in sizes_there if one is not None), None)
+            there = next((size for size in sizes_there if size is not None), None)
             if there is None or size not in (None, there):
                 return None
     return receipt

@@ -90,7 +90,7 @@ def empty_parts(manifest: Manifest) -> list[str]:
         what = "pixel" if manifest.fields[name].spec.kind == "mask" else "label"
         for split, counts in by_split.items():
             classes = manifest.classes.get(name, ())
-            empty = [one for number, one in enumerate(classes) if number >= len(counts) or not counts[number]]
+            empty = [name for number, name in enumerate(classes) if number >= len(counts) or not counts[number]]
             if len(empty) == len(classes):
                 lines.append(f"{name}: no sample of {split!r} has a {what} of any class")
             elif empty:

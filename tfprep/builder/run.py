@@ -273,7 +273,7 @@ class Build:
         check_rejected(self.layout, receipts, len(plan), max_bad)
         assert self.new is not None
         before = _manifest_there(self.layout)
-        manifest = manifest_of(plan, receipts, most_common(one.forms for one in receipts), before)
+        manifest = manifest_of(plan, receipts, most_common(receipt.forms for receipt in receipts), before)
         if self.layout.at_store:  # fields that were added to a copy of a local dataset are in the folder of its version
             manifest = replace(manifest, within=SHARDS).staying_in(
                 self.layout.current.name if self.layout.current else ""

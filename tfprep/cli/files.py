@@ -189,9 +189,7 @@ def _clean_lines(leftovers: Leftovers, removed: bool) -> Iterator[str]:
         yield f"  ... and {len(objects) - _NAMED:,} more"
     found = f"{units.number(len(leftovers.versions), 'older version')}"
     if objects:
-        found += (
-            f", {units.number(len(objects), 'unreferenced object')} of {units.size(sum(one.bytes for one in objects))}"
-        )
+        found += f", {units.number(len(objects), 'unreferenced object')} of {units.size(sum(info.bytes for info in objects))}"
     rest = f"; {units.size(leftovers.freed)} are free again" if removed else "; --remove removes them"
     yield f"{leftovers.place}: {found}{rest if leftovers.versions or objects else ''}"
     if leftovers.unfinished:

@@ -157,8 +157,13 @@ def _forms(recipe: Path, as_json: bool, flags: dict[str, Any]) -> int:
 def _form_lines(forms: FormTable) -> Iterator[str]:
     yield f"{units.number(forms.samples, 'sample')}, predicted from a sample of {forms.measured_on:,}:"
     rows = [
-        (one.form, f"{one.images_per_s:,.0f}", units.size(one.disk_bytes), units.duration(one.build_s))
-        for one in forms.predictions
+        (
+            prediction.form,
+            f"{prediction.images_per_s:,.0f}",
+            units.size(prediction.disk_bytes),
+            units.duration(prediction.build_s),
+        )
+        for prediction in forms.predictions
     ]
     yield text.table([("form", "images/s", "disk", "build"), *rows])
     yield "The smallest form that is faster than your training step is the one to store."

@@ -76,8 +76,8 @@ class Described:
 
     def describe(self) -> dict[str, Any]:
         """Return plain JSON, as in `Codec`. A subclass of a user's is described as the codec that reads what it stores."""
-        ours = next(one for one in type(self).__mro__ if one.__module__.startswith("tfprep.codecs."))
-        return {"codec": codec_name(ours), **{one.name: getattr(self, one.name) for one in fields(ours)}}
+        ours = next(kind for kind in type(self).__mro__ if kind.__module__.startswith("tfprep.codecs."))
+        return {"codec": codec_name(ours), **{field.name: getattr(self, field.name) for field in fields(ours)}}
 
 
 class OneBytes(Described):

@@ -63,7 +63,7 @@ class Encoded(OneBytes):
             return
         pixels = self.decode(feature, spec)
         if pixels.shape != out.shape:
-            size, expected = (f"{one.shape[1]} x {one.shape[0]}" for one in (pixels, out))
+            size, expected = (f"{array.shape[1]} x {array.shape[0]}" for array in (pixels, out))
             raise SampleError(f"an image of {size} pixels, expected {expected}")
         np.copyto(out, pixels)
 

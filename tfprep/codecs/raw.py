@@ -314,13 +314,15 @@ class Boxes(Described):
     def tf_features(self, name: str, spec: FieldSpec) -> Mapping[str, Any]:
         import tensorflow as tf
 
-        numbers = {one: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for one in self.features}
+        numbers = {
+            feature: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for feature in self.features
+        }
         return numbers | ({self.image: tf.io.FixedLenFeature([], tf.string)} if self.image else {})
 
     def tf_decode(self, features: Mapping[str, Any], name: str, spec: FieldSpec) -> Any:
         import tensorflow as tf
 
-        boxes = tf.reshape(tf.stack([features[one] for one in self.features], -1), [-1, 4])
+        boxes = tf.reshape(tf.stack([features[feature] for feature in self.features], -1), [-1, 4])
         size: Any = None
         if self.image:
             content = features[self.image]

@@ -104,7 +104,7 @@ class Dataset:
     def infos(self) -> Mapping[str, FieldInfo]:
         """Every stored field, with those that models added."""
         added = self.manifest.groups.values()
-        return {**self.manifest.fields, **{name: info for one in added for name, info in one.fields.items()}}
+        return {**self.manifest.fields, **{name: info for dataset in added for name, info in dataset.fields.items()}}
 
     @cached_property
     def fields(self) -> Mapping[str, FieldSpec]:
@@ -148,14 +148,14 @@ class Dataset:
 
     def fields_of(self, split: str, variant: int = 0) -> Mapping[str, FieldSpec]:
         """The fields that a variant of a split has: added ones may be those of other splits, or of the first variants."""
-        groups = [one for one in self.manifest.groups.values() if variant >= one.variants.get(split, 0)]
-        absent = {name for one in groups for name in one.fields}
+        groups = [group for group in self.manifest.groups.values() if variant >= group.variants.get(split, 0)]
+        absent = {name for group in groups for name in group.fields}
         return {name: spec for name, spec in self.fields.items() if name not in absent}
 
     def group_of(self, field: str) -> str:
         """Return the name under which a model added a field; "" for a field of the records themselves."""
         added = self.manifest.groups
-        return next((group for group, one in added.items() if stored_name(field) in one.fields), "")
+        return next((group for group, dataset in added.items() if stored_name(field) in dataset.fields), "")
 
     def added(self, group: str) -> Dataset:
         """Return the dataset of the fields that were added under this name.

@@ -197,7 +197,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `manifest.json`, with its own checksum at the end."""
-        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         if self.added is None:
             del own["added"]
         if self.imported is None:

@@ -112,7 +112,7 @@ def _reader(kind: Any, leaf: Callable[[type], Check]) -> Check:
     if is_dataclass(kind):
         return _dataclass_reader(kind, leaf)
     if origin in (Union, UnionType) and NoneType in arguments and len(arguments) == 2:
-        of_other = _reader(next(one for one in arguments if one is not NoneType), leaf)
+        of_other = _reader(next(argument for argument in arguments if argument is not NoneType), leaf)
         return lambda value: None if value is None else of_other(value)
     if origin in (tuple, Sequence):
         of_item = _reader(arguments[0], leaf)

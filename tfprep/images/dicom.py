@@ -107,7 +107,7 @@ def _gray(array: Array, header: Any) -> Numbers:
     if header.get("ModalityLUTSequence"):
         limits = 0.0, 2.0 ** int(header.ModalityLUTSequence[0].LUTDescriptor[2]) - 1
     elif limits is not None:
-        first, last = (float(one) for one in apply_modality_lut(np.array(limits), header))
+        first, last = (float(value) for value in apply_modality_lut(np.array(limits), header))
         limits = min(first, last), max(first, last)
     return Numbers(values, limits, header.PhotometricInterpretation == "MONOCHROME1")
 

@@ -62,7 +62,7 @@ class Difference:
     def equal(self) -> bool:
         """True if both hold the same samples, in the same splits, with the same fields and equal records."""
         counts = [self.added, self.removed, self.raw_changed, self.recipe_changed, *self.moved.values()]
-        return not (any(one.count for one in counts) or self.fields or self.variants)
+        return not (any(count.count for count in counts) or self.fields or self.variants)
 
 
 def compare(old: Dataset, new: Dataset, most_keys: int = 1000) -> Difference:
@@ -145,7 +145,7 @@ def _moved(a: _Samples, b: _Samples, place: Array, both: Array, most: int) -> It
     rows = both[~_equal(a.splits, place[both], b.splits, both)]
     names = [f"{a.splits[int(place[row])]} -> {b.splits[row]}" for row in rows.tolist()]
     for name in dict.fromkeys(names):
-        yield name, _listed(b.keys, rows[[one == name for one in names]], most)
+        yield name, _listed(b.keys, rows[[other == name for other in names]], most)
 
 
 def _size(data: Dataset, split: str) -> int:

@@ -62,7 +62,7 @@ def suspected_groups(data: Dataset, prints: Fingerprints) -> list[Suspicion]:
         match = re.search(_PREFIX, str(plain))
         names_by_kind["prefix"].append(None if match is None or match[1] in classes else match[1])
     found = [_suspicion(kind, names, keys, prints) for kind, names in names_by_kind.items()]
-    return [one for one in found if one is not None]
+    return [suspicion for suspicion in found if suspicion is not None]
 
 
 def _suspicion(

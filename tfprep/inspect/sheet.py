@@ -66,7 +66,7 @@ def contact_sheet(
     keys = [column[position].as_py() for position in positions]
     read = [list(data.samples(split, v, positions)) for v in range(min(variants or info.variants, info.variants))]
     rows, words = [], []
-    legend = sorted({one for of_variant in read for sample in of_variant for one in _drawn_classes(data, sample)})
+    legend = sorted({label for of_variant in read for sample in of_variant for label in _drawn_classes(data, sample)})
     for n, key in enumerate(keys):
         lines = [list(_panels(data, of_variant[n], v)) for v, of_variant in enumerate(read)]
         if sum(map(len, lines)) <= _MOST_COLUMNS:  # side by side, else one below the other

@@ -288,7 +288,7 @@ def derived_specs(
     except (SampleError, BuildError) as error:
         raise LoaderError(f"derive: {error}") from error
     size = next((stored[name].shape[:2] for name in sorted(needed) if stored[name].kind in RASTER_KINDS), None)
-    return {name: _spec_of(getattr(one, "kind", "map"), made[name], size) for name, one in derived.items()}, frozenset(
+    return {name: _spec_of(getattr(op, "kind", "map"), made[name], size) for name, op in derived.items()}, frozenset(
         needed
     )
 
@@ -438,13 +438,13 @@ def _rules_of(
                 f"geometry: {mirroring} mirrors '{name}', and a left hand becomes a right hand; say in the recipe which rows "
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
             )
-    rows = {name: [one for one in others if one in read] for name, others in recipe.get("row_fields", {}).items()}
+    rows = {name: [other for other in others if other in read] for name, others in recipe.get("row_fields", {}).items()}
     _check_rows(rows, ops, read, specs)
     _check_voids(recipe, ops, read, specs)
-    fill = {name: tuple(one) if isinstance(one, list) else one for name, one in recipe.get("fill", {}).items()}
+    fill = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.get("fill", {}).items()}
     return {
         "border": recipe.get("border", "constant"),
-        "fill": {name: one for name, one in fill.items() if name in read},
+        "fill": {name: value for name, value in fill.items() if name in read},
         "min_visible": recipe.get("min_visible", 0.0) if any(specs[name].kind == "boxes" for name in read) else 0.0,
         "row_fields": {name: others for name, others in rows.items() if name in read},
         "flip_indices": flips,
@@ -528,11 +528,11 @@ def _derive_line(name: str, recipe: Mapping[str, Any]) -> str:
     kind = getattr(derive, str(described.get("type", "")).rpartition(".")[2], None)
     if not isinstance(kind, type) or not is_dataclass(kind) or kind is derive.Own:
         return f"derive it at load, derive={{'{name}': ...}} with the recipe's function"
-    defaults = {one.name: one.default for one in fields(kind)}
+    defaults = {field.name: field.default for field in fields(kind)}
     given = {
         option: tuple(one) if isinstance(one, list) else one for option, one in described.items() if option in defaults
     }
-    changed = [f"{n}={one!r}" for n, one in given.items() if defaults[n] is MISSING or defaults[n] != one]
+    changed = [f"{n}={value!r}" for n, value in given.items() if defaults[n] is MISSING or defaults[n] != value]
     return f"derive it at load, derive={{'{name}': derive.{kind.__name__}({', '.join(changed)})}}"
 
 

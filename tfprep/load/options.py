@@ -304,7 +304,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def with_options(method: F) -> F:
     """Show each option in the signature of a call that takes `**options`: in `help` and where a notebook completes names."""
     signature = inspect.signature(method)
-    shown = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    shown = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     for option in fields(LoaderOptions):
         calls = option.metadata.get("only")
         if option.name not in signature.parameters and (not calls or f"{method.__name__}()" in calls):

@@ -166,13 +166,15 @@ def plan_loader(sources: Sequence[SplitRows], options: LoaderOptions) -> LoaderP
     filled = read if augmentation is None else augmentation.filled(read, specs)
     if options.mix or options.one_hot is not False:
         follows = {name: frozenset(info.follows) for name, info in datasets[0].infos.items()}
-        follows |= {name: follows_of(one) for name, one in options.derive.items()}
+        follows |= {name: follows_of(op) for name, op in options.derive.items()}
         mixing = plan_mixing(
             options.mix, options.one_hot, filled, specs, datasets[0].manifest.classes, follows,
             seed=options.seed, training=training,
         )  # fmt: skip
     outputs = filled if mixing is None else mixing.delivered(filled)
-    table = RecordTable([TableSplit(one.dataset, one.split, used_variants(variants, one.variants)) for one in sources])
+    table = RecordTable(
+        [TableSplit(rows.dataset, rows.split, used_variants(variants, rows.variants)) for rows in sources]
+    )
     schedule = _schedule(sources, options, table, variants, augmentation, mixing, training=training)
 
     # How it is read: which fields, from which tables.

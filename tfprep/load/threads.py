@@ -97,10 +97,12 @@ class WeakList(Generic[T]):
 
     def add(self, value: T) -> None:
         with self._lock:
-            self._references = [one for one in self._references if one() is not None] + [weakref.ref(value)]
+            self._references = [reference for reference in self._references if reference() is not None] + [
+                weakref.ref(value)
+            ]
 
     def __iter__(self) -> Iterator[T]:
-        return (value for one in self._references if (value := one()) is not None)
+        return (value for reference in self._references if (value := reference()) is not None)
 
 
 class Threads:

@@ -51,7 +51,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for option in ("geometry", "color"):
         check_ops(option, options[option])
         for op in options[option]:
-            if any(getattr(one, "sizes", None) is not None for one in _with_inner(op)):
+            if any(getattr(each_op, "sizes", None) is not None for each_op in _with_inner(op)):
                 raise RecipeError(
                     f"{option}: {op!r} has sizes by epoch, which are for a loader; give a height and width"
                 )
@@ -155,7 +155,7 @@ def check_ops(option: str, ops: Any) -> None:
 def _with_inner(op: Any) -> list[Any]:
     """Return an op, the ops inside it if it is a policy, and those inside them."""
     inner = getattr(op, "ops", None) or ([op.op] if hasattr(op, "op") else [])
-    return [op, *(below for one in inner for below in _with_inner(one))]
+    return [op, *(below for inner_op in inner for below in _with_inner(inner_op))]
 
 
 def _option_of(op: Any) -> str:

@@ -68,7 +68,11 @@ def function_trees(function: FunctionType) -> list[ast.AST]:
         and min(one.lineno for one in (node, *getattr(node, "decorator_list", ()))) == code.co_firstlineno
     ]
     if len(trees) > 1:
-        return [one for one in tree.body if one.lineno <= code.co_firstlineno <= (one.end_lineno or 0)]
+        return [
+            statement
+            for statement in tree.body
+            if statement.lineno <= code.co_firstlineno <= (statement.end_lineno or 0)
+        ]
     return trees
 
 
@@ -145,7 +149,7 @@ def _imports(name: str, file: str, folders: list[str]) -> set[str]:
             if "*" in members:  # `__all__` may name submodules
                 members = {one.name for one in pkgutil.iter_modules(_find(base)[1:])}
             names |= {base, *(f"{base}.{member}" for member in members)}
-    return {prefix for one in names for prefix in _prefixes(one)}
+    return {prefix for module in names for prefix in _prefixes(module)}
 
 
 def _prefixes(name: str) -> Iterator[str]:
@@ -165,8 +169,8 @@ def _module_digest(name: str, file: str, whole: bool) -> str:
                 f"{file} was edited after this process imported it; reload the module, or start a new process"
             )
         _first_read[name] = now
-    rest = [one for one in body if not _is_result(one)]
-    used = {node.id for one in rest for node in ast.walk(one) if isinstance(node, ast.Name)}
+    rest = [statement for statement in body if not _is_result(statement)]
+    used = {node.id for statement in rest for node in ast.walk(statement) if isinstance(node, ast.Name)}
     return digest_of(body if whole or used & _RESULTS else rest)
 
 
@@ -202,7 +206,7 @@ def package_version(name: str) -> dict[str, str]:
     if top == "tfprep" or top in sys.stdlib_module_names:
         return {}
     found = sorted(set(_distributions().get(top, ())))
-    return {f"package {top}": ", ".join(f"{one} {version(one)}" for one in found) or "without a version"}
+    return {f"package {top}": ", ".join(f"{package} {version(package)}" for package in found) or "without a version"}
 
 
 @cache

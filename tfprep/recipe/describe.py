@@ -123,7 +123,7 @@ class Description:
             pass
         is_plain = isinstance(reduced, str) or (isinstance(reduced, tuple) and isinstance(reduced[1], tuple))
         # The state of a generator of random numbers differs from process to process.
-        if not is_plain or any(one.__module__ in _RANDOM for one in kind.__mro__):
+        if not is_plain or any(base.__module__ in _RANDOM for base in kind.__mro__):
             raise RecipeError(
                 "a recipe, and what its functions capture, holds plain values, arrays, dataclasses and functions; an object of "
                 f"{kind.__qualname__} cannot be described in JSON. Make it in the function that needs it"

@@ -123,7 +123,7 @@ class ModelFields:
             RecipeError: A file cannot be read, or the code holds what has no description.
         """
         description = Description()
-        options = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_VALUES}
+        options = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in _NOT_VALUES}
         options["store"] = {name: codec.describe() for name, codec in self.store.items()}
         described = {name: description.option(value) for name, value in options.items()}
         code = description.code()

@@ -49,7 +49,7 @@ def recognized(folder: Path, layout: Layout | None = None, ignore: Sequence[str]
             return detect(folder, layout, ignore)
         except NotRecognized as error:
             raise SourceError(
-                "\n\n".join([str(error), *(_reading(one, folder, ignore) for one in error.readings)])
+                "\n\n".join([str(error), *(_reading(reading, folder, ignore) for reading in error.readings)])
             ) from error
     try:
         data = open_dataset(folder)

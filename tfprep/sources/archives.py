@@ -160,13 +160,13 @@ class Archives:
 
     def _found_classes(self, root: Path, archives: list[tuple[str, str]]) -> tuple[str, ...]:
         classes: set[str] = set()
-        for sample in (one for path, _ in archives for one in _samples(root, path, self.image, Counter())):
+        for sample in (member for path, _ in archives for member in _samples(root, path, self.image, Counter())):
             if self.label is None:
                 holes = self._holes(sample)
                 classes |= {key_of(holes["label"])} if holes else set()
                 continue
             cell = sample.cell(root, self.label)
-            classes |= {str(one) for one in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
+            classes |= {str(label) for label in (cell if isinstance(cell, list) else [] if cell is None else [cell])}
         if self.label is None:
             return tuple(sorted(classes))
         if classes and all(name.isdecimal() and int(name) < _MOST_CLASSES for name in classes):

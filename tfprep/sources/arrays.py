@@ -97,7 +97,7 @@ class Arrays:
         """List the rows of the arrays below `root`; see `Source.scan`."""
         images = stored_arrays(root, self.image)
         if isinstance(self.splits, tuple):
-            images = [one for one in images if one.split in self.splits]
+            images = [image for image in images if image.split in self.splits]
         for one in images:
             rule = f"{one.name}: expected images [N, H, W] or [N, H, W, C] of {', '.join(_DTYPES)} in C order"
             if one.dtype.hasobject:
@@ -106,7 +106,9 @@ class Arrays:
                 order = " in Fortran order" if one.fortran else ""
                 raise SourceError(f"{rule}; got {one.dtype} {list(one.shape)}{order}. Save it as such with numpy.save")
         of_split = (
-            {} if self.label is None else {one.split: _labels(root, one) for one in stored_arrays(root, self.label)}
+            {}
+            if self.label is None
+            else {array.split: _labels(root, array) for array in stored_arrays(root, self.label)}
         )
         for one in images:
             count = len(of_split.get(one.split, ()))

@@ -411,7 +411,7 @@ def columns_of(folders: Sequence[str]) -> list[tuple[str, list[str]]] | None:
     The form is the name if all are the same, a pattern with `{split}` if they differ in the split only, else "".
     """
     parts = [folder.split("/") if folder else [] for folder in folders]
-    if len({len(one) for one in parts}) != 1:
+    if len({len(part) for part in parts}) != 1:
         return None
     columns = [list(names) for names in zip(*parts, strict=True)]
     return [(forms.pop() if len(forms := set(map(split_form, names))) == 1 else "", names) for names in columns]

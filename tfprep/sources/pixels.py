@@ -142,7 +142,7 @@ class PixelDecoder:
 
 
 def pixel_decoders(pixels: Mapping[str, Pixels]) -> dict[str, FieldDecoder]:
-    return {name: PixelDecoder(name, one) for name, one in pixels.items()}
+    return {name: PixelDecoder(name, options) for name, options in pixels.items()}
 
 
 def renumbered(stored: Array, numbers: Mapping[int | None, int], rule: Callable[[int], str]) -> Array:
@@ -167,7 +167,7 @@ def renumbered(stored: Array, numbers: Mapping[int | None, int], rule: Callable[
 
 def check_pixels_option(pixels: Any, kinds: Mapping[str, Kind], where: str) -> dict[str, Pixels]:
     """Return the option as a dict. RecipeError unless it gives `Pixels` for fields that are images or maps."""
-    if not isinstance(pixels, Mapping) or not all(isinstance(one, Pixels) for one in pixels.values()):
+    if not isinstance(pixels, Mapping) or not all(isinstance(options, Pixels) for options in pixels.values()):
         raise RecipeError(f"{where}: expected pixels to map fields to sources.Pixels(...); got {pixels!r}")
     for name in pixels:
         if kinds.get(name) not in ("image", "map"):

@@ -96,7 +96,7 @@ def mixed_precision() -> Precision:
         policy, why = "mixed_bfloat16", "a TPU computes in bfloat16"
     elif gpus := tf.config.list_physical_devices("GPU"):
         details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-        least = min(one.get("compute_capability") or (0, 0) for one in details)
+        least = min(detail.get("compute_capability") or (0, 0) for detail in details)
         policy = "mixed_bfloat16" if least >= (8, 0) else "mixed_float16" if least >= (7, 0) else "float32"
         why = f"the weakest GPU has compute capability {least[0]}.{least[1]}; half precision is faster from 7.0"
     else:

@@ -60,7 +60,7 @@ def test_oriented_boxes_follow_geometry(tmp_path):
     corners = np.array(
         [[[0.25, 0.25], [0.5, 0.1], [0.6, 0.3], [0.35, 0.45]], [[0.7, 0.8], [0.9, 0.7], [0.95, 0.8], [0.75, 0.9]]]
     )
-    text = "\n".join(f"{label} {' '.join(map(str, one.ravel()))}" for label, one in enumerate(corners))
+    text = "\n".join(f"{label} {' '.join(map(str, corner.ravel()))}" for label, corner in enumerate(corners))
     root = written(tmp_path / "data", {"one": text, "wrong": f"{text}\n0 0.5 0.5 0.25 0.25"}, DETECT)
     source, pixels = sources.Yolo(fields=("boxes", "box_labels", "corners")), corners * [56, 40]
     with pytest.warns(UserWarning, match="1 samples have warnings"):

@@ -72,22 +72,22 @@ def lay_out(root: Path, text: str) -> list[str]:
         for file in (path.replace("#", str(number)) for number in range(4)[: 1 + 3 * ("#" in path)]):
             kind, _, options = content.partition(":")
             prefix, _, form = options.partition(":")
-            names = [Path(one) for one in pictures if one.startswith(prefix)]
+            names = [Path(picture) for picture in pictures if picture.startswith(prefix)]
             if not content:
                 pictures.append(file if file.endswith(".png") else f"{file}.jpg")
                 write_picture(root / pictures[-1], len(pictures), HEIGHT, WIDTH)
             elif kind in CONTENT:
                 write(root, file, CONTENT[kind])
             elif kind == "coco":
-                write(root, file, json.dumps(coco_json([one.relative_to(prefix).as_posix() for one in names])))
+                write(root, file, json.dumps(coco_json([name.relative_to(prefix).as_posix() for name in names])))
             elif kind == "list":
-                write(root, file, "\n".join(one.stem for one in names))
+                write(root, file, "\n".join(name.stem for name in names))
             elif kind == "rows":
                 header, _, row = form.partition(":")
                 rows = [
-                    one_row.replace("NAME", one.name).replace("STEM", one.stem).replace("LABEL", "ab"[n % 2])
+                    one_row.replace("NAME", name.name).replace("STEM", name.stem).replace("LABEL", "ab"[n % 2])
                     .replace("FLAGS", ["1.0,0.0", "0.0,1.0"][n % 2])
-                    for n, one in enumerate(names) for one_row in row.split(";")
+                    for n, name in enumerate(names) for one_row in row.split(";")
                 ]  # fmt: skip
                 write(root, file, "\n".join([*filter(None, [header]), *rows]))
             else:

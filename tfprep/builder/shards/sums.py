@@ -88,7 +88,7 @@ def most_common(shards: Iterable[FieldForms]) -> dict[str, str]:
     totals: dict[str, Counter[str]] = {}
     for forms in shards:
         for name, of_field in forms.items():
-            totals.setdefault(name, Counter()).update({form: one.samples for form, one in of_field.items()})
+            totals.setdefault(name, Counter()).update({form: counts.samples for form, counts in of_field.items()})
     return {name: min(total, key=lambda form: (-total[form], form)) for name, total in totals.items()}
 
 

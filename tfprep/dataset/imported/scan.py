@@ -138,7 +138,7 @@ class _Feature:
         """Return a value of `FEATURE` for each record of the block."""
         record, kind, form, *numbers, is_text, greatest, number = np.frombuffer(self._rows, np.int64).reshape(-1, 12).T
         columns = [pa.array(_KINDS).take(pa.array(kind)), pa.array(list(self._forms)).take(pa.array(form))]
-        columns += [pa.array(one) for one in (*numbers, is_text.astype(bool), greatest, number)]
+        columns += [pa.array(column) for column in (*numbers, is_text.astype(bool), greatest, number)]
         columns += [pa.array(number.astype(np.uint32).view(np.float32)), pa.array(self._texts, pa.large_binary())]
         place = np.full(records, -1)
         place[record] = np.arange(len(record))
@@ -168,7 +168,7 @@ class _Block:
         """Write the block as a table."""
         frames = np.frombuffer(self._frames, np.int64).reshape(-1, len(FRAME))
         columns: dict[str, pa.Array] = dict(zip(FRAME, map(pa.array, frames.T), strict=True))
-        columns |= {PREFIX + one.name: one.column(self.records) for one in self._features.values()}
+        columns |= {PREFIX + feature.name: feature.column(self.records) for feature in self._features.values()}
         table = pa.table(columns)
         with pa.ipc.new_stream(file, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
             stream.write_table(table)

@@ -263,10 +263,14 @@ def _with_boxes(
         if form.startswith("rel_") and image is None:
             kept[kept.index(item)] = replace(item, spec=replace(item.spec, kind="scalar"), fixed=True)
             continue
-        kept = [one for one in kept if one not in parts]
-        while any({name, f"{name}_offset", f"{name}_size"} & {one.name} for one in kept):
+        kept = [field for field in kept if field not in parts]
+        while any({name, f"{name}_offset", f"{name}_size"} & {field.name} for field in kept):
             name += "_"
-        rows = [one.name for one in kept if above and one.feature.startswith(f"{above}/") and one.spec.shape == (axis,)]
+        rows = [
+            field.name
+            for field in kept
+            if above and field.feature.startswith(f"{above}/") and field.spec.shape == (axis,)
+        ]
         codec = Boxes([part.feature for part in parts], form, image or "" if form.startswith("rel_") else "")
         note = f"x0, y0, x1, y1 in pixels, of {form} in {prefix or item.feature}"
         spec = FieldSpec("boxes", (axis, 4), "float32")

@@ -107,7 +107,9 @@ class Content:
             if field.required:
                 has = pc.greater(pc.fill_null(_feature(block, field.feature)["size"], 0), 0)
                 lost = block.filter(pc.invert(has)).select(["number", "offset"]).to_pylist()
-                self._reject(split, shard, [LostRecord(**one, reason=f"it has no {field.feature!r}") for one in lost])
+                self._reject(
+                    split, shard, [LostRecord(**record, reason=f"it has no {field.feature!r}") for record in lost]
+                )
                 block = block.filter(has)
         return block
 
@@ -134,9 +136,9 @@ def _feature(block: pa.Table, feature: str) -> dict[str, pa.Array]:
     """Return the values of a feature by their names in `FEATURE`; null for a record that does not have it."""
     name = f"{PREFIX}{feature}"
     if name not in block.column_names:
-        return {one.name: pa.nulls(len(block), one.type) for one in FEATURE}
+        return {field.name: pa.nulls(len(block), field.type) for field in FEATURE}
     column = block[name].combine_chunks()
-    return {one.name: pc.struct_field(column, one.name) for one in FEATURE}
+    return {field.name: pc.struct_field(column, field.name) for field in FEATURE}
 
 
 def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:

@@ -99,10 +99,10 @@ class ObjectTable(AnnotatedSource):
         numbers = {name: number for number, name in enumerate(names)}
         relative = self.box_format.startswith("rel_")
         for path, image in images.items():
-            objects = [{"label": numbers[name], **one} for name, one in image.objects if name in numbers]
+            objects = [{"label": numbers[name], **annotation} for name, annotation in image.objects if name in numbers]
             tally.update({OTHER_CLASS: len(image.objects) - len(objects)} if len(objects) < len(image.objects) else {})
             if self.boxes is None:
-                objects = list({one["label"]: one for one in objects}.values())
+                objects = list({annotation["label"]: annotation for annotation in objects}.values())
             part: dict[str, Any] = {"size": None, "objects": objects, "dropped": image.dropped, "relative": relative}
             if image.fault:
                 part["fault"] = image.fault

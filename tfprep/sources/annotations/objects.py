@@ -92,23 +92,25 @@ class ObjectField:
                 f"the annotations are for an image of {declared[1]} x {declared[0]}, this one is {size[1]} x {size[0]}{hint}"
             )
         objects = self._whole_objects(part, size)
-        counted = [one for one in objects if not one.get("void")]
+        counted = [annotation for annotation in objects if not annotation.get("void")]
         if self.field == "boxes":
-            if without := next((one["id"] for one in counted if "box" not in one), None):
+            if without := next((annotation["id"] for annotation in counted if "box" not in annotation), None):
                 raise SampleError(f"{without} has neither a box nor a polygon")
-            return np.array([one["box"] for one in counted], np.float32).reshape(-1, 4)
+            return np.array([annotation["box"] for annotation in counted], np.float32).reshape(-1, 4)
         if self.field == "points":
-            return np.array([row for one in counted for row in one.get("points") or []], np.float32).reshape(-1, 3)
+            return np.array(
+                [row for annotation in counted for row in annotation.get("points") or []], np.float32
+            ).reshape(-1, 3)
         if self.field == "corners":
-            return np.array([one["corners"] for one in counted], np.float32).reshape(-1, 4, 2)
+            return np.array([annotation["corners"] for annotation in counted], np.float32).reshape(-1, 4, 2)
         if self.field in DRAWN:
             return self._drawn(objects, len(counted), size)
         if self.field == "box_labels":
-            column = [one["label"] for one in counted]
+            column = [annotation["label"] for annotation in counted]
         elif self.field == "box_numbers":
-            column = [one.get("number", place) for place, one in enumerate(counted, 1)]
+            column = [annotation.get("number", place) for place, annotation in enumerate(counted, 1)]
         else:
-            column = [one.get("flags", {}).get(self.field, 0) for one in counted]
+            column = [annotation.get("flags", {}).get(self.field, 0) for annotation in counted]
         return np.array(column, np.int64)
 
     def _whole_objects(self, part: Objects, size: Size) -> Sequence[Objects]:
@@ -119,8 +121,13 @@ class ObjectField:
         objects = part["objects"]
         if part.get("relative"):
             numbers = "box", "polygons", "points", "corners"
-            objects = [{**one, **{name: _times(one[name], size) for name in numbers if name in one}} for one in objects]
-        check_not_shares([box for one in objects if not one.get("void") for box in _outlines(one)], objects)
+            objects = [
+                {**annotation, **{name: _times(annotation[name], size) for name in numbers if name in annotation}}
+                for annotation in objects
+            ]
+        check_not_shares(
+            [box for annotation in objects if not annotation.get("void") for box in _outlines(annotation)], objects
+        )
         whole, faults = [], list(part.get("dropped", ()))
         for one in objects:
             try:
@@ -131,7 +138,7 @@ class ObjectField:
             raise SampleError(faults[0])
         for reason in faults:
             images.warn(f"{reason}; the annotation was dropped")
-        far = next((one for one in whole if one["far"]), None)
+        far = next((annotation for annotation in whole if annotation["far"]), None)
         if far is not None and self.outside == "reject" and self.field in ("boxes", "points", "corners"):
             rule = f"{far['id']}: {far['far']} reaches outside the image of {size[1]} x {size[0]}"
             raise SampleError(f"{rule}; is it the one that was annotated? outside='cut' cuts boxes")
@@ -223,7 +230,9 @@ def region_of(one: Objects, size: Size) -> Array:
     if not polygons:
         raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
     # pycocotools writes outside its memory for some corners that are far outside the image.
-    within = [np.clip(np.reshape(one, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for one in polygons]
+    within = [
+        np.clip(np.reshape(polygon, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for polygon in polygons
+    ]
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
 
 

@@ -113,7 +113,9 @@ class Yolo(AnnotatedSource):
             image, labels = (compile_pattern(str(text), "Yolo") for text in (self.images, self.labels))
             companions = Companions(root)
             found = listed_images(root, image, splits=self.splits, classes=None, tally=tally)
-            of_pattern = (AnnotatedImage(one.path, one.split, companions.find(labels, one.holes)[0]) for one in found)
+            of_pattern = (
+                AnnotatedImage(listed.path, listed.split, companions.find(labels, listed.holes)[0]) for listed in found
+            )
             yield from object_rows(self, root, of_pattern, parse, tally)
         counted: set[str] = set()
         of_split: dict[str, str] = {}

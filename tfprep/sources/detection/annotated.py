@@ -56,10 +56,10 @@ def yolo(files: Files) -> Iterator[Proposal]:
         own = tuple(split for split in data.places if split not in data.twins)
         places = [place for of_split in data.places.values() for place in of_split]
         labels = [posixpath.normpath(posixpath.dirname(label_path(f"{place}/x.jpg"))) for place in places]
-        patterns = [f"{literal(one)}/**/*.txt" for one in labels if one != "."]
+        patterns = [f"{literal(folder)}/**/*.txt" for folder in labels if folder != "."]
         mixed = [place for place in places if place.endswith(".txt") or place == "."]
         exact = [label_path(image) for place in mixed for image in images_in(files.root, place, Counter())]
-        same = [literal(one) for one in lists if tuple(files.lines(one)) == data.names]
+        same = [literal(path) for path in lists if tuple(files.lines(path)) == data.names]
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
         checks += [
             f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
@@ -96,7 +96,11 @@ def _with_fields(files: Files, source: Yolo, points: bool) -> tuple[Yolo, list[s
     if points:
         return replace(source, fields=("boxes", "box_labels", "points")), []
     entries = islice(source.scan(files.root).entries, FEW)
-    numbers = {len(one["polygons"][0]) if "polygons" in one else 4 for e in entries for one in e.values[0]["objects"]}
+    numbers = {
+        len(annotation["polygons"][0]) if "polygons" in annotation else 4
+        for e in entries
+        for annotation in e.values[0]["objects"]
+    }
     if numbers == {8}:
         return source, ["objects have four corners: if they are oriented, their boxes are those around them"]
     polygons = bool(numbers) and 4 not in numbers
@@ -142,11 +146,11 @@ def coco(files: Files) -> Iterator[Proposal]:
     sides += [f"**/{literal(path.rpartition('/')[2].removesuffix('.json'))}/*.png" for path in panoptic]
     forms = by_form(path for path in paths if path not in {*panoptic, *captions, *without})
     groups = [_coco_group(files, pattern, of_form) for pattern, of_form in forms.items()]
-    points = [one for one in groups if "keypoints" in one.first]
-    objects = [one for one in groups if one not in points]
-    further = [one for one in points if any(one.listed <= other.listed for other in objects)]
-    sides += [one.pattern for one in further]
-    for group in (one for one in groups if one not in further):
+    points = [candidate for candidate in groups if "keypoints" in candidate.first]
+    objects = [candidate for candidate in groups if candidate not in points]
+    further = [point for point in points if any(point.listed <= other.listed for other in objects)]
+    sides += [other.pattern for other in further]
+    for group in (candidate for candidate in groups if candidate not in further):
         yield _coco(files, group, (group.pattern, *sides))
     if not groups and (only := [*panoptic, *captions]):
         rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
@@ -211,7 +215,7 @@ def voc(files: Files) -> Iterator[Proposal]:
         source = replace(source, fields=("mask",), masks=below(prefix, "SegmentationClass/*.png"))
     elif standard:
         source = replace(source, fields=("boxes", "box_labels", "difficult"))
-    places = [below(prefix, one) for one in ("ImageSets/Main", "ImageSets/Segmentation", "ImageSets")]
+    places = [below(prefix, name) for name in ("ImageSets/Main", "ImageSets/Segmentation", "ImageSets")]
     lists = next((place for place in places if place in files.names and "{" not in place), None)
     if lists is not None:
         names = [os.path.splitext(name)[0] for name in files.names[lists] if name.endswith(".txt")]

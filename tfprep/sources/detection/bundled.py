@@ -43,7 +43,7 @@ def archives(files: Files) -> Iterator[Proposal]:
     for path in paths[:_ARCHIVES_READ]:
         names += [one.name for one in islice(members(files.root / path, Counter()), _MEMBERS_READ)]
     inside: dict[str, list[str]] = {}
-    for folder, _, name in (one.removeprefix("./").rpartition("/") for one in names if image_suffix(one)):
+    for folder, _, name in (path.removeprefix("./").rpartition("/") for path in names if image_suffix(path)):
         inside.setdefault(folder, []).append(name)
     if not inside:
         return
@@ -82,7 +82,7 @@ def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archi
         elif last == "txt" and name not in ("key", "image", "label") and not field_name_fault(name):
             fields[name] = ("text", ending)
     known = {*images, label, "key.txt", *(ending for _, ending in fields.values())}
-    left = sorted(one for one in endings if one not in known and may_hold_data(f"x.{one}"))
+    left = sorted(suffix for suffix in endings if suffix not in known and may_hold_data(f"x.{suffix}"))
     splits = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     source = Archives(pattern, tuple(images), label, fields=fields, splits=splits)
     if left == ["json"] and (label or fields):  # as img2dataset writes them
@@ -115,7 +115,9 @@ def arrays(files: Files) -> Iterator[Proposal]:
     stored = {text: stored_arrays(files.root, text)[0] for text in texts}
     form_of = {text: split_form(text.replace(":", "/")).replace(".npz/", ".npz:") for text in texts}
     shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in list(stored.values())[:6])
-    images = {text: one.shape for text, one in stored.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"}
+    images = {
+        text: array.shape for text, array in stored.items() if len(array.shape) in (3, 4) and array.dtype.kind in "uif"
+    }
     forms = {form_of[text] for text in images}
     shape = next(iter(images.values()), ())
     by_split = "{split}" in "".join(forms)
@@ -127,9 +129,9 @@ def arrays(files: Files) -> Iterator[Proposal]:
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
     many_channels = len(shape) == 4 and shape[1 if first else 3] > 4
     doubts = [f"the images have more than 4 channels: {shapes}"] if many_channels else []
-    counts = {one[0] for one in images.values()}
-    others = {text: one.shape for text, one in stored.items() if text not in images}
-    labels = [text for text, one in others.items() if one and one[0] in counts and prod(one) == one[0]]
+    counts = {shape[0] for shape in images.values()}
+    others = {text: array.shape for text, array in stored.items() if text not in images}
+    labels = [text for text, other in others.items() if other and other[0] in counts and prod(other) == other[0]]
     spelled = {form_of[text] if by_split else text for text in labels}
     if len(spelled) > 1 or len(labels) < len(others):
         doubts.append(f"nothing says what the arrays {', '.join(others)} hold: {shapes}")

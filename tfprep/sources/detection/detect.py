@@ -155,7 +155,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     patterns = [compile_pattern(text, "init") for text in proposal.declared]
     known = {*proposal.declared, *proposal.read}
     left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
-    of_tests = {one for one in files.images if is_test(one) and not facts.splits.keys() & set(one.split("/"))}
+    of_tests = {image for image in files.images if is_test(image) and not facts.splits.keys() & set(image.split("/"))}
     unlabeled = [p for p in left if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)]
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")

@@ -129,7 +129,7 @@ def look(source: Source, root: Path) -> Facts:
             unlabeled += value is None
         if "objects" in places:
             annotations = entry.values[places["objects"]]["objects"]
-            objects.update(one["label"] for one in annotations if one.get("label") is not None)
+            objects.update(annotation["label"] for annotation in annotations if annotation.get("label") is not None)
             facts.empty[entry.split] += not annotations
         ranked = (-sample_hash(0, entry.key), number, entry)
         (heapq.heappush if len(chosen) < _SAMPLES else heapq.heappushpop)(chosen, ranked)

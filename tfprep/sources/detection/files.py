@@ -66,7 +66,7 @@ class Files:
         ignored = 0
         for folder, of_folder in folders_in(root):
             data = [name for name in of_folder if may_hold_data(name)]
-            kept = [name for name in data if not any(fnmatchcase(below(folder, name), one) for one in ignore)]
+            kept = [name for name in data if not any(fnmatchcase(below(folder, name), pattern) for pattern in ignore)]
             names |= {folder: kept} if kept else {}
             ignored += len(data) - len(kept)
         return Files(root, names, ignored)

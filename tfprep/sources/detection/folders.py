@@ -79,7 +79,7 @@ def _about_names(files: Files) -> list[str]:
         names = every[:: 1 + len(every) // _NAMES]
         tokens = [re.split(r"[ _.\-]+|(?<=[A-Za-z])(?=\d)", os.path.splitext(name)[0]) for name in names]
         for place in range(max(map(len, tokens))):
-            words = Counter(one[place] for one in tokens if len(one) > place)
+            words = Counter(token[place] for token in tokens if len(token) > place)
             said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or len(word) <= 3)]
             if len(said) > 1 and 2 * sum(words[word] for word in said) > len(names):
                 few = ", ".join(sorted(said)[:3])
@@ -97,7 +97,7 @@ def _about_classes(columns: Sequence[tuple[str, list[str]]], place: int) -> Iter
     classes = sorted(set().union(*by_split.values()))
     if strange := [name for name in classes if split_form(name) == "{split}"]:
         yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
-    if parts := [one for one in classes if _PART.fullmatch(one) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", one))]:
+    if parts := [name for name in classes if _PART.fullmatch(name) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
         yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
     if all(map(_GROUP.fullmatch, classes)):
         yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"

@@ -95,7 +95,7 @@ def _splits(files: Files, pair: Correspondence) -> Fractions | tuple[str, ...] |
     if "{split}" not in pair.image:
         return FRACTIONS
     image, other = compile_pattern(pair.image, "init"), compile_pattern(pair.other, "init")
-    of_images = {one: image.match_folders(one.split("/")) for one in files.images}
+    of_images = {path: image.match_folders(path.split("/")) for path in files.images}
     splits = {
         holes["split"]: one for one, holes in of_images.items() if holes and not other.match_folders(one.split("/"))
     }

@@ -135,7 +135,9 @@ def _head(files: Files, path: str) -> _Head:
         return _Head(path, columns, "image" if "image" in stored else stored[0], tuple(stored))
     found: dict[str, bool] = {}
     for column, values in columns.items():
-        texts = (str(one).replace("\\", "/") for one in values if isinstance(one, str | int) and one is not True)
+        texts = (
+            str(value).replace("\\", "/") for value in values if isinstance(value, str | int) and value is not True
+        )
         names = list(filter(None, texts))[:FEW] if column else []
         are_files = bool(names) and all(map(image_suffix, names))
         for suffix in ("", *files.suffixes) if names else ():
@@ -156,13 +158,13 @@ def _head(files: Files, path: str) -> _Head:
 def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Sequence[str]) -> Proposal | None:
     """Return the source of the tables of one pattern; None if they hold nothing about their images."""
     named = [head for head in heads if head.image]
-    head = next((one for one in named if "train" in split_words(one.path)), named[0])
+    head = next((table for table in named if "train" in split_words(table.path)), named[0])
     of_image = head.path_of_image.holes
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in of_image} or set(head.columns)
-    kept = [one for one in named if needed <= set(one.columns)]
-    without_labels = [one for one in named if one not in kept]
-    images = {one.image for one in kept}
-    images = images if len(images) == 1 else {split_form(one, True) for one in images}
+    kept = [table for table in named if needed <= set(table.columns)]
+    without_labels = [table for table in named if table not in kept]
+    images = {table.image for table in kept}
+    images = images if len(images) == 1 else {split_form(image, True) for image in images}
     if len(images) != 1:
         rule = "name images in folders that differ in more than the split"
         raise SourceError(f"{kept[0].path} and {kept[1].path} {rule}")
@@ -170,14 +172,14 @@ def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Seque
     by_column = (c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c)))
     splits: Any = next(by_column, None)
     table = pattern if splits is None else literal(head.path)
-    folders = {split_form(one.rpartition("/")[0]) for one in head.images}
+    folders = {split_form(image.rpartition("/")[0]) for image in head.images}
     if splits is None and "{split}" in pattern:
-        splits = files.splits_of(pattern, [one.path for one in kept])
+        splits = files.splits_of(pattern, [table.path for table in kept])
     elif splits is None:
         folder = folders.pop() if len(folders) == 1 else ""
         splits = f"{folder}/**" if "{split}" in folder else FRACTIONS
     known = {*of_image, *(name.rpartition(".")[0] for name in head.columns), *(["key"] if head.stored else [])}
-    known |= {column for one in without_labels for column in one.columns} | {str(splits)}
+    known |= {column for without_label in without_labels for column in without_label.columns} | {str(splits)}
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
     source = _source(files, head, table, images.pop(), splits, targets)
     if source is None:
@@ -187,9 +189,9 @@ def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Seque
             one.doubt("names images, and has other columns")
     for column in of_split if source.splits in (FRACTIONS, BY_CLASS) else []:
         head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-    declared = (pattern, *map(literal, (*answers, *(one.path for one in heads if one not in kept))))
+    declared = (pattern, *map(literal, (*answers, *(table.path for table in heads if table not in kept))))
     doubts = tuple(doubt for one in (head, *without_labels) for doubt in one.doubts)
-    unlabeled = frozenset(path for one in without_labels for path in one.images)
+    unlabeled = frozenset(path for without_label in without_labels for path in without_label.images)
     return Proposal("table", source, declared, tuple(head.checks), doubts, unlabeled)
 
 
@@ -235,7 +237,9 @@ def _without_codes(head: _Head, labels: Sequence[str]) -> list[str]:
         both = {*zip(texts[column], texts[other], strict=True)}
         return len(both) == len({*texts[column]}) == len({*texts[other]})
 
-    return [c for c in labels if c not in numbers or not any(is_code(c, one) for one in labels if one not in numbers)]
+    return [
+        c for c in labels if c not in numbers or not any(is_code(c, label) for label in labels if label not in numbers)
+    ]
 
 
 def _doubt_labels(head: _Head, candidates: Sequence[ColumnNames], labels: Sequence[str]) -> None:
