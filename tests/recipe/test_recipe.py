@@ -373,6 +373,11 @@ def test_a_file_without_a_recipe(write, text, message):
         load_recipe(write(text))
 
 
+def test_a_file_is_compiled_as_it_is(write):
+    """Without the future statements of tfprep's own modules."""
+    load_recipe(write("def f(x: int): ...\nassert f.__annotations__ == {'x': int}\n" + textwrap.dedent(GOOD)))
+
+
 def test_no_file_and_not_a_python_file(tmp_path):
     with pytest.raises(RecipeError, match="is a folder; give the recipe's file, or let 'tfprep init"):
         load_recipe(tmp_path)

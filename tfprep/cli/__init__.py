@@ -16,29 +16,23 @@ from tfprep.cli.text import echo, json_alone, print_json
 from tfprep.errors import TfprepError, TooManyRejectedError
 
 COMMANDS = {
-    "build": "Build a dataset from raw images.",
-    "index": "Index TFRecords of other tools, so that they open as a dataset.",
-    "fields": "Add fields that a model computes, or remove them.",
-    "info": "Print what a dataset contains.",
-    "verify": "Check every file and record of a dataset.",
-    "clean": "List older versions and what builds left, and remove them.",
-    "check": "Find duplicates, and leaks between splits.",
-    "export": "Write a dataset in another format.",
-    "stats": "Print statistics, and draw them.",
-    "diff": "Compare two datasets by keys and digests.",
-    "show": "Draw samples of a dataset with their variants, masks and maps.",
-    "bench": "Measure how fast a dataset loads and what limits it.",
-    "init": "Inspect a folder and write a recipe for it.",
-    "doctor": "Print what is installed, what this machine offers and what to change.",
-    "demo": "Make data, build it, draw it and train on it.",
+    "build": ("build", "Build a dataset from raw images."),
+    "index": ("files", "Index TFRecords of other tools, so that they open as a dataset."),
+    "fields": ("build", "Add fields that a model computes, or remove them."),
+    "info": ("content", "Print what a dataset contains."),
+    "verify": ("files", "Check every file and record of a dataset."),
+    "clean": ("files", "List older versions and what builds left, and remove them."),
+    "check": ("content", "Find duplicates, and leaks between splits."),
+    "export": ("files", "Write a dataset in another format."),
+    "stats": ("content", "Print statistics, and draw them."),
+    "diff": ("content", "Compare two datasets by keys and digests."),
+    "show": ("content", "Draw samples of a dataset with their variants, masks and maps."),
+    "bench": ("measure", "Measure how fast a dataset loads and what limits it."),
+    "init": ("init", "Inspect a folder and write a recipe for it."),
+    "doctor": ("measure", "Print what is installed, what this machine offers and what to change."),
+    "demo": ("measure", "Make data, build it, draw it and train on it."),
 }
-_MODULES = {
-    "build": ("build", "fields"),
-    "init": ("init",),
-    "files": ("index", "verify", "clean", "export"),
-    "content": ("info", "check", "stats", "diff", "show"),
-    "measure": ("bench", "doctor", "demo"),
-}
+"""Module and help of each command, in the order of `tfprep --help`."""
 
 EXIT_ERROR, EXIT_REJECTED, EXIT_INTERRUPTED = 1, 3, 130
 
@@ -54,14 +48,13 @@ class _Lazy(click.Group):
             near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
             fix = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(COMMANDS)}."
             ctx.fail(f"No such command {cmd_name!r}. {fix}")
-        module = next(module for module, commands in _MODULES.items() if cmd_name in commands)
-        imported = importlib.import_module(f"tfprep.cli.{module}")
-        command: click.Command = getattr(imported, f"{cmd_name.replace('-', '_')}_command")
+        imported = importlib.import_module(f"tfprep.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(imported, f"{cmd_name}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

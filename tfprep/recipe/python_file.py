@@ -5,24 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextvars import ContextVar
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from tfprep.pool import import_from
-
-
-class _Uncached(SourceFileLoader):
-    """Compiles the source each time.
-
-    Python's cache of bytecode compares the size and the second of a file's last change: a digit that is edited within a second
-    would give the code of before.
-    """
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
 
 _importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 """The folder of the file that `import_file` runs; None outside."""
@@ -44,9 +30,8 @@ def import_file(path: Path, name: str) -> ModuleType:
     """
     if path.suffix != ".py":
         raise OSError(f"{path} is not a Python file: its name does not end in .py")
-    loader = _Uncached(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None  # it is None without a loader only
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # it is None for names of another kind only
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     import_from(folder)
@@ -54,7 +39,9 @@ def import_file(path: Path, name: str) -> ModuleType:
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # also for modules of the user that it imports
     token = _importing.set(Path(folder))
     try:
-        loader.exec_module(module)
+        # Compiled each time. Python's cache of bytecode compares the size and the second of a file's last change: a digit that is
+        # edited within a second would give the code of before.
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
     finally:
         _importing.reset(token)
         sys.dont_write_bytecode = before
