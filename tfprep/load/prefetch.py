@@ -64,12 +64,8 @@ class StepPlans:
     """What steps read. The first step is planned by itself, so that it comes soon, those after it many at once."""
 
     def __init__(self, pipeline: Pipeline, first: int, stop: int | None) -> None:
-        self._schedule, self._locate, self._first, self._stop = (
-            pipeline.schedule,
-            pipeline.assembler.locate,
-            first,
-            stop,
-        )
+        self._schedule, self._locate = pipeline.schedule, pipeline.assembler.locate
+        self._first, self._stop = first, stop
         self._lock = threading.Lock()
         self._plans: dict[int, tuple[BatchIndices, Rows]] = {}
 
@@ -248,7 +244,7 @@ class Prefetcher:
 
     def _open(self, filling: Filling, state: ThreadState | None = None) -> None:
         """Begin to fill a batch, as soon as what it needs from URLs is there."""
-        if self._ahead is None:
+        if self._ahead is None or self._cancelled:
             self._begin(filling, state)
         else:
             self._ahead.fetched(filling.step).add_done_callback(partial(_begin_fetched, weakref.ref(self), filling))
@@ -329,9 +325,8 @@ class Prefetcher:
             filling.fail(error)
 
 
-def _begin_fetched(
-    reference: weakref.ref[Prefetcher], filling: Filling, fetched: Future[Fetched]
-) -> None:  # of a weak reference: a pass that is dropped ends its requests
+def _begin_fetched(reference: weakref.ref[Prefetcher], filling: Filling, fetched: Future[Fetched]) -> None:
+    """Begin to fill a batch, unless its pass was dropped: requests on their way do not keep one alive."""
     prefetcher = reference()
     if prefetcher is not None:
         prefetcher._pipeline.threads.submit(partial(prefetcher._begin, filling, fetched=fetched))

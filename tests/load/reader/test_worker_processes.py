@@ -112,8 +112,7 @@ def of_45_rows(size, generator):
 
 CASES = {
     "every field": {"fields": [*CODECS, "key", "variant"], "cache": False},
-    "stacked": {"inputs": ["image", "field", "mask"], "targets": "label"},
-    "never checked": {"fields": ["image"], "verify": "never", "cache": "decoded"},
+    "stacked, never checked": {"inputs": ["image", "field", "mask"], "targets": "label", "verify": "never"},
     "a part of the rows in the cache": {"fields": ["field", "image"], "cache": "decoded", "memory_budget": "1200k"},
     "cut and mixed, on one host of two": {
         "fields": ["image", "clicks", "label", "key"], "cache": False, "hosts": (1, 2),
@@ -121,7 +120,6 @@ CASES = {
     },
 }  # fmt: skip
 UNEVEN = {
-    "only text in the cache": {"fields": ["caption"], "cache": "decoded"},
     "padded, on one host of two": {"fields": ["boxes", "caption", "key"], "pad": {"boxes": 5}, "hosts": (1, 2)},
     "resized, with boxes": {"fields": ["image", "boxes", "caption"], "geometry": [augment.Resize(60, 50)]},
     "some images often": {
