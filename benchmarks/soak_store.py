@@ -8,7 +8,6 @@ before or after the command, whole; the same command, started again, makes the s
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import pickle
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ from typing import Any
 import harness
 import loader_data
 
-import tfprep.builder.publish
 import tfprep.builder.report
-import tfprep.builder.shards.shard
 import tfprep.dataset.clean as cleaning
 from tests.storage.server import s3_server
+from tests.test_kills import RECIPE
 from tfprep.builder import BuildOptions, build
 from tfprep.dataset import open_dataset
 from tfprep.dataset.verify import verify
@@ -37,23 +36,28 @@ from tfprep.errors import DatasetError
 from tfprep.model_fields import add_fields, remove_fields
 from tfprep.storage.store import Store, open_store
 
-KILLED = 9
-RECIPE = """
-import numpy as np
-from tfprep import ModelFields, Recipe, augment, codecs, sources
+SOURCE = 'sources.Table("samples.csv", "{number}.png", label="label", key="number")'
+FIELDS, KILLED = ["build", "fields add"], 9
+BEFORE = {"build": [], "changed": FIELDS, "reshard": ["build"], "fields add": ["build"], "fields remove": FIELDS,
+          "clean": ["build", "changed"]}  # fmt: skip
+"""The commands, with those that run before each."""
 
 
-def model():
-    return lambda batch: {"score": batch["image"].astype(np.float32).mean(axis=(1, 2))}
-
-
-FIELDS = ModelFields(model=model, inputs=["image"], store={"score": codecs.Raw("float32")}, batch_size=4)
-RECIPE = Recipe(
-    name="tiny", source=sources.Table("samples.csv", "{number}.png", label="label", key="number"),
-    geometry=[augment.Flip(p=1.0)], variants={"train": 2}, shards={"train": SHARDS},
-    store={"image": codecs.Png(), "label": codecs.Scalar()},
-)
-"""
+def command(site: Path, url: str, name: str) -> None:
+    """Run a command; one whose last step was done may say so."""
+    if name == "fields add":
+        add_fields(url, site / "recipe.py")
+    elif name == "fields remove":
+        try:
+            remove_fields(url, "score")
+        except DatasetError as error:
+            if "has no added fields" not in str(error):
+                raise
+    elif name == "clean":
+        cleaning.clean(url, remove=True)
+    else:
+        recipe = site / {"build": "recipe.py"}.get(name, f"{name}.py")
+        build(recipe, url, site / "raw", options=BuildOptions(workers=0, reshard=name == "reshard"))
 
 
 def run(options: Any) -> None:
@@ -61,64 +65,41 @@ def run(options: Any) -> None:
         kill(Path(options.part[0]), options)
         return
     with tempfile.TemporaryDirectory() as folder, s3_server() as server:  # its threads must not be forked
-        command = [sys.executable, *sys.argv, "--part", folder]
-        path = os.pathsep.join((os.getcwd(), *sys.path))
-        sys.exit(
-            subprocess.run(
-                command, check=False, env={**os.environ, **server.environment, "PYTHONPATH": path}
-            ).returncode
-        )
+        words = [sys.executable, *sys.argv, "--part", folder]
+        own = {"PYTHONPATH": os.pathsep.join((os.getcwd(), *sys.path))}
+        own["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{server.proxy.upstream}"
+        sys.exit(subprocess.run(words, check=False, env={**os.environ, **server.environment, **own}).returncode)
 
 
-def commands(site: Path, url: str) -> dict[str, Callable[[], Any]]:
-    def built(recipe: str, **options: Any) -> None:
-        build(site / recipe, url, site / "raw", options=BuildOptions(workers=0, **options))
-
-    def removed() -> None:
-        try:
-            remove_fields(url, "score")
-        except DatasetError as error:  # the last step was done
-            if "has no added fields" not in str(error):
-                raise
-
-    return {
-        "build": lambda: built("recipe.py"), "changed": lambda: built("changed.py"),
-        "reshard": lambda: built("more.py", reshard=True), "fields add": lambda: add_fields(url, site / "recipe.py"),
-        "fields remove": removed, "clean": lambda: cleaning.clean(url, remove=True),
-    }  # fmt: skip
-
-
-BEFORE = {"changed": ["build", "fields add"], "reshard": ["build"], "fields add": ["build"],
-          "fields remove": ["build", "fields add"], "clean": ["build", "changed"]}  # fmt: skip
-
-
-def kill(folder: Path, options: Any) -> None:
-    site, chance, kills = folder, random.Random(options.seed), collections.Counter[str]()
+def kill(site: Path, options: Any) -> None:
+    warnings.simplefilter("ignore")
     loader_data.raw_files(site / "raw", 8)
-    for name, shards, codec in (("recipe", 2, "Png()"), ("changed", 2, "Jpeg(90)"), ("more", 3, "Png()")):
-        text = RECIPE.replace("SHARDS", str(shards)).replace("codecs.Png()", f"codecs.{codec}")
-        (site / f"{name}.py").write_text(text)
+    text = RECIPE.replace('sources.Folder("{split}/{label}/*.png")', SOURCE).replace(', "val": 1', "")
+    (site / "recipe.py").write_text(text)
+    (site / "changed.py").write_text(text.replace("Png()", "Jpeg(90)"))
+    (site / "reshard.py").write_text(
+        text.replace('{"train": 2}, shards={"train": 2}', '{"train": 2}, shards={"train": 3}')
+    )
     tfprep.builder.report.write_report = lambda *arguments: ""
     cleaning.AGE_S = -60.0
-    names, before = list(commands(site, "")), folder / "before"
-    for name in names:
-        url = f"s3://bucket/{name.replace(' ', '-')}"
-        for step in BEFORE.get(name, []):
-            forked(commands(site, url)[step])
-        before.write_bytes(forked(lambda url=url: objects(url)))
-        old, steps = forked(lambda url=url: seen(url)), int(forked(commands(site, url)[name], counted=True))
-        new, left = (forked(lambda url=url, look=look: look(url)) for look in (seen, what_is_left))
-        for number in range(options.count // len(names)):
-            url = f"s3://bucket/{name.replace(' ', '-')}-{number}"
-            forked(lambda url=url: restore(url, before))
-            forked(commands(site, url)[name], die_at=chance.randint(1, steps), after=chance.random() < 0.5)
-            where = f"{name}, kill {number}"
-            assert forked(lambda url=url: seen(url)) in (old, new), f"{where}: neither version"
-            forked(commands(site, url)[name])
-            assert forked(lambda url=url: seen(url)) == new, f"{where}: another dataset"
-            assert forked(lambda url=url: what_is_left(url)) == left, f"{where}: a leftover"
-            kills[name] += 1
-    harness.finish(options, {"kills": dict(kills), "seed": options.seed})
+    chance, before, kills = random.Random(options.seed), site / "before", {}
+    for name, earlier in BEFORE.items():
+        place = f"s3://bucket/{name.replace(' ', '-')}"
+        for one in earlier:
+            forked(command, site, place, one)
+        before.write_bytes(forked(objects, place))
+        old, steps = forked(seen, place), int(forked(command, site, place, name))
+        new, left = forked(seen, place), forked(what_is_left, place)
+        for number in range(options.count // len(BEFORE)):
+            url, where = f"{place}-{number}", f"{name}, kill {number}"
+            forked(restore, url, before)
+            forked(command, site, url, name, die_at=chance.randint(1, steps), after=chance.random() < 0.5)
+            assert forked(seen, url) in (old, new), f"{where}: neither version"
+            forked(command, site, url, name)
+            assert (forked(seen, url), forked(what_is_left, url)) == (new, left), f"{where}: something else"
+            kills[name] = number + 1
+        print(name, steps, "requests,", kills.get(name, 0), "kills", flush=True)
+    harness.finish(options, {"kills": kills, "seed": options.seed})
 
 
 def seen(url: str) -> bytes:
@@ -143,13 +124,13 @@ def objects(url: str) -> bytes:
     return pickle.dumps({info.name: bytes(store.read(info.name)) for info in store.list()})
 
 
-def restore(url: str, contents: Path) -> None:
-    for name, content in pickle.loads(contents.read_bytes()).items():
+def restore(url: str, before: Path) -> None:
+    for name, content in pickle.loads(before.read_bytes()).items():
         open_store(url).write(name, content)
 
 
-def forked(function: Callable[[], Any], *, die_at: int = 0, after: bool = False, counted: bool = False) -> bytes:
-    """Return what a function returns in a fork of this process, which dies at a request, or the number of requests."""
+def forked(function: Callable[..., bytes | None], *given: Any, die_at: int = 0, after: bool = False) -> bytes:
+    """Return what a function returns in a fork of this process, or the number of requests; the fork may die at one."""
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         real, count = Store._request, itertools.count(1)
@@ -163,10 +144,9 @@ def forked(function: Callable[[], Any], *, die_at: int = 0, after: bool = False,
 
         Store._request = request  # type: ignore[method-assign]
         try:
-            result = function()
-            os.write(
-                writing, str(next(count) - 1).encode() if counted else result if isinstance(result, bytes) else b""
-            )
+            result = function(*given)
+            with os.fdopen(writing, "wb") as file:
+                file.write(str(next(count) - 1).encode() if result is None else result)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -175,5 +155,5 @@ def forked(function: Callable[[], Any], *, die_at: int = 0, after: bool = False,
     with os.fdopen(reading, "rb") as file:
         content = file.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status == (KILLED if die_at else 0) or (die_at and not status), f"status {status}"
+    assert status in (0, KILLED if die_at else 0), f"status {status}"
     return content
