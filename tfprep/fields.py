@@ -151,15 +151,15 @@ def convert_boxes(boxes: Any, target: BoxFormat, *, source: BoxFormat = "xyxy", 
     check_box_format(target, "target")
     if hasattr(boxes, "with_flat_values"):
         return boxes.with_flat_values(convert_boxes(boxes.flat_values, target, source=source, size=size))
-    given = [boxes[..., column] for column in range(4)]
-    columns = _corners(given, source)
+    sides = [boxes[..., column] for column in range(4)]
+    columns = _corners(sides, source)
     relative = source.startswith("rel_"), target.startswith("rel_")
     if relative[0] != relative[1]:
         if size is None:
             raise RecipeError(f"boxes from {source} to {target} need size=(height, width) of the image in pixels")
         factors = (size[1], size[0]) * 2
         columns = [c * f if relative[0] else c / f for c, f in zip(columns, factors, strict=True)]
-    return _stack(boxes, given, _from_corners(columns, target))
+    return _stack(boxes, sides, _from_corners(columns, target))
 
 
 def _corners(columns: Sequence[Any], source: str) -> list[Any]:
@@ -187,8 +187,8 @@ def _from_corners(columns: Sequence[Any], target: str) -> list[Any]:
     return [y0, x0, y1, x1] if form == "yxyx" else [x0, y0, x1, y1]
 
 
-def _stack(boxes: Any, given: list[Any], columns: list[Any]) -> Any:
-    """The columns as one array of the library of `boxes`; rows whose `given` columns are all -1 are filler and stay."""
+def _stack(boxes: Any, sides: list[Any], columns: list[Any]) -> Any:
+    """The columns as one array of the library of `boxes`; rows whose `sides` columns are all -1 are filler and stay."""
     library = importlib.import_module(_LIBRARIES.get(type(boxes).__module__.partition(".")[0], "numpy"))
-    filler = (given[0] == -1) & (given[1] == -1) & (given[2] == -1) & (given[3] == -1)
+    filler = (sides[0] == -1) & (sides[1] == -1) & (sides[2] == -1) & (sides[3] == -1)
     return library.stack([library.where(filler, -library.ones_like(column), column) for column in columns], -1)

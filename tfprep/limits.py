@@ -171,7 +171,7 @@ def rss() -> int:
     import psutil
 
     total = 0
-    for one in own_processes():
+    for process in own_processes():
         with contextlib.suppress(psutil.Error):  # a child has ended
-            total += one.memory_info().rss
+            total += process.memory_info().rss
     return total

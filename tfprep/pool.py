@@ -416,7 +416,7 @@ class Pool:
         while self._again and (free := [process for process in ready if not process.tasks]):
             free[0].give(self._again.popleft())
         while self._waiting and ready:
-            process = min(ready, key=lambda one: one.load)
+            process = min(ready, key=lambda worker: worker.load)
             if process.load >= self._most_tasks:
                 return
             process.give(self._waiting.popleft())
@@ -522,9 +522,9 @@ class Pool:
             self.stopped, self.ready = True, False
             self._end_all()
             with self._lock:
-                left = list(self._tasks.values())
+                remaining = list(self._tasks.values())
                 self._tasks.clear()
-            for task in left:
+            for task in remaining:
                 self._callback(task, errors.BuildError(self.failure or ENDED))
 
 

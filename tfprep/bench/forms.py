@@ -53,10 +53,10 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
     """
     rasters = [name for name in recipe.store if kinds[name] in RASTER_KINDS]
     images = [name for name in rasters if kinds[name] == "image"]
-    others = [name for name in rasters if kinds[name] != "image"]
+    masks_and_maps = [name for name in rasters if kinds[name] != "image"]
     dtypes = {name: codec.dtype for name, codec in recipe.store.items() if isinstance(codec, Zstd | Raw)}
-    small: dict[str, Codec] = {name: Zstd(dtype=dtypes.get(name)) for name in others}
-    large: dict[str, Codec] = {name: Raw(dtype=dtypes.get(name)) for name in others}
+    small: dict[str, Codec] = {name: Zstd(dtype=dtypes.get(name)) for name in masks_and_maps}
+    large: dict[str, Codec] = {name: Raw(dtype=dtypes.get(name)) for name in masks_and_maps}
     result = [Form("as the recipe says", recipe)]
 
     def add(name: str, changed: Mapping[str, Codec]) -> None:
@@ -64,16 +64,16 @@ def forms_of(recipe: Recipe, kinds: Mapping[str, Kind]) -> list[Form]:
 
     for codec in (Jpeg(95), Jpeg(85), Png(), Zstd(), Raw()) if images else ():
         add(f"images as {codec_name(codec)}", dict.fromkeys(images, codec))
-    if others:
+    if masks_and_maps:
         add("masks and maps as Zstd", small)
         add("masks and maps as raw", large)
-    if images and others:
+    if images and masks_and_maps:
         add("images as JPEG 95, masks and maps as Zstd", {**dict.fromkeys(images, Jpeg(95)), **small})
         add("all as Zstd", {**dict.fromkeys(images, Zstd()), **small})
     if derived := {name: made for name, made in recipe.derive.items() if name in recipe.store}:
         rest = {name: codec for name, codec in recipe.store.items() if name not in derived}
         result.append(Form(f"{', '.join(derived)} computed at load", replace(recipe, store=rest), {"derive": derived}))
-    elif images and not others and not recipe.derive:
+    elif images and not masks_and_maps and not recipe.derive:
         # The unchanged bytes of the files. The loader resizes and crops, and there are no variants.
         files = {name: Original() if name in images else codec for name, codec in recipe.store.items()}
         plain = replace(recipe, geometry=(), color=(), derive={}, variants={}, fill={}, store=files)
@@ -248,12 +248,12 @@ def expected_build(recipe: Recipe, root: Path, samples: int, *, of: int = _EXPEC
 def _loaded(built: Sequence[Built], split: str) -> tuple[list[Candidate], dict[str, str]]:
     """Load a batch of each; return the loaders of those that work, and the errors of the others."""
     candidates, refused = [], {}
-    for one in built:
+    for form in built:
         try:
-            candidate = loader_candidate(one.data, split, 32, name=one.form.name, cache=False, **one.form.at_load)
+            candidate = loader_candidate(form.data, split, 32, name=form.form.name, cache=False, **form.form.at_load)
             measure(candidate, Budget(1, 0.0, 0.0, 1))
         except Exception as error:  # at load, a function of the recipe may raise anything
-            refused[one.form.name] = (str(error) or type(error).__name__).splitlines()[0]
+            refused[form.form.name] = (str(error) or type(error).__name__).splitlines()[0]
         else:
             candidates.append(candidate)
     return candidates, refused

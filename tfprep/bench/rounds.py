@@ -141,7 +141,7 @@ class Rounds:
     def ratio(self, name: str, other: str) -> Spread:
         """The rate of `name` divided by the rate of `other`, taken within each round."""
         pairs = zip(self.measurements[name], self.measurements[other], strict=True)
-        return Spread.of([one.images_per_s / two.images_per_s for one, two in pairs])
+        return Spread.of([first.images_per_s / two.images_per_s for first, two in pairs])
 
     def memory_bytes(self, name: str) -> dict[str, float]:
         """Bytes of all fields of a delivered image, the largest growth of the process with this candidate (its buffers, caches,
@@ -314,8 +314,8 @@ class Meter:
         cpu, seconds = CpuTimes.now().since(self._before), time.perf_counter() - self._started
         self._stop.set()
         self._thread.join()
-        others = cpu.others / (seconds * usable_cpus()) if seconds >= 0.5 else None
-        self.used = Used(seconds, cpu.own, self._rss_peak, others)
+        share_of_others = cpu.others / (seconds * usable_cpus()) if seconds >= 0.5 else None
+        self.used = Used(seconds, cpu.own, self._rss_peak, share_of_others)
 
     def _sample(self) -> None:
         while True:

@@ -150,8 +150,8 @@ def bench(
     machine = this_machine(data.path)
 
     def candidate(name: str, **changed: Any) -> Candidate:
-        given: dict[str, Any] = {**options.loader, **changed}
-        return loader_candidate(data, split, options.batch_size, name=name, **given)
+        loader_options: dict[str, Any] = {**options.loader, **changed}
+        return loader_candidate(data, split, options.batch_size, name=name, **loader_options)
 
     loader = candidate(LOADER)
     settings = _settings_of(loader)

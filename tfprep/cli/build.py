@@ -275,9 +275,9 @@ class BuildBar:
         elif progress.seconds - self._printed_s >= _PLAIN_S:
             self._printed_s = progress.seconds
             rate = progress.samples_done / progress.seconds
-            left = units.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
+            time_left = units.duration((progress.samples - progress.samples_done) / rate) if rate else "unknown time"
             text.echo(
-                f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {left} left, "
+                f"{progress.samples_done:,} of {progress.samples:,} images, {rate:,.0f} images/s, {time_left} left, "
                 f"shard {progress.shards_done} of {progress.shards}, {progress.rejected} rejected",
                 err=True,
             )

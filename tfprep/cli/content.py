@@ -185,8 +185,8 @@ def _stats_lines(stats: DatasetStats) -> Iterator[str]:
         yield f"Sizes are of the first {MOST_INSPECTED:,} samples of each split"
     rows: list[tuple[object, ...]] = [("", "split", "smallest", "median", "largest", "unit")]
     for name, by_split in stats.distributions.items():
-        for split, one in by_split.items():
-            smallest, _, median, _, largest = (f"{value:.4g}" for value in one.quartiles)
+        for split, statistics in by_split.items():
+            smallest, _, median, _, largest = (f"{value:.4g}" for value in statistics.quartiles)
             rows.append((name, split, smallest, median, largest, stats.units[name]))
     yield text.table(rows)
     for field, classes in stats.class_counts.items():
@@ -275,8 +275,8 @@ def _check_lines(folder: str, leaks: Leaks) -> Iterator[str]:
     if leaks.undigested:
         undigested = units.number(leaks.undigested, "sample has", "samples have")
         yield f"{undigested} no file digest: compared by hash only"
-    for split, others in leaks.leaking.items():
-        for other, count in others.items():
+    for split, pairs_by_split in leaks.leaking.items():
+        for other, count in pairs_by_split.items():
             yield f"{count:,} of {leaks.samples[split]:,} samples of {split} occur in {other} too"
     for pair in [pair for pair in leaks.pairs if pair.straddles][:_PAIRS_SHOWN]:
         yield _pair_line(pair)
@@ -296,15 +296,15 @@ def _pair_line(pair: Pair) -> str:
 
 
 def _suspicion_lines(suspicions: Sequence[Suspicion]) -> Iterator[str]:
-    for one in suspicions:
-        name, counts = next(iter(one.examples.items()))
+    for suspicion in suspicions:
+        name, counts = next(iter(suspicion.examples.items()))
         where = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
         yield (
-            f"Suspicion: {one.straddling:,} of {units.number(one.groups, 'group')} of one {one.kind} "
-            f"({units.number(one.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
+            f"Suspicion: {suspicion.straddling:,} of {units.number(suspicion.groups, 'group')} of one {suspicion.kind} "
+            f"({units.number(suspicion.samples, 'sample')}) are in several splits, such as {name!r} ({where})"
         )
-        if one.group_by:
-            yield f'  to keep them together: sources.Fractions(..., group_by=r"{one.group_by}")'
+        if suspicion.group_by:
+            yield f'  to keep them together: sources.Fractions(..., group_by=r"{suspicion.group_by}")'
 
 
 EXIT_DIFFERENT = 4

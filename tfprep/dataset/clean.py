@@ -105,10 +105,10 @@ def _find(root: Path, keep: int) -> Leftovers:
     ]
     unfinished = [info for info in ours if info.name in started or f"{info.name.rpartition('/')[0]}/" in started]
     now = time.time()
-    left = [info for info in ours if info not in unfinished and now - float(info.modified or 0) > AGE_S]
+    unused = [info for info in ours if info not in unfinished and now - float(info.modified or 0) > AGE_S]
     folders = {number: f"{version_folder(Path(), number)}/" for number in older}
     sizes = {n: sum(info.bytes for info in ours if info.name.startswith(folder)) for n, folder in folders.items()}
-    return Leftovers(str(root), sizes, tuple(left), tuple(unfinished))
+    return Leftovers(str(root), sizes, tuple(unused), tuple(unfinished))
 
 
 def _needed(number: int, manifest: Manifest) -> Iterator[str]:

@@ -48,8 +48,8 @@ class Splits(dict[str, SplitInfo]):
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table, with its heads."""
         rows = [
-            (name, f"{one.samples:,}", f"{one.variants}", f"{one.shards}", size(one.bytes))
-            for name, one in self.items()
+            (name, f"{split.samples:,}", f"{split.variants}", f"{split.shards}", size(split.bytes))
+            for name, split in self.items()
         ]
         return [("split", "samples", "variants", "shards", "size"), *rows]
 

@@ -79,9 +79,9 @@ def write_locations(path: Path, index: Path, manifest: Manifest) -> Manifest:
         raise DatasetError(f"{path} cannot be made from {index} ({error})") from error
     if crcs is None:
         raise DatasetError(f"{index} lists another number of records than manifest.json")
-    left = iter(crcs)
+    remaining_crcs = iter(crcs)
     splits = {
-        name: replace(info, rows_crc32c=tuple(tuple(next(left) for _ in files) for files in info.files))
+        name: replace(info, rows_crc32c=tuple(tuple(next(remaining_crcs) for _ in files) for files in info.files))
         for name, info in manifest.splits.items()
     }
     return replace(manifest, splits=splits)

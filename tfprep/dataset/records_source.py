@@ -70,9 +70,11 @@ class Records:
         known = data.manifest.fields
         for name, kind in self.fields.items():
             if name not in known or known[name].spec.kind != kind:
-                there = ", ".join(f"{field} ({info.spec.kind})" for field, info in known.items())
+                listed_fields = ", ".join(f"{field} ({info.spec.kind})" for field, info in known.items())
                 added = " in its records; fields that a model added are not in them" if data.group_of(name) else ""
-                raise SourceError(f"{root}: the dataset has no field {name!r} of kind {kind}{added}; it has {there}")
+                raise SourceError(
+                    f"{root}: the dataset has no field {name!r} of kind {kind}{added}; it has {listed_fields}"
+                )
         missing = set(self.splits or ()) - set(data.splits)
         if missing:
             raise SourceError(

@@ -245,8 +245,8 @@ class _IndexCheck:
         for name in self._data.manifest.fields:
             at, size = row[f"{name}_offset"] - row["offset"] - HEADER_BYTES, row[f"{name}_size"]
             if size != spans[name][1] or (size and at != spans[name][0]):
-                there = next((f"those of {other!r}" for other, span in spans.items() if span == (at, size)), "others")
-                self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {there}")
+                place = next((f"those of {other!r}" for other, span in spans.items() if span == (at, size)), "others")
+                self._add(f"{name}_offset", f"record {number}: the bytes that it gives for {name!r} are {place}")
         if self._label and row["label"] != (label := class_numbers(values[self._label])):
             self._add("label", f"record {number}: the label is {label}, not {row['label']}")
         for name in self._values:

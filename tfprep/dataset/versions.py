@@ -589,9 +589,9 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     """
     place = folder_at(root)
     current = current_version(place).number
-    others = sorted((number for number in _folders(place) if number != current), reverse=True)
+    older = sorted((number for number in _folders(place) if number != current), reverse=True)
     freed = 0
-    for number in others[keep:]:
+    for number in older[keep:]:
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
         # Not held, as far as locks tell: on NFS an exclusive lock of a folder is an error, and versions stay.
         with writing(path), suppress(BlockingIOError, BuildError), file_locked(path, BlockingIOError()):

@@ -210,8 +210,8 @@ def distance_to(region: Array, absent_px: float | None = None, *, within_px: flo
     if box is None:
         far = within_px if absent_px is None else absent_px
         return np.full(region.shape, hypot(*region.shape) if far is None else far, np.float32)
-    others = np.logical_not(region[box]).view(np.uint8)
-    distance = np.asarray(cv2.distanceTransform(others, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
+    outside = np.logical_not(region[box]).view(np.uint8)
+    distance = np.asarray(cv2.distanceTransform(outside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE))
     np.multiply(distance, distance, out=distance)
     np.rint(distance, out=distance)
     np.sqrt(distance, out=distance)

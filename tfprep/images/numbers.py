@@ -239,8 +239,8 @@ def _array(tiff: Any, data: bytes, page: int) -> Array:
                 if page == 0:
                     bands = whole.read()
                 else:
-                    with rasterio.open(f"GTIFF_DIR:{page + 1}:{memory.name}") as one:
-                        bands = one.read()
+                    with rasterio.open(f"GTIFF_DIR:{page + 1}:{memory.name}") as page_file:
+                        bands = page_file.read()
                 return np.moveaxis(bands, 0, -1) if len(bands) > 1 else bands[0]
     except rasterio.errors.RasterioError as error:
         raise SampleError(f"not a whole TIFF: {error}") from error
@@ -256,13 +256,13 @@ def _checked(array: Array, tiff: Any) -> Array:
         means = "whose 0 is white" if photometric else "that does not say what its numbers mean"
         raise SampleError(f"TIFF {means} (PhotometricInterpretation {tiff.photometric}); save it with 0 as black")
     if photometric == "PALETTE":
-        index, *others = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-        if others and (len(others) > 1 or array.dtype != np.uint8):
+        index, *channels = [array] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+        if channels and (len(channels) > 1 or array.dtype != np.uint8):
             raise SampleError(
-                f"TIFF with a palette and {len(others)} further channels of {array.dtype}; save it as RGB"
+                f"TIFF with a palette and {len(channels)} further channels of {array.dtype}; save it as RGB"
             )
         colors = (np.asarray(tiff.colormap)[:, index] >> 8).astype(np.uint8)
-        return np.stack([*colors, *others], axis=-1)
+        return np.stack([*colors, *channels], axis=-1)
     return array
 
 

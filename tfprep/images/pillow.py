@@ -107,8 +107,8 @@ def _python_warnings() -> Iterator[None]:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `check_pixels` has the limit
         yield
-    for one in caught:
-        warn(str(one.message))
+    for warning in caught:
+        warn(str(warning.message))
 
 
 def is_jpeg(data: bytes) -> bool:

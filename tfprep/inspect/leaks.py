@@ -229,8 +229,8 @@ class _LeakSearch:
         same = (members[a] * members[b]).sum(axis=1)
         across = members[a].sum(axis=1) * members[b].sum(axis=1) - same
         near = self._near_splits()
-        others = near.copy()
-        others[np.arange(len(prints)), prints.split] = False
+        other_pairs = near.copy()
+        other_pairs[np.arange(len(prints)), prints.split] = False
         # Train gives way to all other splits, and these to test: of two samples, that of the lower rank goes.
         order = sorted(prints.splits, key=lambda name: (name != "train", name == "test", name))
         ranks = np.array([order.index(name) for name in prints.splits])
@@ -239,7 +239,7 @@ class _LeakSearch:
         alike_across, alike_within = self._alike.pairs()
         labeled, disputed = self._two_labels()
         counts = {
-            name: dict(zip(prints.splits, others[prints.split == number].sum(axis=0).tolist(), strict=True))
+            name: dict(zip(prints.splits, other_pairs[prints.split == number].sum(axis=0).tolist(), strict=True))
             for number, name in enumerate(prints.splits)
         }
         forest, first = Forest(len(self._prints)), self._alike.first

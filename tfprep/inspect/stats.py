@@ -206,12 +206,12 @@ def _rejected(data: Dataset) -> Iterator[tuple[str, str, str, str, str]]:
             content = file.read(_MOST_BYTES + 1)
         whole = content if len(content) <= _MOST_BYTES else content[: content.rfind(b"\n")]
         for line in whole.splitlines():
-            one = json.loads(line)
-            if "record" in one:  # a line of an index names a record of a shard, not a sample
-                place = f"{one['shard']}#{one['record']}"
-                yield place, "read", "", str(one["reason"]), place
+            sample = json.loads(line)
+            if "record" in sample:  # a line of an index names a record of a shard, not a sample
+                place = f"{sample['shard']}#{sample['record']}"
+                yield place, "read", "", str(sample["reason"]), place
             else:
-                key, stage, field, error = (str(one.get(name, "")) for name in ("key", "stage", "field", "error"))
-                yield key, stage, field, error, str(one.get("file", "")) or key
+                key, stage, field, error = (str(sample.get(name, "")) for name in ("key", "stage", "field", "error"))
+                yield key, stage, field, error, str(sample.get("file", "")) or key
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise DatasetError(f"{path} is damaged ({error}); tfprep build --verify mends it") from error

@@ -183,7 +183,7 @@ def known_size(
             continue
         smallest = min(sizes)
         tried = {op(smallest, generator).size for generator in generators}
-        sizes = {op(one, None).size for one in sizes} | tried
+        sizes = {op(each_size, None).size for each_size in sizes} | tried
     return tuple(sides[0] if len(set(sides)) == 1 else None for sides in zip(*sizes, strict=True))
 
 
@@ -418,8 +418,8 @@ def _rules(
     datasets: Sequence[Dataset], ops: Sequence[Any], read: Sequence[str], specs: Mapping[str, FieldSpec]
 ) -> dict[str, Any]:
     """Return the options of `Stages` by which fields follow geometry: those of the recipes, of the fields that are read."""
-    first, *others = [_rules_of(dataset.manifest.recipe, ops, read, specs) for dataset in datasets]
-    if ops and any(other != first for other in others):
+    first, *other_rules = [_rules_of(dataset.manifest.recipe, ops, read, specs) for dataset in datasets]
+    if ops and any(other != first for other in other_rules):
         raise LoaderError(
             "geometry: the datasets of a mix were built with different border, fill, min_visible, row_fields or flip_indices, "
             "by which edges, boxes and points follow; build both alike, or leave boxes and points out of `fields`"
@@ -438,7 +438,10 @@ def _rules_of(
                 f"geometry: {mirroring} mirrors '{name}', and a left hand becomes a right hand; say in the recipe which rows "
                 f"change places, flip_indices={{'{name}': (0, 2, 1)}}, or () if none do, or leave '{name}' out of `fields`"
             )
-    rows = {name: [other for other in others if other in read] for name, others in recipe.get("row_fields", {}).items()}
+    rows = {
+        name: [other for other in row_fields if other in read]
+        for name, row_fields in recipe.get("row_fields", {}).items()
+    }
     _check_rows(rows, ops, read, specs)
     _check_voids(recipe, ops, read, specs)
     fill = {name: tuple(value) if isinstance(value, list) else value for name, value in recipe.get("fill", {}).items()}
@@ -446,7 +449,7 @@ def _rules_of(
         "border": recipe.get("border", "constant"),
         "fill": {name: value for name, value in fill.items() if name in read},
         "min_visible": recipe.get("min_visible", 0.0) if any(specs[name].kind == "boxes" for name in read) else 0.0,
-        "row_fields": {name: others for name, others in rows.items() if name in read},
+        "row_fields": {name: row_fields for name, row_fields in rows.items() if name in read},
         "flip_indices": flips,
     }
 
@@ -458,12 +461,12 @@ def _check_rows(
     each."""
     if not any(effects_of(op) & _DROPS for op in ops):
         return
-    for boxes, others in rows.items():
-        if others and boxes not in read:
+    for boxes, row_fields in rows.items():
+        if row_fields and boxes not in read:
             raise LoaderError(
-                f"geometry: '{others[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
+                f"geometry: '{row_fields[0]}' loses the rows of boxes that are not visible; load '{boxes}' as well"
             )
-        if numbered := next((name for name in others if specs[name].kind == "mask"), None):
+        if numbered := next((name for name in row_fields if specs[name].kind == "mask"), None):
             raise LoaderError(
                 f"geometry: '{numbered}' numbers objects by the places of their '{boxes}', and boxes that are not visible are "
                 f"dropped; build with the field 'box_numbers', or leave '{numbered}' out of `fields`"

@@ -206,8 +206,8 @@ def mix_batch(values: dict[str, Any], mixing: Mixing, start: int, stop: int) -> 
     shares = np.array([mixture.share for mixture in mixtures], np.float32)[:, None]
     for name in mixing.labels:
         own = values[name][:count]
-        others = np.concatenate([values[name][1:], own[:1]])[:count]
-        values[name] = own * shares + others * (np.float32(1) - shares)
+        partners = np.concatenate([values[name][1:], own[:1]])[:count]
+        values[name] = own * shares + partners * (np.float32(1) - shares)
 
 
 def mix_rows(pixels: Array, mixtures: Sequence[Mixture]) -> None:

@@ -215,20 +215,20 @@ class LoaderOptions:
     """Seconds without a batch after which StalledPipelineError is raised."""
 
     def __post_init__(self) -> None:
-        given = set()
+        changed = set()
         for option in fields(self):
             value, check = getattr(self, option.name), option.metadata.get("check")
             if value is option.default or (option.default is MISSING and isinstance(value, dict) and not value):
                 continue
-            given.add(option.name)
+            changed.add(option.name)
             if check is not None:
                 object.__setattr__(self, option.name, check(option.name, value))
         if self.host.count > self.batch_size:
             rule = f"batch_size={self.batch_size} is that of all hosts together"
             raise LoaderError(f"{rule}: give each of the {self.host.count} hosts one sample at least")
-        if given & {"geometry", "derive", "color", "views", "bucket"}:
+        if changed & {"geometry", "derive", "color", "views", "bucket"}:
             check_stages(self.geometry, self.derive, self.color, self.views, self.bucket)
-        if given & {"mix", "one_hot"}:
+        if changed & {"mix", "one_hot"}:
             check_mix(self.mix, self.one_hot)
         if self.bucket is not None and (self.balance is not None or self.weights is not None):
             raise LoaderError("bucket takes each sample once per epoch; leave balance and weights out")

@@ -87,11 +87,11 @@ def common_specs(sources: Sequence[SplitRows]) -> Mapping[str, FieldSpec]:
 
 def added_fields(dataset: Dataset, split: str, group: str, variants: Sequence[int]) -> Dataset:
     """The dataset whose records hold the added fields of a group; LoaderError where they are not of all these variants."""
-    there = dataset.manifest.groups[group].variants.get(split, 0)
-    if max(variants) >= there:
+    computed = dataset.manifest.groups[group].variants.get(split, 0)
+    if max(variants) >= computed:
         raise LoaderError(
-            f"the added fields {group!r} of {dataset.path} are of {there} variants of {split!r}, and variant {max(variants)} is "
-            "read: choose variants=0 or `fields`, or run tfprep fields add for all variants"
+            f"the added fields {group!r} of {dataset.path} are of {computed} variants of {split!r}, and variant "
+            f"{max(variants)} is read: choose variants=0 or `fields`, or run tfprep fields add for all variants"
         )
     return dataset.added(group)
 

@@ -103,10 +103,10 @@ class FieldsPlan:
     def variants(self) -> dict[str, int]:
         """The number of variants that get the fields, by split."""
         splits = self.data.splits if self.fields.splits is None else self.fields.splits
-        there = {split: self.data.split(split).variants for split in splits}
+        stored = {split: self.data.split(split).variants for split in splits}
         if self.fields.variants == "all":
-            return there
-        return {split: min(int(self.fields.variants), count) for split, count in there.items()}
+            return stored
+        return {split: min(int(self.fields.variants), count) for split, count in stored.items()}
 
     @cached_property
     def tasks(self) -> list[FieldsTask]:
@@ -200,8 +200,8 @@ class FieldsPlan:
             receipt = from_json(FieldsReceipt, without_digest(read_content(self.receipt_path(task))))
         except (OSError, ValueError):
             return None
-        there = size_of(self.find(receipt.folder, receipt.file.name))
-        return receipt if there == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
+        size = size_of(self.find(receipt.folder, receipt.file.name))
+        return receipt if size == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
 
     def _of_published(self, task: FieldsTask) -> FieldsReceipt | None:
         """Note what the dataset has of this shard, if its fields are of this model and these shards and the files are whole."""

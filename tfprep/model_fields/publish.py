@@ -94,11 +94,11 @@ def publish_fields(plan: FieldsPlan, scratch: Path, new: NewVersion) -> tuple[st
 
 def _computed_from(data: Data, added: Mapping[str, AddedFields], changed: str, names: set[str]) -> list[str]:
     """The groups whose inputs are among `names`, the fields of the group that changed, or are such fields themselves."""
-    for group, one in added.items():
-        if group != changed and not names.issuperset(one.fields):
+    for group, fields in added.items():
+        if group != changed and not names.issuperset(fields.fields):
             inputs = data.added(group).manifest.recipe["model_fields"]["inputs"]
             if names.intersection(inputs):
-                return [group, *_computed_from(data, added, changed, {*names, *one.fields})]
+                return [group, *_computed_from(data, added, changed, {*names, *fields.fields})]
     return []
 
 

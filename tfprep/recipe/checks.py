@@ -139,17 +139,17 @@ def check_ops(option: str, ops: Any) -> None:
         raise RecipeError(f"{option}: expected a list of ops, not {ops!r}")
     for number, op in enumerate(ops):
         place = f"{option}[{number}]"
-        for one in _with_inner(op):
-            if not callable(one) or inspect.isclass(one):
-                raise RecipeError(f"{place}: expected an op or a function, not {one!r}{_called(one)}")
-            if isinstance(one, Custom) and one is not op:
+        for each_op in _with_inner(op):
+            if not callable(each_op) or inspect.isclass(each_op):
+                raise RecipeError(f"{place}: expected an op or a function, not {each_op!r}{_called(each_op)}")
+            if isinstance(each_op, Custom) and each_op is not op:
                 raise RecipeError(
                     f"{place}: Custom is a function of a whole sample, which {type(op).__name__} does not have; put it into "
                     "geometry=[...] by itself, and let the function draw from its generator whether it acts"
                 )
-            if _option_of(one) not in ("", option):
+            if _option_of(each_op) not in ("", option):
                 what = "changes colors" if option == "geometry" else "moves pixels"
-                raise RecipeError(f"{place}: {op!r} {what}; it belongs in {_option_of(one)}=[...]")
+                raise RecipeError(f"{place}: {op!r} {what}; it belongs in {_option_of(each_op)}=[...]")
 
 
 def _with_inner(op: Any) -> list[Any]:
@@ -207,8 +207,8 @@ def _check_known(option: str, name: str, kinds: Mapping[str, Kind]) -> None:
 
 def _check_rows(options: Mapping[str, Any], source_kinds: Mapping[str, Kind]) -> None:
     """Raise RecipeError if boxes may be dropped and it is not known which fields lose rows with them."""
-    for boxes, others in options["row_fields"].items():
-        for field in (boxes, *others):
+    for boxes, row_fields in options["row_fields"].items():
+        for field in (boxes, *row_fields):
             _check_known("row_fields", field, source_kinds)
     if not any("crop" in effects_of(op) for op in options["geometry"]):
         return
@@ -232,8 +232,8 @@ def _check_flip_indices(options: Mapping[str, Any], source_kinds: Mapping[str, K
     points = [name for name, kind in source_kinds.items() if kind == "points"]
     for name in options["flip_indices"]:
         if name not in points:
-            others = f"; there are {', '.join(points)}" if points else ""
-            raise RecipeError(f"flip_indices: the source has no points named '{name}'{others}")
+            listed = f"; there are {', '.join(points)}" if points else ""
+            raise RecipeError(f"flip_indices: the source has no points named '{name}'{listed}")
     mirrors = (op for op in options["geometry"] if not isinstance(op, Custom) and "flip" in effects_of(op))
     mirror = next(mirrors, None)
     for name in points if mirror is not None else ():

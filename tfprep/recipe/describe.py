@@ -204,17 +204,17 @@ class Description:
     def _class(self, kind: type) -> dict[str, Any]:
         if not is_users(kind):
             return {"class": self._public(kind)}
-        for one in filter(is_users, kind.__mro__):
-            module = sys.modules.get(one.__module__)
+        for base in filter(is_users, kind.__mro__):
+            module = sys.modules.get(base.__module__)
             if not file_of(module):  # of a notebook
-                self._no_source.add(f"class {one.__qualname__}")
+                self._no_source.add(f"class {base.__qualname__}")
                 continue
-            if getattr(module, one.__qualname__.partition(".")[0], None) is None or "<locals>" in one.__qualname__:
+            if getattr(module, base.__qualname__.partition(".")[0], None) is None or "<locals>" in base.__qualname__:
                 raise RecipeError(
-                    f"the class {one.__qualname__} is not a variable of its module, so that what it is made of cannot be seen; "
+                    f"the class {base.__qualname__} is not a variable of its module, so that what it is made of cannot be seen; "
                     f"define it at the top of {file_of(module)}"
                 )
-            self._modules.add(one.__module__)
+            self._modules.add(base.__module__)
         return {"class": kind.__qualname__, "module": module_name(kind.__module__)}
 
 

@@ -95,10 +95,10 @@ class Recipe:
         voids: Mapping[str, int] = getattr(self.source, "voids", dict)()
         rows: Mapping[str, Sequence[str]] = getattr(self.source, "rows", dict)()
         derived: dict[str, Any] = dict(self.derive)
-        for name, one in derived.items():
-            mask = str(getattr(one, "mask", ""))
-            if is_dataclass(one) and mask in voids and getattr(one, "void", mask) is None:
-                derived[name] = replace(one, void=voids[mask])  # type: ignore[type-var]
+        for name, op in derived.items():
+            mask = str(getattr(op, "mask", ""))
+            if is_dataclass(op) and mask in voids and getattr(op, "void", mask) is None:
+                derived[name] = replace(op, void=voids[mask])  # type: ignore[type-var]
         own = {boxes: tuple(dict.fromkeys((*rows.get(boxes, ()), *of))) for boxes, of in self.row_fields.items()}
         object.__setattr__(self, "fill", {**voids, **self.fill})
         object.__setattr__(self, "derive", derived)

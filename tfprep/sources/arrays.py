@@ -121,13 +121,15 @@ class Arrays:
         numbers = {name: number for number, name in enumerate(names)}
 
         def rows(tally: Counter[str]) -> Iterator[Row]:
-            for one in images:
-                size = one.dtype.itemsize * int(np.prod(one.shape[1:]))
-                form = [one.dtype.str, *one.shape[1:]]
-                for row in range(one.shape[0]):
-                    reference = Reference(one.file, one.start + row * size, size, member=f"row {row} of {one.name}")
-                    values = (form, numbers.get(of_split[one.split][row])) if classes else (form,)
-                    yield Entry(f"{key_of(one.name)}/{row}", one.split, (str(reference),), values), None
+            for array in images:
+                size = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+                form = [array.dtype.str, *array.shape[1:]]
+                for row in range(array.shape[0]):
+                    reference = Reference(
+                        array.file, array.start + row * size, size, member=f"row {row} of {array.name}"
+                    )
+                    values = (form, numbers.get(of_split[array.split][row])) if classes else (form,)
+                    yield Entry(f"{key_of(array.name)}/{row}", array.split, (str(reference),), values), None
 
         return listing_of(self, ("pixels",), ("form", *classes), classes, rows)
 
@@ -180,21 +182,21 @@ def _stored(root: Path, name: str, file: str, start: int, split: str) -> StoredA
         raise SourceError(f"{root / name} is not an array of NumPy that can be read: {error}") from error
 
 
-def _labels(root: Path, one: StoredArray) -> list[str]:
+def _labels(root: Path, array: StoredArray) -> list[str]:
     """The classes of an array as text."""
-    if one.dtype.kind not in "iubUf" or int(np.prod(one.shape)) != (one.shape[0] if one.shape else 0):
+    if array.dtype.kind not in "iubUf" or int(np.prod(array.shape)) != (array.shape[0] if array.shape else 0):
         raise SourceError(
-            f"{root / one.name}: expected whole numbers or names [N] or [N, 1]; got {one.dtype} {list(one.shape)}"
+            f"{root / array.name}: expected whole numbers or names [N] or [N, 1]; got {array.dtype} {list(array.shape)}"
         )
-    with open_raw(root / one.file) as file:
-        file.seek(one.start)
-        content = file.read(one.dtype.itemsize * one.shape[0])
-    if len(content) != one.dtype.itemsize * one.shape[0]:
-        raise SourceError(f"{root / one.name} is cut short: its header says {one.shape[0]} values")
-    values = np.frombuffer(content, one.dtype)
-    if one.dtype.kind == "f" and not (values == np.round(values)).all():
-        raise SourceError(f"{root / one.name}: classes are whole numbers or names; got {one.dtype} with fractions")
-    return [str(value) if one.dtype.kind == "U" else str(int(value)) for value in values]
+    with open_raw(root / array.file) as file:
+        file.seek(array.start)
+        content = file.read(array.dtype.itemsize * array.shape[0])
+    if len(content) != array.dtype.itemsize * array.shape[0]:
+        raise SourceError(f"{root / array.name} is cut short: its header says {array.shape[0]} values")
+    values = np.frombuffer(content, array.dtype)
+    if array.dtype.kind == "f" and not (values == np.round(values)).all():
+        raise SourceError(f"{root / array.name}: classes are whole numbers or names; got {array.dtype} with fractions")
+    return [str(value) if array.dtype.kind == "U" else str(int(value)) for value in values]
 
 
 @dataclass(frozen=True)

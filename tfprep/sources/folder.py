@@ -174,7 +174,9 @@ def class_names(root: Path, pattern: Pattern, rivals: Iterable[Pattern] = ()) ->
     """The names that `{label}` stands for, sorted by code points: those with at least one image."""
     in_folder = any("label" in part.holes for part in pattern.folders)
     seen: set[str] = set()
-    for _, holes in fitting(root, pattern, rivals, Counter(), lambda one: in_folder and one.get("label") in seen):
+    for _, holes in fitting(
+        root, pattern, rivals, Counter(), lambda holes_of_path: in_folder and holes_of_path.get("label") in seen
+    ):
         seen.add(holes["label"])
     names = tuple(sorted({key_of(name) for name in seen}))
     if fault := next(filter(None, map(class_name_fault, names)), ""):
@@ -209,8 +211,8 @@ def listed_images(
         yield ListedImage(path, holes, split, values)
     if path is None:
         files, folders, _ = names_of(root)
-        there = sorted((*files, *(f"{name}/" for name in folders)))
-        listed = ", ".join(map(repr, there[:12])) + (", …" if len(there) > 12 else "") if there else "nothing"
+        entries = sorted((*files, *(f"{name}/" for name in folders)))
+        listed = ", ".join(map(repr, entries[:12])) + (", …" if len(entries) > 12 else "") if entries else "nothing"
         suffixes = "" if pattern.suffix else f" (files ending in {', '.join(IMAGE_SUFFIXES)})"
         fix = "say where the files are with --data, or change the pattern to fit"
         raise SourceError(f"{root}: no file fits {pattern.text!r}{suffixes}; this folder holds {listed}: {fix}")

@@ -214,13 +214,13 @@ def _part(name: str, stars: Iterator[int], text: str, rule: str) -> Template:
         raise RecipeError(f"{rule}: expected placeholders like '{{split}}': letters, digits and _; got {text!r}")
     tokens: list[tuple[bool, str]] = []
     for hole, piece in template.tokens:
-        for one in [piece] if hole else filter(None, _STARS.split(piece)):
-            if one == "**" and not hole:
+        for piece_of_text in [piece] if hole else filter(None, _STARS.split(piece)):
+            if piece_of_text == "**" and not hole:
                 raise RecipeError(f"{rule}: expected '**' to be a folder of its own ('a/**/b.png'); got {text!r}")
-            star = one == "*" and not hole
+            star = piece_of_text == "*" and not hole
             if (star or hole) and tokens and tokens[-1][0]:
                 raise RecipeError(f"{rule}: expected some text between two placeholders of one name; got {text!r}")
-            tokens.append((True, f"_{next(stars)}") if star else (hole, one))
+            tokens.append((True, f"_{next(stars)}") if star else (hole, piece_of_text))
     return Template(tuple(tokens))
 
 
@@ -286,7 +286,7 @@ def _folders(root: Path, enters: Callable[[str], bool], tally: Counter[str]) -> 
         files, inner = (_shown(root, folder, found, tally) for found in (names.files, names.folders))
         yield folder, files
         start = f"{folder}/" if folder else ""
-        pending += [(start + one, (*above, identity)) for one in reversed(inner)]
+        pending += [(start + name, (*above, identity)) for name in reversed(inner)]
 
 
 def _shown(root: Path, folder: str, names: list[str], tally: Counter[str]) -> list[str]:
@@ -352,7 +352,7 @@ class Companions:
             return folder + slash + stem + pattern.suffix, True
         forms = dict.fromkeys((stem, *(unicodedata.normalize(form, stem) for form in ("NFC", "NFD"))))
         endings = IMAGE_SUFFIXES if pattern.suffix is None else (pattern.suffix,)
-        spelled = (form + one for form in forms for end in endings for one in (end, end.upper(), end.title()))
+        spelled = (form + ending for form in forms for end in endings for ending in (end, end.upper(), end.title()))
         fitting = [name for name in spelled if name in names]
         if len(fitting) > 1:
             raise SourceError(

@@ -70,9 +70,9 @@ class Pixels:
         for name, (rule, test) in _RULES.items():
             if (value := getattr(self, name)) is not None and not test(value):
                 raise RecipeError(f"Pixels: {name} is {rule}; got {value!r}")
-        others = [name for name in _given(self) if name not in ("background", "exif", "max_pixels")]
-        if self.background is not None and others:
-            raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(others)}")
+        numeric = [name for name in _given(self) if name not in ("background", "exif", "max_pixels")]
+        if self.background is not None and numeric:
+            raise RecipeError(f"Pixels: background makes 8-bit RGB of all images; leave out {', '.join(numeric)}")
 
     def __repr__(self) -> str:
         return f"sources.Pixels({', '.join(f'{name}={value!r}' for name, value in _given(self).items())})"

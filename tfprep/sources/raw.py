@@ -58,7 +58,7 @@ def check_local(root: Path) -> None:
 def names_of(folder: Path) -> Names:
     """Return the names in a folder, in any order. Names that begin with a dot are among them. Raises OSError."""
     names = Names([], [])
-    others = 0
+    other_entries = 0
     with os.scandir(os.fspath(folder)) as entries:
         for item in entries:
             try:
@@ -70,8 +70,8 @@ def names_of(folder: Path) -> Names:
             elif item.is_symlink() or item.is_file():  # a dangling link too: its sample is rejected
                 names.files.append(item.name)
             else:
-                others += 1
-    return names._replace(others=others)
+                other_entries += 1
+    return names._replace(others=other_entries)
 
 
 def raw_states(root: Path, texts: Iterable[str]) -> dict[str, RawState]:

@@ -147,7 +147,7 @@ def constructor_text(options: Any) -> str:
     Functions are written as module and name, so a lambda cannot be rebuilt.
     """
     spelled = []
-    for f in sorted(fields(options), key=lambda one: one.kw_only is True):
+    for f in sorted(fields(options), key=lambda option: option.kw_only is True):
         value = getattr(options, f.name)
         if value != (f.default_factory() if callable(f.default_factory) else f.default):
             text = f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)

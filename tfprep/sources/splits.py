@@ -214,15 +214,15 @@ def _cuts(
         positions.append(sample_hash(fractions.seed, f"split\0{entry.key}"))
         labels.append(stratum)
     rarest = rarest_classes([classes for _, classes in lists.values()]).tolist()
-    for (place, _), one in zip(lists.values(), rarest, strict=True):
-        labels[place] = one
+    for (place, _), rare in zip(lists.values(), rarest, strict=True):
+        labels[place] = rare
     position, of_sample = np.frombuffer(positions, np.uint64), np.frombuffer(labels, np.int64)
     strata = {}
-    for one in np.unique(of_sample):
-        own = np.sort(position[of_sample == one])
+    for rare in np.unique(of_sample):
+        own = np.sort(position[of_sample == rare])
         # A sample counts at its middle; a split ends at the first sample after its border.
         ends = np.searchsorted(np.arange(len(own)) + 0.5, np.array(fractions.borders()) * len(own))
-        strata[int(one)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in ends)
+        strata[int(rare)] = tuple(int(own[i]) if i < len(own) else _WHOLE for i in ends)
     return strata, dict(zip(lists, rarest, strict=True))
 
 

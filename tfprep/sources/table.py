@@ -176,8 +176,8 @@ class _Rows:
             column = self.values[name][1][0]
             of_files = {path: declared_classes(root / path, column) for path, _ in tables}
             (first, names), *_ = of_files.items()
-            for path, others in of_files.items():
-                if others != names:
+            for path, columns_of_path in of_files.items():
+                if columns_of_path != names:
                     raise SourceError(f"{root / path}: {column!r} has other class names than in {first}")
             declared |= {} if names is None else {name: names}
         found: dict[str, set[str]] = {name: set() for name in labels if name not in declared}

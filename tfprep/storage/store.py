@@ -240,13 +240,13 @@ class Store:
                 "the method 'spawn' (multiprocessing_context='spawn' of a DataLoader), or use URLs in the forked processes only"
             )
         end, backoff = time.monotonic() + RETRY_S, FIRST_BACKOFF_S
-        for left in range(RETRIES, -1, -1):
+        for retries_left in range(RETRIES, -1, -1):
             try:
                 return request()
             except TfprepError:
                 raise
             except Exception as error:
-                if not left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
+                if not retries_left or time.monotonic() > end or not _TRANSIENT.search(str(error)):
                     # The store's own error is not the cause: its text may hold parts of a signed request.
                     cause = FileNotFoundError("404") if _is_missing(error) else None
                     raise self._failed(name, error, what, conditional=conditional) from cause

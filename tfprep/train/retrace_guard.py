@@ -114,7 +114,7 @@ class RetraceGuard(Listener):
         known = self._known.setdefault(name, [])
         if late:
             # The latest of the known signatures that differ in the fewest leaves.
-            changed = min((differences(one, call) for one in reversed(known)), key=len, default=[])
+            changed = min((differences(known_call, call) for known_call in reversed(known)), key=len, default=[])
             because = "; and ".join(changed) or (
                 "no argument changed: the model was compiled again, a layer was frozen or unfrozen, or a Python value that the "
                 "function reads from outside has changed"

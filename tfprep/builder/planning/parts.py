@@ -120,10 +120,10 @@ _RENEW = "remove it while no part runs, then run all parts again"
 
 
 def _differences(stored: CommonPlan, new: CommonPlan) -> Iterator[str]:
-    there, here = ({**common.versions, **common.options} for common in (stored, new))
-    for name in {**there, **here}:
-        if there.get(name) != here.get(name):
-            yield f"{name} is {here.get(name)} here and {there.get(name)} there"
+    stored_values, new_values = ({**common.versions, **common.options} for common in (stored, new))
+    for name in {**stored_values, **new_values}:
+        if stored_values.get(name) != new_values.get(name):
+            yield f"{name} is {new_values.get(name)} here and {stored_values.get(name)} there"
     if stored.described.keys() != new.described.keys():
         yield f"the splits are {', '.join(new.described)} here and {', '.join(stored.described)} there"
         return

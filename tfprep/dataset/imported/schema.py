@@ -187,8 +187,10 @@ def _field(name: str, feature: str, summary: FeatureSummary, records: int, known
     item = (_strings if summary.kind == "bytes" else _numbers)(name, feature, summary, known, counts)
     is_side = known.kind == "boxes" and feature.rpartition("/")[2] in BOX_SIDES  # `_with_boxes` joins them
     if known.kind not in (None, item.spec.kind) and not is_side:
-        there = f"{summary.kind} values of shape {list(item.spec.shape)}"
-        raise DatasetError(f"{feature!r} is declared as {known.kind}, which its {there} cannot be; correct --features")
+        found_values = f"{summary.kind} values of shape {list(item.spec.shape)}"
+        raise DatasetError(
+            f"{feature!r} is declared as {known.kind}, which its {found_values} cannot be; correct --features"
+        )
     return item
 
 

@@ -97,8 +97,14 @@ class Content:
             self.records[split].append(records)
 
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
-        for one in records:
-            line = {"split": split, "shard": shard, "record": one.number, "offset": one.offset, "reason": one.reason}
+        for record in records:
+            line = {
+                "split": split,
+                "shard": shard,
+                "record": record.number,
+                "offset": record.offset,
+                "reason": record.reason,
+            }
             self.rejected.append(line)
 
     def _with_required(self, block: pa.Table, split: str, shard: str) -> pa.Table:

@@ -163,8 +163,8 @@ class BatchSchedule:
         epoch, inside = np.divmod(np.array(steps, np.int64), self.steps_per_epoch)
         bucket, number = self._batch_of(inside, epoch)
         start = epoch * self.cycle + inside * self.batch_size
-        left = self._samples[bucket] * self.times - number * self.batch_size
-        return start, start + np.minimum(left, self.batch_size)
+        remaining = self._samples[bucket] * self.times - number * self.batch_size
+        return start, start + np.minimum(remaining, self.batch_size)
 
     def _part(self, start: Numbers, stop: Numbers) -> tuple[Numbers, Numbers]:
         """This host's consecutive part of these positions of each step; the parts differ in size by at most one."""

@@ -95,29 +95,29 @@ class Coco(AnnotatedSource):
             objects = self.objects_of(of_image, lambda one: self._object(one, files, tally))
             yield Entry(key_of(path), holes["split"], (path,), ({"size": checked_size(image), **objects},)), None
 
-    def _object(self, one: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
+    def _object(self, annotation: Any, files: CocoFiles, tally: Counter[str]) -> dict[str, Any] | None:
         """One annotation as an object; None if it is left out."""
-        name = f"annotation {one.get('id')}" if isinstance(one, dict) else "an annotation"
-        if not isinstance(one, dict):
-            raise WrongAnnotation(f"{name} is {one!r:.60}, not an object")
-        label = files.number(one.get("category_id"), name)
+        name = f"annotation {annotation.get('id')}" if isinstance(annotation, dict) else "an annotation"
+        if not isinstance(annotation, dict):
+            raise WrongAnnotation(f"{name} is {annotation!r:.60}, not an object")
+        label = files.number(annotation.get("category_id"), name)
         if label is None:
             tally[OTHER_CLASS] += 1
             return None
         item: dict[str, Any] = {"id": name, "label": label}
-        if "bbox" not in one and isinstance(one.get("segmentation"), list) and one["segmentation"]:
-            item |= _shape(one["segmentation"], name)  # the box is that around the polygons
-        elif "bbox" in one or self.fields != ("box_labels",):
-            box: Any = one.get("bbox")
+        if "bbox" not in annotation and isinstance(annotation.get("segmentation"), list) and annotation["segmentation"]:
+            item |= _shape(annotation["segmentation"], name)  # the box is that around the polygons
+        elif "bbox" in annotation or self.fields != ("box_labels",):
+            box: Any = annotation.get("bbox")
             if not _numbers(box) or len(box) != 4:
                 raise WrongAnnotation(f"{name}: a bbox is x, y, width and height; got {box!r:.60}")
             item["box"] = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
-        if one.get("iscrowd"):
+        if annotation.get("iscrowd"):
             item["void"] = True
         if DRAWN & set(self.fields):
-            item |= _shape(one.get("segmentation"), name)
+            item |= _shape(annotation.get("segmentation"), name)
         if "points" in self.fields:
-            item["points"] = _points(one.get("keypoints"), files.key_points(one["category_id"]), name)
+            item["points"] = _points(annotation.get("keypoints"), files.key_points(annotation["category_id"]), name)
         return item
 
 
@@ -191,12 +191,12 @@ class CocoFile:
 
     def categories(self) -> Iterator[tuple[int | str, tuple[str | None, int]]]:
         """Yield the id of each category, with its name (None if it has none) and its number of key points."""
-        for one in self.found_categories:
-            if not isinstance(one, dict) or not isinstance(one.get("id"), int | str):
-                raise SourceError(f"{self.path}: a category is an object with an id and a name; got {one!r:.80}")
-            name = one.get("name")
+        for category in self.found_categories:
+            if not isinstance(category, dict) or not isinstance(category.get("id"), int | str):
+                raise SourceError(f"{self.path}: a category is an object with an id and a name; got {category!r:.80}")
+            name = category.get("name")
             known = name if isinstance(name, str) and not class_name_fault(name) and name else None
-            yield one["id"], (known, len(one.get("keypoints") or ()))
+            yield category["id"], (known, len(category.get("keypoints") or ()))
 
 
 class CocoFiles:
@@ -225,8 +225,8 @@ class CocoFiles:
         self.names = source.classes or tuple(self._ids)
         self._numbers = {name: number for number, name in enumerate(self.names)}
         if unknown := [name for name in self.names if name not in self._ids]:
-            there = ", ".join(map(repr, list(self._ids)[:20]))
-            raise SourceError(f"{self._files[0][0].path}: there is no category {unknown[0]!r}; there are {there}")
+            known_ids = ", ".join(map(repr, list(self._ids)[:20]))
+            raise SourceError(f"{self._files[0][0].path}: there is no category {unknown[0]!r}; there are {known_ids}")
 
     def images(self, tally: Counter[str]) -> Iterator[tuple[dict[str, Any], list[Any], dict[str, str], Path]]:
         """Yield each image with its annotations, the placeholders of its file and the file."""

@@ -91,9 +91,9 @@ class AnnotatedSource:
             make: Makes an object of one; None if it is left out. Raises WrongAnnotation.
         """
         objects, dropped = [], []
-        for one in annotations:
+        for annotation in annotations:
             try:
-                made = make(one)
+                made = make(annotation)
             except WrongAnnotation as fault:
                 dropped.append(str(fault))
             else:

@@ -131,8 +131,8 @@ class ObjectTable(AnnotatedSource):
                     rule = "decimal commas are not read; write decimal points"
                     raise SourceError(f"{row.place()}: {column!r} is {row.cells[column]!r}: {rule}")
             try:
-                if (one := self._object(row.cells, where)) is not None:
-                    image.objects.append(one)
+                if (found := self._object(row.cells, where)) is not None:
+                    image.objects.append(found)
             except (WrongAnnotation, SourceError) as fault:
                 message = str(fault)
                 image.dropped.append(message if message.startswith(where) else f"{where}: {message}")
@@ -147,16 +147,16 @@ class ObjectTable(AnnotatedSource):
 
     def _object(self, cells: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]] | None:
         """The class and the object of a row, its box as the table has it; None if it says that there is none."""
-        one: dict[str, Any] = {"id": where}
+        annotation: dict[str, Any] = {"id": where}
         if self.boxes is not None:
             columns = (self.boxes,) if isinstance(self.boxes, str) else self.boxes
             if (values := box_cells(columns, cells)) is None:
                 return None
-            one["box"] = values
+            annotation["box"] = values
         name = [_ONE_CLASS] if self.label is None else class_cell(cells[self.label])
         if name is None:
             raise WrongAnnotation(f"{where}: {self.label!r} is empty")
-        return name[0], one
+        return name[0], annotation
 
 
 def _empty(value: Any) -> bool:

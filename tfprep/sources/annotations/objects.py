@@ -150,9 +150,15 @@ class ObjectField:
             raise SampleError(f"{counted} objects reach void={self.void}; give void=65535")
         numbers = iter(range(1, len(objects) + 1))
         regions = []
-        for one in objects:
-            number = self.void if one.get("void") else one["label"] + 1 if self.field == "mask" else next(numbers)
-            regions.append((number, region_of(one, size)))
+        for annotation in objects:
+            number = (
+                self.void
+                if annotation.get("void")
+                else annotation["label"] + 1
+                if self.field == "mask"
+                else next(numbers)
+            )
+            regions.append((number, region_of(annotation, size)))
         canvas = np.zeros(size, np.uint8 if self.void <= 255 else np.uint16)
         for number, region in sorted(regions, key=lambda pair: (pair[0] != self.void, -int(pair[1].sum()))):
             canvas[region] = number
@@ -181,36 +187,36 @@ def _times(value: Any, size: Size) -> Any:
     return [*scaled[:2], value[2]] if len(value) == 3 else scaled
 
 
-def _box_of(one: Objects) -> list[float] | None:
+def _box_of(annotation: Objects) -> list[float] | None:
     """The annotated box, or the one around the polygons."""
-    if one.get("box") is not None or not one.get("polygons"):
-        return None if one.get("box") is None else list(one["box"])
-    xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in one["polygons"]])
+    if annotation.get("box") is not None or not annotation.get("polygons"):
+        return None if annotation.get("box") is None else list(annotation["box"])
+    xy = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in annotation["polygons"]])
     return [*xy.min(0).tolist(), *xy.max(0).tolist()]
 
 
-def _whole(one: Objects, size: Size) -> dict[str, Any]:
+def _whole(annotation: Objects, size: Size) -> dict[str, Any]:
     """Return an object with its box cut at the image's edges, and in words what of it is `far` outside of the image.
 
     Raises SampleError if a shape is none: a polygon of two points, a box that covers no pixel, a wrong RLE.
     """
-    for polygon in one.get("polygons") or []:
+    for polygon in annotation.get("polygons") or []:
         if len(polygon) < 6 or len(polygon) % 2 or not np.isfinite(polygon).all():
             raise SampleError(
-                f"{one['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
+                f"{annotation['id']}: a polygon is three points or more, x and y each; it has {len(polygon)} numbers"
             )
-    if one.get("rle") is not None:
-        _rle_runs(one, size)
-    points = one.get("points") or []
+    if annotation.get("rle") is not None:
+        _rle_runs(annotation, size)
+    points = annotation.get("points") or []
     if not np.isfinite(np.array(points, np.float64)).all():
-        raise SampleError(f"{one['id']}: a point of {points} holds NaN or infinity")
+        raise SampleError(f"{annotation['id']}: a point of {points} holds NaN or infinity")
     outside = [point for point in points if point[2] and _further_outside(point[:2], size)]
     far = f"its point ({outside[0][0]:g}, {outside[0][1]:g})" if outside else ""
-    if (box := _box_of(one)) is None or one.get("void"):
-        return {**one, "far": far}
+    if (box := _box_of(annotation)) is None or annotation.get("void"):
+        return {**annotation, "far": far}
     far = f"its box {_box_text(box)}" if _further_outside(box, size) else far
-    (cut,) = check_boxes(np.array([box], np.float64), size, [one["id"]], "cut").tolist()
-    return {**one, "box": cut, "far": far}
+    (cut,) = check_boxes(np.array([box], np.float64), size, [annotation["id"]], "cut").tolist()
+    return {**annotation, "box": cut, "far": far}
 
 
 def _further_outside(values: Sequence[float], size: Size) -> bool:
@@ -218,17 +224,17 @@ def _further_outside(values: Sequence[float], size: Size) -> bool:
     return any(not -TOLERANCE_PX <= value <= size[1 - place % 2] + TOLERANCE_PX for place, value in enumerate(values))
 
 
-def region_of(one: Objects, size: Size) -> Array:
+def region_of(annotation: Objects, size: Size) -> Array:
     """The pixels of an object that `_whole` has checked as bool [H, W]; polygons are drawn by pycocotools. Raises SampleError."""
     from pycocotools import mask as masks
 
     height, width = size
-    if one.get("rle") is not None:  # runs of 0 and 1 in turn, down the columns
-        runs = _rle_runs(one, size)
+    if annotation.get("rle") is not None:  # runs of 0 and 1 in turn, down the columns
+        runs = _rle_runs(annotation, size)
         return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
-    polygons = one.get("polygons") or []
+    polygons = annotation.get("polygons") or []
     if not polygons:
-        raise SampleError(f"{one['id']} has no polygon and no RLE, so it cannot be drawn")
+        raise SampleError(f"{annotation['id']} has no polygon and no RLE, so it cannot be drawn")
     # pycocotools writes outside its memory for some corners that are far outside the image.
     within = [
         np.clip(np.reshape(polygon, (-1, 2)), 0, [float(width), float(height)]).ravel().tolist() for polygon in polygons
@@ -236,20 +242,20 @@ def region_of(one: Objects, size: Size) -> Array:
     return np.asarray(masks.decode(masks.merge(masks.frPyObjects(within, height, width))), bool)
 
 
-def _rle_runs(one: Objects, size: Size) -> list[int]:
+def _rle_runs(annotation: Objects, size: Size) -> list[int]:
     """The run lengths of an RLE, which add up to the pixels of the image. Raises SampleError."""
-    rle = one["rle"]
+    rle = annotation["rle"]
     if tuple(rle.get("size", ())) != tuple(size):
         raise SampleError(
-            f"{one['id']}: its RLE is of size {rle.get('size')}, the image's is {list(size)} (height, width)"
+            f"{annotation['id']}: its RLE is of size {rle.get('size')}, the image's is {list(size)} (height, width)"
         )
     runs = rle.get("counts")
     if isinstance(runs, str):
-        runs = decoded_rle(runs, one["id"])
+        runs = decoded_rle(runs, annotation["id"])
     if not isinstance(runs, list) or not all(isinstance(run, int) for run in runs):
-        raise SampleError(f"{one['id']}: an RLE's counts are a list or text, not {type(runs).__name__}")
+        raise SampleError(f"{annotation['id']}: an RLE's counts are a list or text, not {type(runs).__name__}")
     if sum(runs) != size[0] * size[1] or min(runs, default=-1) < 0:
-        raise SampleError(f"{one['id']}: its RLE has {sum(runs)} pixels, the image {size[0] * size[1]}")
+        raise SampleError(f"{annotation['id']}: its RLE has {sum(runs)} pixels, the image {size[0] * size[1]}")
     return runs
 
 
@@ -347,9 +353,9 @@ def check_not_shares(outlines: Sequence[Sequence[float]], objects: Sequence[Any]
         )
 
 
-def _outlines(one: Objects) -> list[list[float]]:
+def _outlines(annotation: Objects) -> list[list[float]]:
     """The box and the polygons of an object, as they are annotated."""
-    return [*([one["box"]] if one.get("box") is not None else []), *(one.get("polygons") or [])]
+    return [*([annotation["box"]] if annotation.get("box") is not None else []), *(annotation.get("polygons") or [])]
 
 
 def _box_text(row: Sequence[float]) -> str:

@@ -218,8 +218,8 @@ class DataYaml:
             if not content.get(split):
                 continue
             written = content[split] if isinstance(content[split], list) else [content[split]]
-            listed = {one: _place(root, path, content, one) for one in map(str, written)}
-            lost = [one for one, place in listed.items() if place is None]
+            listed = {name: _place(root, path, content, name) for name in map(str, written)}
+            lost = [name for name, place in listed.items() if place is None]
             if lost:
                 missing[split] = lost[0]
                 continue

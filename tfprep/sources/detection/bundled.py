@@ -82,13 +82,15 @@ def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archi
         elif last == "txt" and name not in ("key", "image", "label") and not field_name_fault(name):
             fields[name] = ("text", ending)
     known = {*images, label, "key.txt", *(ending for _, ending in fields.values())}
-    left = sorted(suffix for suffix in endings if suffix not in known and may_hold_data(f"x.{suffix}"))
+    unknown = sorted(suffix for suffix in endings if suffix not in known and may_hold_data(f"x.{suffix}"))
     splits = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
     source = Archives(pattern, tuple(images), label, fields=fields, splits=splits)
-    if left == ["json"] and (label or fields):  # as img2dataset writes them
+    if unknown == ["json"] and (label or fields):  # as img2dataset writes them
         return source, ("members that end in json are left out (fields=)",), ()
-    doubt = f"{archive}: the archive holds further files ({', '.join(left[:6])}): unpack it, and run init on the folder"
-    return source, (), (doubt,) if left else ()
+    doubt = (
+        f"{archive}: the archive holds further files ({', '.join(unknown[:6])}): unpack it, and run init on the folder"
+    )
+    return source, (), (doubt,) if unknown else ()
 
 
 def videos(files: Files) -> Iterator[Proposal]:
@@ -130,11 +132,11 @@ def arrays(files: Files) -> Iterator[Proposal]:
     many_channels = len(shape) == 4 and shape[1 if first else 3] > 4
     doubts = [f"the images have more than 4 channels: {shapes}"] if many_channels else []
     counts = {shape[0] for shape in images.values()}
-    others = {text: array.shape for text, array in stored.items() if text not in images}
-    labels = [text for text, other in others.items() if other and other[0] in counts and prod(other) == other[0]]
+    other_shapes = {text: array.shape for text, array in stored.items() if text not in images}
+    labels = [text for text, other in other_shapes.items() if other and other[0] in counts and prod(other) == other[0]]
     spelled = {form_of[text] if by_split else text for text in labels}
-    if len(spelled) > 1 or len(labels) < len(others):
-        doubts.append(f"nothing says what the arrays {', '.join(others)} hold: {shapes}")
+    if len(spelled) > 1 or len(labels) < len(other_shapes):
+        doubts.append(f"nothing says what the arrays {', '.join(other_shapes)} hold: {shapes}")
     label = min(spelled, default=None)
     splits = None if by_split else BY_CLASS if label else FRACTIONS
     declared = tuple(dict.fromkeys(text.partition(":")[0] for text in texts))

@@ -154,12 +154,14 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     unread = [path for path in every if hash(path) not in facts.used]
     patterns = [compile_pattern(text, "init") for text in proposal.declared]
     known = {*proposal.declared, *proposal.read}
-    left = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
+    unexplained = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
     of_tests = {image for image in files.images if is_test(image) and not facts.splits.keys() & set(image.split("/"))}
-    unlabeled = [p for p in left if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)]
+    unlabeled = [
+        p for p in unexplained if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)
+    ]
     if unlabeled:
         checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
-        left = sorted({*left} - {*unlabeled})
+        unexplained = sorted({*unexplained} - {*unlabeled})
     checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
     doubts = [*proposal.doubts, *_doubts(source, facts)]
     # Members of archives, and copies of what is in Parquet, are not files of the folder.
@@ -176,7 +178,7 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
         checks, doubts = [*checks, *doubts], []
     if files.ignored and any((files.root / path).is_file() and not files.holds(path) for path in facts.drawn):
         doubts.append("the source reads files that --ignore names")
-    return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(left))
+    return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(unexplained))
 
 
 def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list[str]]:

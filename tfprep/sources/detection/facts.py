@@ -88,14 +88,14 @@ class Facts:
 
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
-        others = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
+        other_fields = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
         by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
         sizes = dict.fromkeys(f"{size[1]} x {size[0]}" for size in (*by_area[:1], *by_area[-1:]))
         lines = [
             f"{sum(self.splits.values())} samples: {_counted(self.splits)}",
             *(f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()),
             *([f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []),
-            *([f"further fields: {', '.join(others)}"] if others else []),
+            *([f"further fields: {', '.join(other_fields)}"] if other_fields else []),
             *([f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []),
             *([f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []),
             *([f"image dtype and channels: {_counted(self.forms)}"] if self.not_plain else []),

@@ -284,9 +284,11 @@ def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: Col
     by_class = BY_CLASS if splits is FRACTIONS else splits
     if isinstance(label, tuple):
         rows = zip(*(head.columns[column] for column in label), strict=True)
-        one = all(sum(str(cell).strip().lower() in ("1", "1.0", "true") for cell in row) == 1 for row in rows)
+        one_flag_per_row = all(
+            sum(str(cell).strip().lower() in ("1", "1.0", "true") for cell in row) == 1 for row in rows
+        )
         head.checks.append(f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)")
-        return make(label=label, splits=by_class if one else splits)
+        return make(label=label, splits=by_class if one_flag_per_row else splits)
     values = head.few(label)
     if _plain(label) not in ("label", "labels", "class"):
         head.checks.append(f"the label is the column {label!r} (label=)")
@@ -294,7 +296,10 @@ def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: Col
     several = separator is not None or any(isinstance(value, list) for value in values)
     if separator is not None:
         cells = [value for value in values if separator in value.strip()][:_SHOWN]
-        shown = "; ".join(f"{v!r} is {[one.strip() for one in v.split(separator) if one.strip()]}" for v in cells)
+        shown = "; ".join(
+            f"{v!r} is {[one_flag_per_row.strip() for one_flag_per_row in v.split(separator) if one_flag_per_row.strip()]}"
+            for v in cells
+        )
         head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
     if not certain:
         head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")

@@ -108,11 +108,11 @@ def step_causes(share: float, window_s: float, steps: int, spent: Sample, others
 def _others_cause(spent: Sample, lost: float, waiting: str) -> Cause | None:
     """Return other programs as a cause where they cost the share `lost` of the time of what `waiting` names; else None."""
     cpus, seconds = spent.machine.cpus, max(spent.time, 1e-9)
-    others, own = spent.machine.cpu_others_s / seconds, spent.machine.cpu_s / seconds
-    if others < OTHERS_COUNT * cpus or lost < OTHERS_COUNT:
+    others_cpus, own = spent.machine.cpu_others_s / seconds, spent.machine.cpu_s / seconds
+    if others_cpus < OTHERS_COUNT * cpus or lost < OTHERS_COUNT:
         return None
-    text = f"other programs limit: they take {others:.1f} of {cpus} processors ({others / cpus:.0%}), and this one gets {own:.1f}"
-    text += f", so that {waiting} lacks a processor for up to {lost:.0%} of its time"
+    text = f"other programs limit: they take {others_cpus:.1f} of {cpus} processors ({others_cpus / cpus:.0%})"
+    text += f", and this one gets {own:.1f}, so that {waiting} lacks a processor for up to {lost:.0%} of its time"
     advice = (
         "End or move the other programs, or give this one processors of its own (taskset, the batch system's request)"
     )
@@ -124,8 +124,8 @@ def _lost(spent: Sample) -> float:
     machine, seconds = spent.machine, max(spent.time, 1e-9)
     if machine.cpu_others_s <= 0:
         return 0.0
-    own, waiting, others = machine.cpu_s / seconds, machine.cpu_wait_s / seconds, machine.cpu_others_s / seconds
-    return lost_to_others(own, waiting, others, machine.cpus)
+    own, waiting, others_cpus = machine.cpu_s / seconds, machine.cpu_wait_s / seconds, machine.cpu_others_s / seconds
+    return lost_to_others(own, waiting, others_cpus, machine.cpus)
 
 
 def _lost_by_input(spent: Sample) -> float:
