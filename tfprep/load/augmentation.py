@@ -269,14 +269,10 @@ def derived_specs(
         mine = stored.keys() if reads is None else reads - {*before}
         images = [field for field in mine if stored[field].kind == "image" and variants > 1]
         if images and any(_colors(dataset.manifest.recipe) for dataset in datasets):
-            way_out = (
-                ""
-                if reads
-                else f" If the function does not read it, say so: derive.Own(function, reads=[...]) for '{name}'."
-            )
+            own = f" If the function does not read it, say so: derive.Own(function, reads=[...]) for '{name}'."
             raise LoaderError(
                 f"derive: '{name}' reads '{images[0]}', and the recipe's color ops have changed the stored pixels. Take those "
-                f"ops to the loader's color=, store '{name}', or read variants=0.{way_out}"
+                f"ops to the loader's color=, store '{name}', or read variants=0.{'' if reads else own}"
             )
         needed |= mine
     if not derived:

@@ -216,7 +216,7 @@ print(threading.active_count(), "thread left")
 
 def test_iterators_in_cycles_are_collected_in_any_thread(photos):
     """A finaliser that takes the reader's lock would deadlock in a thread that already has it."""
-    command = [sys.executable, "-c", CYCLES, str(photos.path), "50"]
+    command = [sys.executable, "-c", CYCLES, str(photos.path), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "1 thread left\n", done.stderr
 

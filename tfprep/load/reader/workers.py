@@ -80,8 +80,7 @@ def open_worker(setup: Setup) -> Work:
     def fill(values: Mapping[str, Any], rows: Rows, state: ThreadState, mark: Mark) -> list[UnreadRow]:
         """Fill rows; one by one after one of them may have ended a process.
 
-        Checksums are compared then, so that a damaged record is found before it is decoded, and files are not mapped: one that
-        was cut short is an error.
+        Checksums are compared then, so that a damaged record is found before it is decoded.
         """
         if not mark.careful:
             return reader.fill(values, rows, state)
