@@ -53,9 +53,6 @@ class RandomAccess:
     def __len__(self) -> int:
         return self._schedule.size
 
-    def __bool__(self) -> bool:
-        return True
-
     def __repr__(self) -> str:
         """The dataset, its files and the options: Grain compares it when it resumes."""
         names = ", ".join(source.name for source in self._pipeline.sources)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tfprep.dataset import Dataset
 from tfprep.errors import LoaderError
-from tfprep.fields import FieldSpec, rarest_classes, stored_name
+from tfprep.fields import FieldSpec, Size, rarest_classes, stored_name
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.permutation import Numbers
 from tfprep.load.order.samplers import Sampler, StratifiedSampler, UniformSampler, WeightedSampler
@@ -198,29 +198,29 @@ def select(
     if options.weights is not None:
         weights = _weights(table, rows, options.weights, class_names)
         return Selection(WeightedSampler(weights, options.seed), rows)
-    if shares is None and options.bucket is None:
-        return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
-    numbers = np.arange(table.samples) if rows is None else rows
-    if shares is not None:
-        if options.bucket is not None:
+    if options.bucket is not None:
+        if shares is not None:
             raise LoaderError(
                 "bucket takes each sample once per epoch; a mix draws by shares: make a loader of each dataset"
             )
-        # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
-        part = np.searchsorted(table.first_row, numbers, "right") - 1
-        sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
-        sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
-        return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
-    return _in_buckets(table, numbers, options, least)
+        return _in_buckets(table, rows, options.bucket.sizes, options.batch_size, least)
+    if shares is None:
+        return Selection(UniformSampler(table.samples if rows is None else len(rows)), rows)
+    # Each part in proportion to its share, exactly in every epoch, which is as long as all parts together.
+    numbers = np.arange(table.samples) if rows is None else rows
+    part = np.searchsorted(table.first_row, numbers, "right") - 1
+    sizes = tuple(np.bincount(part, minlength=len(shares)).tolist())
+    sampler = StratifiedSampler(sizes, _apportion(len(numbers), shares), options.seed)
+    return Selection(sampler, numbers[np.argsort(part, kind="stable")].astype(np.int64))
 
 
-def _in_buckets(table: RecordTable, rows: Numbers, options: LoaderOptions, least: int) -> Selection:
+def _in_buckets(
+    table: RecordTable, rows: Numbers | None, sizes: Sequence[Size], batch_size: int, least: int
+) -> Selection:
     """The rows by the size that each belongs to, by the height and width of variant 0 (see `Buckets`)."""
-    assert options.bucket is not None
-    sizes = options.bucket.sizes
     height, width = (_values(table, rows, name).astype(np.uint64) for name in ("height", "width"))
     by_aspect = sorted(sizes, key=lambda size: Fraction(*size))
-    rank = np.zeros(len(rows), np.int64)
+    rank = np.zeros(len(height), np.int64)
     # Whole numbers, which are the same on every machine: logarithms are not, and all hosts need the same buckets.
     for (low, wide), (high, narrow) in itertools.pairwise(by_aspect):
         rank += height**2 * np.uint64(wide * narrow) >= width**2 * np.uint64(low * high)
@@ -229,10 +229,11 @@ def _in_buckets(table: RecordTable, rows: Numbers, options: LoaderOptions, least
     for size, samples in zip(sizes, counts, strict=True):
         if 0 < samples < least:
             raise LoaderError(
-                f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={options.batch_size}: none of "
+                f"bucket {size[0]} x {size[1]} has {samples} samples, fewer than batch_size={batch_size}: none of "
                 "them would ever be seen. Leave this size out, so that the next one takes them, or use remainder='keep'"
             )
-    return Selection(UniformSampler(len(rows)), rows[np.argsort(bucket, kind="stable")].astype(np.int64), counts)
+    order = np.argsort(bucket, kind="stable")
+    return Selection(UniformSampler(len(order)), (order if rows is None else rows[order]).astype(np.int64), counts)
 
 
 def _apportion(total: int, shares: Sequence[float]) -> tuple[int, ...]:
