@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples import example, serialized, write
 from tfprep.records import masked_crc
-from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, find_features
+from tfprep.records.example import BYTES, FLOAT, INT64, NO_LIST, ExampleError, decode, find_features
 from tfprep.records.framing import find_records
 
 tf = pytest.importorskip("tensorflow")
@@ -112,6 +112,28 @@ def test_a_sequence_example_is_named():
     sequence.feature_lists.feature_list["frames"].feature.add().bytes_list.value.append(b"frame")
     with pytest.raises(ExampleError, match="SequenceExample"):
         find_features(sequence.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (BYTES, b"\x0a\x01y" + b"\x09\x01y\x0a\x01y\x0a\x01y"),  # 64 bits where a string belongs
+        (BYTES, b"\x08\x00" + b"\x0a\x01y"),
+        (FLOAT, b"\x09" + bytes(8)),
+        (INT64, b"\x0d\x01\x02\x03\x04"),
+    ],
+)
+def test_a_value_of_another_type_than_its_list_is_an_error(kind, content):
+    """TensorFlow's parser skips it; neither of ours takes it for a value."""
+    assert not (tf.train.BytesList, tf.train.FloatList, tf.train.Int64List)[kind - 1].FromString(content).value[1:]
+    size = len(content)
+    head = [0x0A, size + 9, 0x0A, size + 7, 0x0A, 1, ord("n"), 0x12, size + 2, kind << 3 | 2, size]
+    payload = bytes(head) + content
+    assert tf.train.Example.FromString(payload).features.feature["n"].WhichOneof("kind") is not None
+    with pytest.raises(ExampleError):
+        find_features(payload)
+    with pytest.raises(ValueError, match="another type"):
+        decode(payload)
 
 
 def test_damaged_bytes_never_point_outside():

@@ -34,6 +34,8 @@ _VARINT, _FIXED64, _MESSAGE, _FIXED32 = 0, 1, 2, 5
 _SIZES = {_FIXED64: 8, _FIXED32: 4}
 _KINDS = {kind << 3 | _MESSAGE: kind for kind in (BYTES, FLOAT, INT64)}
 """The kinds of lists, by their tag."""
+_WIRES = {BYTES: (_MESSAGE,), FLOAT: (_MESSAGE, _FIXED32), INT64: (_MESSAGE, _VARINT)}
+"""The wire types of a list's values: numbers are packed or single. Parsers skip any other, which only damage writes."""
 _MOST_FEATURES = 10_000
 
 
@@ -232,20 +234,26 @@ def _list_of(payload: Payload, start: int, stop: int) -> tuple[int, int, int]:
 
 
 def _values(view: memoryview, kind: int, start: int, stop: int) -> Decoded:
-    items = [(wire, view[at:end]) for number, wire, at, end in fields(view, start, stop) if number == 1]
+    items = [view[first:end] for number, first, end in _items(view, kind, start, stop) if number == 1]
     if kind == FLOAT:  # packed, or one by one
-        return np.frombuffer(b"".join(bytes(item) for _, item in items), "<f4").astype(np.float32)
+        return np.frombuffer(b"".join(map(bytes, items)), "<f4").astype(np.float32)
     if kind == INT64:
-        numbers = [_varints(np.frombuffer(item, np.uint8)) for _, item in items]
+        numbers = [_varints(np.frombuffer(item, np.uint8)) for item in items]
         return np.concatenate([np.empty(0, np.int64), *numbers])
-    if any(wire != _MESSAGE for wire, _ in items):
-        raise ValueError("a number where bytes belong")
-    return [bytes(item) for _, item in items]
+    return [bytes(item) for item in items]
+
+
+def _items(view: Payload, kind: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields of a list's message: (number, start, stop). ValueError where a value is not of the list's type."""
+    for number, wire, first, end in fields(view, start, stop):
+        if number == 1 and wire not in _WIRES[kind]:
+            raise ValueError("a value of another type than its list")
+        yield number, first, end
 
 
 def _span(payload: bytes, kind: int, start: int, stop: int) -> Span:
     """Return the place of a list of strings, or of numbers that are in one piece: packed, or a single unpacked one."""
-    items = [(number, first, last) for number, _, first, last in fields(payload, start, stop)] if kind else []
+    items = list(_items(payload, kind, start, stop)) if kind else []
     if kind == BYTES:
         if any(number != 1 for number, *_ in items):
             raise ExampleError("a list of strings holds something else")
