@@ -19,7 +19,7 @@ COUNTS = {"resumes": 300, "store": 200, "workers": 50}
 def main() -> None:
     options = harness.arguments(
         __doc__ or "", list(COUNTS), count=(int, "Kills or interruptions"), seed=(0, "Seed of the moments"),
-        kinds=([], "Kinds of loaders that resume"), part=([], argparse.SUPPRESS),
+        kinds=([], "Kinds of loaders that resume, or commands at the store"), part=([], argparse.SUPPRESS),
     )  # fmt: skip
     options.count = COUNTS[options.command] if options.count is None else options.count
     importlib.import_module(f"soak_{options.command}").run(options)

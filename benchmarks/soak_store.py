@@ -1,6 +1,6 @@
 """Kill commands that write a dataset at an S3 server at random requests.
 
-    python benchmarks/soak.py store --count 200 --seed 0 --json FILE
+    python benchmarks/soak.py store --count 200 --seed 0 --json FILE [--kinds build clean]
 
 Each command runs whole once. Then its process ends, as by SIGKILL, before or after a random request. A reader sees the dataset of
 before or after the command, whole; the same command, started again, makes the same dataset; `clean` then leaves the same objects.
@@ -83,10 +83,10 @@ def kill(site: Path, options: Any) -> None:
     tfprep.builder.report.write_report = lambda *arguments: ""
     cleaning.AGE_S = -60.0
     chance, before, kills = random.Random(options.seed), site / "before", {}
-    for name, earlier in BEFORE.items():
+    for name in options.kinds or BEFORE:
         place = f"s3://bucket/{name.replace(' ', '-')}"
-        for one in earlier:
-            forked(command, site, place, one)
+        for step in BEFORE[name]:
+            forked(command, site, place, step)
         before.write_bytes(forked(objects, place))
         old, steps = forked(seen, place), int(forked(command, site, place, name))
         new, left = forked(seen, place), forked(what_is_left, place)
