@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere, and those of the front page also do on PyPI, which shows it without the repository."""
+"""Links between the pages lead somewhere, also on PyPI, which shows the front page only; code fits the column of the site."""
 
 import configparser
 import re
@@ -59,3 +59,15 @@ def test_every_path_of_the_repository_that_the_pages_name_exists():
         if not re.search("NAME|FAMILY", path[0]) and not list(ROOT.glob(path[0].rstrip("/")))
     ]
     assert not missing
+
+
+def test_code_fits_the_column_of_the_site():
+    """As docs/ruff.toml says for Python; here for all languages."""
+    blocks = [
+        (page.name, block)
+        for page in PAGES
+        if page.parent != ROOT
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.S | re.M)
+    ]
+    assert len(blocks) > 100
+    assert [(name, line) for name, block in blocks for line in block.splitlines() if len(line) > 90] == []
