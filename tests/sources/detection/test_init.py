@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -17,6 +16,7 @@ import tfprep
 from tests.examples import detection, serialized
 from tests.examples import write as write_records
 from tests.sources.building import read_rejected, write_picture
+from tests.sources.detection.test_layouts import lay_out
 from tests.sources.test_archives import content
 from tests.sources.test_parquet import row
 from tests.sources.test_parquet import write as write_parquet
@@ -29,27 +29,6 @@ from tfprep.recipe.template import recipe_text, recognized
 from tfprep.sources.detection.detect import detect
 
 NAMES = [f"{n:02}" for n in range(12)]
-
-
-def numbers(path: Path, seed: int, most: int = 3, size: tuple[int, int] = (40, 56)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, most, size).astype(np.uint8)).save(path)
-
-
-def pictures(root: Path, pattern: str, names: list[str] = NAMES) -> None:
-    for number, name in enumerate(names):
-        write_picture(root / pattern.format(name), number)
-
-
-def braces(root):
-    pictures(root, "set {1}/images/{{}}.png".replace("{1}", "{{1}}").replace("{{}}", "{}"))
-    for n, name in enumerate(NAMES):
-        numbers(root / f"set {{1}}/masks/{name}.png", n)
-
-
-def table_in_braces(root):
-    pictures(root, "pics {{x}}/{}.png")
-    (root / "table.csv").write_text("id,label\n" + "".join(f"{name},{'ab'[int(name) % 2]}\n" for name in NAMES))
 
 
 def sixteen_bits(root):
@@ -99,7 +78,7 @@ def videos(root):
 
 
 def built_dataset(root):
-    pictures(root, "raw/cat/{}.png")
+    lay_out(root, "raw/cat/#.png")
     recipe = Recipe(name="first", source=sources.Folder("raw/{label}/*"), variants={"train": 2},
                     store={"image": codecs.Png(), "label": codecs.Scalar()})  # fmt: skip
     tfprep.build(recipe, root / "out", root, options=BuildOptions(workers=0))
@@ -128,13 +107,12 @@ LAYOUTS = {
     sixteen_bits: "Folder(splits=sources.Fractions(train=0.8, val=0.2, stratify='label'), pixels={'image': sources.Pixels()})",
     slices: "group_by='PatientID'), pixels={'image': sources.Pixels()})",
     transparent_animations: "pixels={'image': sources.Pixels(page=0)}",
-    braces: "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
-    table_in_braces: "Table(table='table.csv', image='pics {{x}}/{id}.png', label='label'",
+    "set~{1}/images/#.png set~{1}/masks/#=0,1,2": "Paired(image='set {{1}}/images/*.png', mask='set {{1}}/masks/*.png'",
+    "pics~{x}/#.png table.csv=rows:pics:id,label:STEM,LABEL": "Table(table='table.csv', image='pics {{x}}/{id}.png', label=",
 }
-SAMPLES = {shards: 24}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: getattr(layout, "__name__", layout))
 def test_the_recipe_builds_as_it_stands(tmp_path, layout):
     if layout is videos:
         pytest.importorskip("av")
@@ -142,10 +120,10 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
         pytest.importorskip("pydicom")
     root = tmp_path / "data"
     root.mkdir()
-    layout(root)
+    lay_out(root, layout) if isinstance(layout, str) else layout(root)
     found = recognized(root)
     assert LAYOUTS[layout] in repr(found.source)
-    path = tmp_path / f"recipe_{layout.__name__}.py"
+    path = tmp_path / "recipe_of_init.py"
     path.write_text(recipe_text(found, root, path))
     recipe = load_recipe(path)
     assert recipe.source == found.source
@@ -154,7 +132,7 @@ def test_the_recipe_builds_as_it_stands(tmp_path, layout):
         assert (recipe.store[field] == codecs.Zstd()) == (kind in exact), field
     summary = tfprep.build(path, tmp_path / "out", data=data_root(path), options=BuildOptions(workers=0, limit=None))
     assert not read_rejected(tmp_path / "out")
-    assert summary.samples == SAMPLES.get(layout, len(NAMES))
+    assert summary.samples == sum(found.facts.splits.values())
 
 
 def test_lists_of_imported_records_are_named(tmp_path):
@@ -166,12 +144,11 @@ def test_lists_of_imported_records_are_named(tmp_path):
 
 
 def test_a_damaged_dataset_is_not_taken_for_raw_files(tmp_path):
-    pictures(tmp_path, "cat/{}.png")
-    pictures(tmp_path, "dog/{}.png")
+    lay_out(tmp_path, "cat/# dog/#")
     (tmp_path / "tfprep.json").write_text("{}")
     with pytest.raises(SourceError, match=r"tfprep\.json.*--as LAYOUT"):
         recognized(tmp_path)
-    assert recognized(tmp_path, "folders").facts.labels == {"label": {"cat": 12, "dog": 12}}
+    assert recognized(tmp_path, "folders").facts.labels == {"label": {"cat": 4, "dog": 4}}
 
 
 def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
@@ -222,13 +199,13 @@ def test_damaged_dicom_is_no_traceback(tmp_path):
 
 def test_pipes_do_not_hang_it(tmp_path):
     """In another process, because a hang of this one could not be told from a slow test."""
-    pictures(tmp_path / "raw", "{}.png", NAMES[:3])
+    lay_out(tmp_path, "raw/#")
     for name in ("x.json", "x.xml", "00.json", "data.yml", "table.csv", "rows.jsonl", "rows.parquet"):
         os.mkfifo(tmp_path / "raw" / name)
     command = [sys.executable, "-m", "tfprep", "init", "raw"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    assert "3 samples" in done.stdout
+    assert "4 samples" in done.stdout
 
 
 @pytest.mark.parametrize(

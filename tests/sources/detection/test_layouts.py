@@ -193,7 +193,25 @@ def tar_of_a_mac(root: Path) -> Truth:
     return {f"train.tar/{path}": ("train", str(n % 2)) for n, path in enumerate(paths)}
 
 
-LAYOUTS = [table_of_several_classes, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac]
+def coco_beside_captions_and_segments(root: Path) -> Truth:
+    """As COCO itself: key points, captions, and panoptic segments with their PNG files are side files."""
+    names = [Path(path).name for path in lay_out(root, "val2017/a# annotations/panoptic_val2017/a#=0,5")]
+    further = {
+        "instances": {},
+        "person_keypoints": {"keypoints": [], "num_keypoints": 0},
+        "captions": {"caption": "a cat"},
+        "panoptic": {"segments_info": []},
+    }
+    for kind, fields in further.items():
+        content = coco_json(names)
+        content["annotations"] = [one | fields for one in content["annotations"]]
+        write(root, f"annotations/{kind}_val2017.json", json.dumps(content))
+    return {f"val2017/{name}": ("val", OBJECTS) for name in names}
+
+
+LAYOUTS = [
+    table_of_several_classes, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac, coco_beside_captions_and_segments,
+]  # fmt: skip
 
 
 def truth_of(root: Path, text: str, patterns: str | dict[str, str], value: Any) -> Truth:
@@ -258,6 +276,12 @@ def table_of_lists_of_classes_as_text(root: Path) -> None:
     write(root, "train.csv", "\n".join(["image,labels", *rows]))
 
 
+def videos_of_two_views(root: Path) -> None:
+    write_video = pytest.importorskip("tests.sources.test_video").write
+    for path in ("left/a.mkv", "left/b.mkv", "right/a.mkv", "right/b.mkv"):
+        write_video(root / path, [1, 2])
+
+
 def zip_of_coco(root: Path) -> None:
     class_folders_in_a_zip(root)
     with zipfile.ZipFile(root / "all.zip", "a") as archive:
@@ -268,6 +292,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
+    videos_of_two_views: "left, right do not have names of classes",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",
     "images/# labels/#.txt=line": "write classes.txt with a name on each line",
     "images/# masks/#": "JPEG does not keep class numbers: write masks as PNG",
@@ -294,6 +319,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "train/cat/a# train/dog/b# val/cat/c# val/dog/d# trainval/cat/e# trainval/dog/f#": "may be in two splits",
     "train/cat.# train/dog.#": r"words come again in the names of files \(cat, dog\)",
     "patient1/a# patient2/b#": "have names of dates, patients or sequences",
+    "00000/0000# 01000/0100#": "have names of dates, patients or sequences",
 }  # fmt: skip
 """What is said of a layout that is refused."""
 
@@ -342,25 +368,23 @@ def test_depths_are_a_map_of_their_images(tmp_path):
     assert detect(tmp_path, ignore=["mask/*"]).source.fields == {"map": ("map", "depth/*.png")}
 
 
-def test_pictures_of_one_scene_are_not_of_two_classes(tmp_path):
+@pytest.mark.parametrize("mode, change", [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])
+def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change):
     for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
-        darker = Image.open(tmp_path / path).point(lambda value: value // 2)
-        darker.save(tmp_path / path.replace("x", "y"))
+        Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("x", "y"))
     with pytest.raises(SourceError, match="x/ and y/ hold files of the same names"):
         detect(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("train-images-idx3-ubyte.gz", r"MNIST's format \(IDX\): write it as an array of NumPy"),
-        ("images.tar.gz", "images.tar.gz is compressed as a whole, .*: unpack it"),
-    ],
-)
-def test_files_that_are_not_read_are_named_with_what_to_do(tmp_path, name, message):
-    write(tmp_path, name, b"")
-    with pytest.raises(SourceError, match=message):
-        detect(tmp_path)
+def test_files_that_are_not_read_are_named_with_what_to_do(tmp_path):
+    write(tmp_path, "train-images-idx3-ubyte.gz", b"")
+    write(tmp_path, "images.tar.gz", b"")
+    for message in (
+        r"MNIST's format \(IDX\): write it as an array",
+        "images.tar.gz is compressed as a whole, .*: unpack it",
+    ):
+        with pytest.raises(SourceError, match=message):
+            detect(tmp_path)
 
 
 def test_lists_of_yolo_explain_the_labels_of_their_images_only(tmp_path):
