@@ -368,7 +368,7 @@ def test_depths_are_a_map_of_their_images(tmp_path):
     assert detect(tmp_path, ignore=["mask/*"]).source.fields == {"map": ("map", "depth/*.png")}
 
 
-@pytest.mark.parametrize("mode, change", [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])
+@pytest.mark.parametrize(("mode", "change"), [("RGB", lambda value: value // 2), ("L", lambda value: 255 - value)])
 def test_pictures_of_one_scene_are_not_of_two_classes_nor_masks(tmp_path, mode, change):
     for path in lay_out(tmp_path, "x/#.png y/#.png")[:4]:
         Image.open(tmp_path / path).convert(mode).point(change).save(tmp_path / path.replace("x", "y"))
