@@ -90,6 +90,16 @@ def test_a_sharding_divides_each_batch(data):
     np.testing.assert_array_equal(batch["label"], next(iter(data.numpy_loader("train", 8, **OPTIONS)))["label"])
 
 
+def test_a_sharding_that_cannot_divide_the_batches_is_refused(data):
+    """At once, also where only the last batch of an evaluation does not fit."""
+    mesh = jax.sharding.AbstractMesh((4,), ("batch",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 6 samples"):
+        data.jax_loader("train", 6, sharding=sharding, **OPTIONS)
+    with pytest.raises(LoaderError, match="the sharding cannot divide a batch of 3 samples"):
+        data.jax_loader("val", 4, sharding=sharding, fields=["label"], training=False)
+
+
 SCRIPT = Path(__file__).parents[1] / "first_hour" / "two_hosts_jax.py"
 
 

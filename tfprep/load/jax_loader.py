@@ -46,6 +46,7 @@ class JaxLoader(Loader):
         check_elements(self.pipeline.outputs, "JAX")
         if sharding is not None:
             check_equal_parts(self.pipeline.schedule)
+            self._check_sharding()
 
     def __iter__(self) -> Iterator[Any]:
         """A pass (see `Loader`): its batches are delivered, and counted, when `ahead` more are on their way to the devices."""
@@ -65,6 +66,19 @@ class JaxLoader(Loader):
         if self._sharding is not None and self.pipeline.schedule.hosts.count > 1:
             return jax.make_array_from_process_local_data(self._sharding, value)
         return jax.device_put(value, self._sharding)
+
+    def _check_sharding(self) -> None:
+        """Refuse what JAX would fail on with the first batch, or only with the last, smaller one."""
+        schedule = self.pipeline.schedule
+        output = next(output for output in self.pipeline.outputs.outputs if output.dtype != "string")
+        for size in (*schedule.smaller, schedule.batch_size):
+            try:
+                self._sharding.shard_shape((size, *output.shape))
+            except ValueError as error:
+                raise LoaderError(
+                    f"the sharding cannot divide a batch of {size} samples: {error}; choose a batch_size that its devices "
+                    "divide, and remainder='drop'"
+                ) from error
 
 
 class TransferredAhead(BatchPass):
