@@ -67,21 +67,22 @@ class Dataset:
         path: The folder of the version, or its `Url`.
         manifest: What `manifest.json` says.
         version: The version; None for a folder that was not opened as one.
+        lock: Keeps builds from removing the version as long as this object is there; None at a URL.
     """
 
     path: Path
     manifest: Manifest
     version: Version | None = field(default=None, repr=False, compare=False)
-    _held: Held | None = field(default=None, repr=False, compare=False)
+    lock: Held | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "lock": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Hold the version in this process too. Raises DatasetError if it was removed meanwhile."""
         self.__dict__.update(state)
         if self.version is not None:
-            self.__dict__["_held"] = hold(self.version)
+            self.__dict__["lock"] = hold(self.version)
 
     def __repr__(self) -> str:
         splits = ", ".join(
@@ -191,7 +192,7 @@ class Dataset:
                 )
         if manifest.fields != entry.fields:
             raise DatasetError(f"{folder} has other fields than {self.path / MANIFEST} says; run tfprep fields add")
-        return Dataset(folder, manifest, self.version, self._held)
+        return Dataset(folder, manifest, self.version, self.lock)
 
     @cached_property
     def _added(self) -> dict[str, Dataset]:
