@@ -66,7 +66,7 @@ def test_code_fits_the_column_of_the_site():
     blocks = [
         (page.name, block)
         for page in PAGES
-        if page.parent != ROOT
+        if page.parent != ROOT or page.name == "README.md"
         for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.S | re.M)
     ]
     assert len(blocks) > 100

@@ -8,7 +8,7 @@ from tfprep.builder.shards.make_sample import SampleMaker
 
 _NO_OPS = {
     "ColorOp", "GeometryOp", "Transform", "Derived", "Own",
-    "Codec", "Feature", "InPlace", "Data", "LoaderOptions", "Mix", "Subset",
+    "Codec", "Feature", "Data", "LoaderOptions", "Mix", "Subset",
 }  # fmt: skip
 """Public classes that are not ops."""
 PUBLIC = {
