@@ -209,8 +209,23 @@ def coco_beside_captions_and_segments(root: Path) -> Truth:
     return {f"val2017/{name}": ("val", OBJECTS) for name in names}
 
 
+def coco_of_captions_in_large_files(root: Path) -> Truth:
+    """Of documents, whose captions are a class. The names of both lists are far from the ends of the file."""
+    paths = lay_out(root, "train/a# val/b#")
+    for split in ("train", "val"):
+        content = coco_json([Path(path).name for path in paths if path.startswith(split)])
+        names = {"dog": "caption", "cat": "cat"}
+        content["categories"] = [one | {"name": names[one["name"]]} for one in content["categories"]]
+        first = {"info": {"category_id": "x" * 70_000}}  # as of LVIS, whose annotations are first
+        order = ("annotations", "images", "categories") if split == "val" else ("images", "annotations", "categories")
+        large = {name: [one | {"note": "x" * 35_000} for one in content[name]] for name in order}
+        write(root, f"{split}.json", json.dumps(first | large))
+    return {path: (path.split("/")[0], OBJECTS) for path in paths}
+
+
 LAYOUTS = [
     table_of_several_classes, masks_of_colors, class_folders_in_a_zip, tar_of_a_mac, coco_beside_captions_and_segments,
+    coco_of_captions_in_large_files,
 ]  # fmt: skip
 
 
@@ -264,6 +279,12 @@ def coco_that_is_cut_short(root: Path) -> None:
     write(root, "labels.json", json.dumps(coco_json([Path(path).name for path in lay_out(root, "images/#")]))[:-40])
 
 
+def masks_without_an_image(root: Path) -> None:
+    """The first three, in the order of their names."""
+    lay_out(root, " ".join(f"images/{letter}# masks/{letter}#=0,1" for letter in "bcdefgh"))
+    lay_out(root, "masks/a0=0,1 masks/a1=0,1 masks/a2=0,1")
+
+
 def masks_of_another_size(root: Path) -> None:
     lay_out(root, "images/# masks/#=0,1")
     for path in (root / "images").iterdir():
@@ -291,6 +312,7 @@ def zip_of_coco(root: Path) -> None:
 REFUSED: dict[Callable[[Path], None] | str, str] = {
     coco_that_is_cut_short: "labels.json, line 1, column .*not whole JSON",
     masks_of_another_size: "mask is 56 x 40, and its image 56 x 39",
+    masks_without_an_image: "no source reads masks/a0.png, masks/a1.png, masks/a2.png",
     table_of_lists_of_classes_as_text: "cells of 'labels' are lists as text",
     videos_of_two_views: "left, right do not have names of classes",
     zip_of_coco: "the archive holds further files \\(json\\): unpack it",

@@ -18,6 +18,7 @@ from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
 from tfprep.sources.detection.files import FEW, Files, below, beside, image_place
 from tfprep.sources.patterns import by_form, literal, split_form
+from tfprep.sources.raw import read_whole
 
 _LABELFORMAT = "convert it with the package labelformat"
 _OTHER_TOOLS = (
@@ -136,12 +137,15 @@ def coco(files: Files) -> Iterator[Proposal]:
         SourceError: There are only captions, or segments of panoptic segmentation.
     """
     heads = {path: files.head(path) for path in files.paths(".json")[:_MOST_JSON]}
-    paths = [
-        path for path, head in heads.items() if b'"images"' in head and re.search(b'"(?:categories|caption)"', head)
-    ]
+
+    def has(path: str, key: bytes) -> bool:  # of a large file, it is in the middle
+        return key in heads[path] or key in read_whole(files.root / path)
+
+    maybe = (path for path, head in heads.items() if re.search(b'"(?:categories|caption|category_id)"', head))
+    paths = [path for path in maybe if has(path, b'"images"')]
     panoptic = [path for path in paths if b'"segments_info"' in heads[path]]
-    captions = [path for path in paths if b'"caption"' in heads[path]]
-    without = [path for path in paths if b'"annotations"' not in heads[path]]  # image_info_test.json
+    captions = [path for path in paths if re.search(rb'"caption"\s*:', heads[path])]
+    without = [path for path in paths if not has(path, b'"annotations"')]  # image_info_test.json
     sides = [literal(path) for path in (*panoptic, *captions, *without)]
     sides += [f"**/{literal(path.rpartition('/')[2].removesuffix('.json'))}/*.png" for path in panoptic]
     forms = by_form(path for path in paths if path not in {*panoptic, *captions, *without})

@@ -245,7 +245,7 @@ def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequ
             examples = [
                 (below(folder, own[part]), below(other, name))
                 for (folder, own), (other, names) in zip(of_images, of_both, strict=True)
-                for part, name in islice(names.items(), _EXAMPLES)
+                for part, name in islice(names.items(), FEW)
                 if part in own
             ]
             spelled = (below(patterns[0], one + _suffix(of_images)), below(patterns[1], two + _suffix(of_both)))
