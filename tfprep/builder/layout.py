@@ -97,6 +97,8 @@ class Layout:
             with writing(self.staged):
                 self.staged.mkdir(parents=True, exist_ok=True)
             return
+        if os.fsencode(self.out.absolute()).decode("utf-8", "ignore") != str(self.out.absolute()):
+            raise BuildError(f"{self.out}: the path is not UTF-8, and Arrow opens no other; choose another with --out")
         above = next(path for path in (self.out, *self.out.absolute().parents) if path.exists())
         if not above.is_dir():
             raise BuildError(f"{self.out}: {above} is a file; --out names a folder, which is created if it is missing")
