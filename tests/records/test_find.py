@@ -114,6 +114,17 @@ def test_a_sequence_example_is_named():
         find_features(sequence.SerializeToString())
 
 
+@pytest.mark.parametrize("place", [2, 4, 7, 9, 11], ids=["entry", "name", "feature", "list", "value"])
+def test_a_field_of_number_0_is_an_error_as_of_tensorflow(place):
+    """The name of a feature, or its value, would be lost without it."""
+    payload = bytearray(b"\x0a\x0c\x0a\x0a\x0a\x01n\x12\x05\x0a\x03\x0a\x01v")
+    assert decode(bytes(payload))["n"] == [b"v"]
+    payload[place] = 2
+    for parse in (tf.train.Example.FromString, decode, find_features):
+        with pytest.raises(Exception, match=r"(?i)wire format was corrupt|field number 0|not a tf\.train\.Example"):
+            parse(bytes(payload))
+
+
 @pytest.mark.parametrize(
     ("kind", "content"),
     [

@@ -354,6 +354,8 @@ def fields(view: Payload, at: int, stop: int) -> Iterator[tuple[int, int, int, i
         if tag >= 0x80:
             tag, at = read_varint(view, at - 1, stop)
         wire = tag & 7
+        if tag < 8:
+            raise ValueError(f"field number 0 before byte {at}")
         if wire == _MESSAGE:
             if at < stop and view[at] < 0x80:  # most sizes, without a call
                 size, at = view[at], at + 1
