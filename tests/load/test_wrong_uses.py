@@ -42,6 +42,7 @@ WRONG = [
     ({"on_bad": "ignore"}, "'raise' or 'skip', not 'ignore'"),
     ({"cache": True}, "not True"),
     ({"variants": "each"}, "'rotate', 'random', 'all' or a number"),
+    ({"inputs": {"a": {"b": "clicks"}, "a/b": "mask"}}, "two arrays are named 'inputs/a/b'"),
     ({"variants": True}, "'rotate', 'random', 'all' or a number"),
     ({"remainder": "cut"}, "remainder is 'keep' or 'drop', not 'cut'"),
     ({"weights": np.array([1, -1] * 25)}, "finite numbers from 0 on"),

@@ -166,6 +166,8 @@ def _chosen(specs: Mapping[str, FieldSpec], choice: FieldChoice, path: str, outp
     if isinstance(choice, Mapping):
         return {name: _chosen(specs, part, f"{path}/{name}", outputs) for name, part in choice.items()}
     names = names_of(choice)
+    if path in outputs:
+        raise LoaderError(f"two arrays are named {path!r}: leave '/' out of the names in inputs and targets")
     if len(names) == 1:
         spec = _spec(specs, names[0])
         outputs[path] = Output(path, names, spec.shape, spec.dtype)
