@@ -159,7 +159,8 @@ def _reader(spent: Sample, waited_s: float) -> Cause | None:
         text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
         text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
         return Cause("filling", text, "")
-    if not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
+    is_local = not counted.get("requests", 0.0)
+    if is_local and not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
         text = f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
         text += f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time"
         return Cause("memory", text, "Raise memory_budget (or prefetch) of the loader, or make batches smaller")
@@ -167,17 +168,22 @@ def _reader(spent: Sample, waited_s: float) -> Cause | None:
 
 
 def _working(spent: Sample) -> Cause:
-    """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
+    """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them.
+
+    While the step waits and requests are in flight, threads that have nothing to do wait for what is fetched.
+    """
     counted, threads = spent.readers, spent.readers.get("threads", 0.0)
-    read_s, decode_s = counted["read_s"], counted["decode_s"]
-    busy = f"limits: the loader's threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding on {threads:.0f} threads"
+    requests = counted.get("requests", 0.0)
+    read_s, decode_s = counted["read_s"] + (counted["idle_s"] if requests else 0.0), counted["decode_s"]
+    what = "waiting for what is fetched" if requests else "reading"
+    busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s decoding on {threads:.0f} threads"
     if read_s <= decode_s:
         advice = "Store smaller images or a codec that decodes faster (tfprep bench --forms measures them)"
         advice += ", or give the job more processors"
         if threads < spent.machine.cpus:
             advice = f"Raise threads: {threads:.0f} of {spent.machine.cpus} processors decode"
         return Cause("decode", f"decoding {busy}", advice)
-    if requests := counted.get("requests", 0.0):
+    if requests:
         text = f"fetching {busy}; {requests:,.0f} requests brought {counted.get('bytes_fetched', 0.0) / MB:,.0f} MB"
         advice = "Copy the dataset to a local disk, or raise memory_budget, so that more is fetched in advance"
         if requests > 0.5 * counted.get("records_read", 0.0):
