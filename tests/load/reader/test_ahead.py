@@ -10,7 +10,10 @@ import pytest
 
 import tfprep
 from tests.load.batches import batches, check_same, copy_in_memory
+from tests.photos import write_photos
 from tests.waiting import wait_until
+from tfprep import Recipe, codecs, sources
+from tfprep.builder import BuildOptions
 from tfprep.errors import RecordError, StalledPipelineError, StorageError
 from tfprep.load.options import LoaderOptions
 from tfprep.load.pipeline import Pipeline
@@ -206,3 +209,19 @@ def test_an_object_that_is_cut_short(photos):
     store.write(shard, bytes(store.read(shard))[:-10])
     with pytest.raises(RecordError, match="cut short: the file holds"):
         list(loader)
+
+
+def test_empty_text_is_read_without_a_request(tmp_path, s3):
+    """A range of no bytes is none that HTTP can ask for."""
+    write_photos(tmp_path / "raw", 4, "{number}.png")
+    (tmp_path / "raw" / "table.csv").write_text("image,caption\n" + "".join(f"{n}.png,\n" for n in range(4)))
+    source = sources.Table(
+        "table.csv", "image", fields={"caption": ("text", "caption")}, splits=sources.Fractions(train=1.0)
+    )
+    recipe = Recipe(name="empty", source=source, store={"image": codecs.Raw(), "caption": codecs.Text()})
+    tfprep.build(recipe, tmp_path / "out", tmp_path / "raw", options=BuildOptions(workers=0))
+    data = tfprep.open(s3.copy(tmp_path / "out"))
+    with closing(data.numpy_loader("train", 1, fields="caption", verify="never", cache=False)) as loader:
+        assert [text for batch in islice(loader, 4) for text in batch["caption"]] == [""] * 4
+        assert loader[2]["caption"] == [""]
+        assert loader.stats["requests"] == 0

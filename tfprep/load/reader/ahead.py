@@ -32,7 +32,8 @@ _FILE_SHIFT = 44  # offsets stay below 16 TiB, S3's largest object has 48.8
 
 def fetch_now(source: BatchAssembler, rows: Rows) -> Fetched:
     """Fetch what these rows need from URLs."""
-    ranges, fetched = ranges_of(source, rows), Fetched(source.reader.files.store)
+    ranges = ranges_of(source, rows)
+    fetched = Fetched(source.reader.files.store, ranges)
     if len(ranges) == 1:
         fetched.fetch(ranges[0])
     elif ranges:
@@ -127,7 +128,7 @@ class ReadAhead:
                 ranges, self._due = self._due, None
                 self._next += 1
                 step.nbytes, step.pending = nbytes, len(ranges)
-                fetched = Fetched(self._source.reader.files.store)
+                fetched = Fetched(self._source.reader.files.store, ranges)
                 if not ranges:
                     step.future.set_result(fetched)
                 for part in ranges:
@@ -153,7 +154,10 @@ class ReadAhead:
 
 
 def ranges_of(source: BatchAssembler, rows: Rows) -> list[ByteRange]:
-    """Return what rows need from URLs: bytes that are close together in one file as ranges of about `REQUEST_BYTES` at most."""
+    """Return what rows need from URLs: bytes that are close together in one file as ranges of about `REQUEST_BYTES` at most.
+
+    The ranges ascend and do not overlap.
+    """
     row, file, start, stop = source.byte_spans(rows)
     if not len(row):
         return []

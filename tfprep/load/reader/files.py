@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +44,8 @@ class RemoteFiles:
             DatasetError: They are of another object than the bytes that were read before.
             StorageError: The store does not deliver them.
         """
+        if start == stop:  # HTTP has no range of no bytes
+            return np.empty(0, np.uint8)
         path = self._paths[file]
         if path.parent not in self._stores:
             self._stores[path.parent] = open_store(path.parent)
@@ -57,8 +61,9 @@ class RemoteFiles:
 class Fetched:
     """What a batch needs from URLs, in byte ranges. Any thread may use it."""
 
-    def __init__(self, remote: RemoteFiles) -> None:
-        self._remote = remote
+    def __init__(self, remote: RemoteFiles, ranges: Sequence[ByteRange] = ()) -> None:
+        """`ranges` ascend and do not overlap."""
+        self._remote, self._ranges = remote, ranges
         self._contents: dict[ByteRange, Array] = {}
 
     def fetch(self, part: ByteRange) -> None:
@@ -67,9 +72,11 @@ class Fetched:
 
     def read(self, file: int, start: int, stop: int) -> Array:
         """Return the bytes [start, stop) of a file, from the ranges or by a request; fewer where the file ends before."""
-        for part, content in self._contents.items():
-            if part.file == file and part.start <= start and stop <= part.stop:
-                return content[start - part.start : stop - part.start]
+        after = bisect_right(self._ranges, (file, start, sys.maxsize))
+        if after:
+            part = self._ranges[after - 1]
+            if part.file == file and stop <= part.stop:
+                return self._contents[part][start - part.start : stop - part.start]
         return self._remote.request(file, start, stop)
 
 
