@@ -147,6 +147,8 @@ def _reader(spent: Sample, waited_s: float) -> Cause | None:
     if not {"wait_s", "read_s", "decode_s", "idle_s"} <= set(counted):
         return None
     read_s, decode_s, idle_s = counted["read_s"], counted["decode_s"], counted["idle_s"]
+    if counted.get("requests", 0.0):  # threads that have nothing to do wait for what is fetched, while the step waits
+        read_s, idle_s = read_s + idle_s, 0.0
     from_cache, read = counted.get("records_cached", 0.0), counted.get("records_read", 0.0)
     prefetch, threads = counted.get("prefetch", 0.0), counted.get("threads", 0.0)
     records, capacity = counted.get("cache_records", 0.0), counted.get("cache_capacity", 0.0)
@@ -159,22 +161,17 @@ def _reader(spent: Sample, waited_s: float) -> Cause | None:
         text = f"the first epoch decodes and fills the loader's cache: {records:,.0f} of {capacity:,.0f} images are in it; its "
         text += f"threads spent {read_s:.1f} s reading and {decode_s:.1f} s decoding. Later epochs copy from it"
         return Cause("filling", text, "")
-    is_local = not counted.get("requests", 0.0)
-    if is_local and not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
+    if not capacity and prefetch <= 2 and idle_s > _IDLE * (read_s + decode_s + idle_s):
         text = f"the loader's memory limits: it has room for {prefetch:.0f} batches in advance, and its threads wait for room "
         text += f"{idle_s / (read_s + decode_s + idle_s):.0%} of the time"
         return Cause("memory", text, "Raise memory_budget (or prefetch) of the loader, or make batches smaller")
-    return _working(spent)
+    return _working(spent, read_s, decode_s)
 
 
-def _working(spent: Sample) -> Cause:
-    """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them.
-
-    While the step waits and requests are in flight, threads that have nothing to do wait for what is fetched.
-    """
+def _working(spent: Sample, read_s: float, decode_s: float) -> Cause:
+    """Tell reading, fetching and decoding apart, by the seconds that the loader's threads spent on them."""
     counted, threads = spent.readers, spent.readers.get("threads", 0.0)
     requests = counted.get("requests", 0.0)
-    read_s, decode_s = counted["read_s"] + (counted["idle_s"] if requests else 0.0), counted["decode_s"]
     what = "waiting for what is fetched" if requests else "reading"
     busy = f"limits: the loader's threads spent {read_s:.1f} s {what} and {decode_s:.1f} s decoding on {threads:.0f} threads"
     if read_s <= decode_s:
