@@ -179,11 +179,9 @@ class SampleMaker:
                         sample[name] = vector
                 if warned.turned and self._is_placed:
                     self.notes[name] = _TURNED
-                for text in warned[known:]:
-                    if not any(
-                        one.endswith(f": {text}") for one in self.warned
-                    ):  # of an earlier decode at another scale
-                        self.warned.append(f"{name}: {text}")
+                if texts := warned[known:]:
+                    before = {line.partition(": ")[2] for line in self.warned}  # also of a decode at another scale
+                    self.warned.extend(f"{name}: {text}" for text in texts if text not in before)
         return sample
 
     def _is_stored_unseen(self, name: str, data: bytes) -> bool:

@@ -408,9 +408,8 @@ class RowReader:
         """The number of columns of `Rows`."""
         for parts in reading.parts:
             augmenter = None
-            if (
-                reading.augmentation is not None and not self.places
-            ):  # the plan refuses added fields that geometry would move
+            # The plan refuses added fields that geometry would move.
+            if reading.augmentation is not None and not self.places:
                 augmenter = Augmenter(parts, reading.placed, reading.augmentation)
             self.places.append(place := Place(parts, self.columns, augmenter))
             self.columns += 1 + len(place.columns)
