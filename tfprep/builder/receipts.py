@@ -25,7 +25,7 @@ from tfprep.builder.layout import Layout
 from tfprep.builder.shards.sums import FieldForms, Moments
 from tfprep.dataset.manifest import FileInfo, digest_of
 from tfprep.dataset.names import PRIVATE, SHARDS
-from tfprep.dataset.plain_json import from_json
+from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.errors import BuildError
 from tfprep.records import Frame, format_index
 from tfprep.storage.local import sync_folder
@@ -269,18 +269,6 @@ def contents_path(layout: Layout, receipt: Receipt) -> Path:
         return path
     digest = sha256(f"{receipt.digest} {receipt.signature}".encode()).hexdigest()
     return path.with_name(f"{receipt.split}-{receipt.shard:05d}-{digest[:16]}.contents.json")
-
-
-def with_digest(document: Mapping[str, Any]) -> str:
-    text = json.dumps(document)
-    return f"{text}\n{sha256(text.encode()).hexdigest()}\n"
-
-
-def without_digest(content: bytes) -> Any:
-    text, _, digest = content.removesuffix(b"\n").rpartition(b"\n")
-    if sha256(text).hexdigest().encode() != digest:
-        raise ValueError("its checksum is wrong")
-    return json.loads(text)
 
 
 def stats_of(task: ShardTask) -> dict[str, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfprep.codecs import Codec, TopK, feature_value, from_description
-from tfprep.dataset.imported.shards import check_sizes, path_below, root_of
+from tfprep.dataset.imported.shards import current, path_below, root_of
 from tfprep.dataset.index import read_index
 from tfprep.dataset.locations import Locations
 from tfprep.dataset.manifest import (
@@ -243,13 +243,11 @@ class Dataset:
                 another size.
         """
         files = [file for variant in variants for file in self.split(split).files[variant]]
-        if self.manifest.imported is not None:
-            if sizes:
-                check_sizes(self.path, self.manifest, split)
-            return
-        folder = self.shards_folder
+        folder, found = self.shards_folder, dict[str, int]()
         with self._named_if_removed():
-            if is_remote(folder):
+            if self.manifest.imported is not None:
+                found = {file.name: current(self.shard_path(file)).bytes for file in files if sizes}
+            elif is_remote(folder):
                 found = listed_sizes(folder)
                 for file in files if found else ():
                     if file.name not in found:
@@ -259,10 +257,12 @@ class Dataset:
             else:
                 found = {file.name: regular_size(folder / file.name) for file in files}
             for file in files if sizes else ():
-                if found.get(file.name, file.bytes) != file.bytes:
+                if (nbytes := found.get(file.name, file.bytes)) != file.bytes:
+                    fix = "copy the file again, or run tfprep build --verify"
+                    fix = "it was written again: run tfprep index again" if self.manifest.imported else fix
                     raise DatasetError(
-                        f"{folder / file.name} holds {found[file.name]} bytes, {MANIFEST} says {file.bytes}; copy the file "
-                        "again, or run tfprep build --verify. tfprep verify lists all damage"
+                        f"{self.shard_path(file)} holds {nbytes} bytes, {MANIFEST} says {file.bytes}; {fix}. tfprep verify lists "
+                        "all damage"
                     )
 
     def index(

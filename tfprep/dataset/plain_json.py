@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from hashlib import sha256
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -35,6 +36,20 @@ def _plain(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} has no form in JSON")
+
+
+def with_digest(document: Mapping[str, Any]) -> str:
+    """Return a document as one line of JSON, and its SHA-256 on another. Receipts are written so."""
+    text = json.dumps(document)
+    return f"{text}\n{sha256(text.encode()).hexdigest()}\n"
+
+
+def without_digest(content: bytes) -> Any:
+    """Return the document of `with_digest`; ValueError where a byte was changed."""
+    text, _, digest = content.removesuffix(b"\n").rpartition(b"\n")
+    if sha256(text).hexdigest().encode() != digest:
+        raise ValueError("its checksum is wrong")
+    return json.loads(text)
 
 
 # --- from JSON --------------------------------------------------------------------------------------------------------

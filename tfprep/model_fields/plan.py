@@ -10,12 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tfprep.builder.receipts import with_digest, without_digest
 from tfprep.builder.shards.sums import merge
 from tfprep.dataset import FileInfo
 from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.names import SHARDS, fields_receipt, fields_receipts, shard_name
-from tfprep.dataset.plain_json import from_json
+from tfprep.dataset.plain_json import from_json, with_digest, without_digest
 from tfprep.dataset.verify import part_faults
 from tfprep.dataset.versions import current_version
 from tfprep.errors import BuildError, DatasetError, RecipeError

@@ -271,7 +271,7 @@ def test_an_index_of_shards_in_an_object_store(s3, tmp_path):
     assert len(next(iter(loader))["image_filename"]) == 5
     assert list(verify(out)) == []
     open_store(url).write("train-0", b"something else")
-    with pytest.raises(DatasetError, match="train-0 has changed since it was indexed"):
+    with pytest.raises(DatasetError, match=r"train-0 holds 14 bytes, .*tfprep index again"):
         there.numpy_loader("train", 5)
     with pytest.raises(DatasetError, match="train-0, byte 0, after 0 whole records"):
         index_tfrecords(f"{url}/train-*", "train", out)

@@ -10,13 +10,12 @@ continues. Nothing that readers use changes before the last step.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared, tfds_splits
+from tfprep.dataset.imported.declared import FEATURES_JSON, INFO_JSON, Declared, read_declared
 from tfprep.dataset.imported.scan import Scanned, find_receipt, part_of, remove_parts, scan_shards, summarize
 from tfprep.dataset.imported.schema import IndexedField, decide_fields, sized_raster
 from tfprep.dataset.imported.shards import (
@@ -24,20 +23,18 @@ from tfprep.dataset.imported.shards import (
     Shard,
     common_root,
     current,
-    list_shards,
+    find_source,
     missing_shards,
     name_below,
     path_below,
     root_of,
-    shards_at,
 )
 from tfprep.dataset.imported.write import Content, Groups, write_imported
 from tfprep.dataset.manifest import Manifest, read_manifest
-from tfprep.dataset.names import BESIDE, MANIFEST, POINTER, PRIVATE, check_name
-from tfprep.dataset.versions import NewVersion, find_version, version_folder
+from tfprep.dataset.names import BESIDE, MANIFEST, PRIVATE
+from tfprep.dataset.versions import NewVersion, version_folder
 from tfprep.errors import DatasetError
-from tfprep.storage.store import open_store
-from tfprep.storage.urls import folder_at, is_remote, names_in
+from tfprep.storage.urls import is_remote, names_in
 
 
 @dataclass(frozen=True)
@@ -95,153 +92,93 @@ def index_tfrecords(
     """
     if on_bad not in ("raise", "skip"):
         raise DatasetError(f"on_bad is 'raise' or 'skip', not {on_bad!r}")
-    name, beside, splits, lengths = _find_shards(os.fspath(source), split)
-    declared = _declared(beside, features)
-    if out is not None and "://" in os.fspath(out):
-        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
-    if out is None and is_remote(beside):
-        raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
-    folder = Path(os.path.abspath(out)) if out is not None else beside / BESIDE
-    if (folder / MANIFEST).is_file():
-        raise DatasetError(f"{folder} is a version of a dataset; choose another folder for the index")
+    found = find_source(os.fspath(source), split)
+    beside = [found.folder / FEATURES_JSON] if FEATURES_JSON in names_in(found.folder) else []
+    files = beside if features is None else [Path(features)]
+    declared = {name: entry for path in files for name, entry in read_declared(path).items()}
+    folder = _index_folder(found.folder, out)
+    work = folder / PRIVATE
     with NewVersion(folder) as new:
         old = None if new.before is None else read_manifest(new.before.path)
         if old is not None and old.imported is None:
             raise DatasetError(f"{folder} holds a dataset that tfprep built; choose another folder for the index")
-        groups, scanned = _scan(folder, splits, old, workers, on_bytes)
+        shards = {**dict(_earlier_shards(folder, old)), **found.splits}
+        groups, scanned = _scanned(shards, work, workers, on_bytes)
         if on_bad == "raise":
-            for key in splits:
-                _check_whole(groups[key], lengths.get(key))
-        content = _decide(folder / PRIVATE, groups, old.name if old else name, declared, skip=on_bad == "skip")
-        present = {field.name for field in content.fields}
-        lost = [name for name in (old.fields if old else ()) if name not in present]
+            for key in found.splits:
+                _check_whole(groups[key], found.lengths.get(key))
+        content = _decide(work, groups, old.name if old else found.name, declared, skip=on_bad == "skip")
+        lost = set(old.fields if old else ()) - content.infos.keys()
         if lost and old is not None and old.rejected and on_bad == "raise":
             raise DatasetError(
-                f"{', '.join(lost)}: {old.rejected} records do not have them, which --on-bad skip left out; give it again, or "
-                "write the files again with all features"
+                f"{', '.join(sorted(lost))}: {old.rejected} records do not have them, which --on-bad skip left out; give it "
+                "again, or write the files again with all features"
             )
         manifest = write_imported(new, content, old)
-        remove_parts(folder / PRIVATE, {part_of(s, folder / PRIVATE) for group in groups.values() for s, _ in group})
-    names = tuple(name_below(content.root, shard.path) for shard in scanned)
-    missing = missing_shards(shard.path for shards in splits.values() for shard in shards)
-    nbytes = sum(shard.bytes for shard in scanned)
-    return IndexReport(folder, manifest, tuple(content.fields), names, nbytes, _changes(old, manifest), tuple(missing))
+        remove_parts(work, {part_of(shard, work) for group in groups.values() for shard, _ in group})
+    return IndexReport(
+        folder, manifest, tuple(content.fields), tuple(name_below(content.root, shard.path) for shard in scanned),
+        sum(shard.bytes for shard in scanned), tuple(_changes(old, manifest)),
+        tuple(missing_shards(shard.path for some in found.splits.values() for shard in some)),
+    )  # fmt: skip
 
 
-def _changes(old: Manifest | None, new: Manifest) -> tuple[str, ...]:
-    """The fields that are other than before, in words."""
+def _index_folder(beside: Place, out: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of the index: `out`, or one beside the shards."""
+    if out is not None and "://" in os.fspath(out):
+        raise DatasetError(f"an index is written to a local folder, not to {os.fspath(out)}")
+    if out is None and is_remote(beside):
+        raise DatasetError(f"the shards are at {beside}; name a local folder for the index with --out")
+    folder = Path(os.path.abspath(beside / BESIDE if out is None else out))
+    if (folder / MANIFEST).is_file():
+        raise DatasetError(f"{folder} is a version of a dataset; choose another folder for the index")
+    return folder
+
+
+def _changes(old: Manifest | None, new: Manifest) -> Iterator[str]:
+    """Yield the fields that are not as before, in words."""
     if old is None:
-        return ()
-    changes = [f"{name} is new" for name in new.fields if name not in old.fields]
-    changes += [f"{name} is not a field any more" for name in old.fields if name not in new.fields]
+        return
+    yield from (f"{name} is new" for name in new.fields if name not in old.fields)
+    yield from (f"{name} is not a field any more" for name in old.fields if name not in new.fields)
     for name, info in new.fields.items():
         if name in old.fields and (was := old.fields[name].spec) != (spec := info.spec):
-            changes.append(f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}")
+            yield f"{name} was {was.dtype} {list(was.shape)}, it is {spec.dtype} {list(spec.shape)}"
     for group in old.groups.keys() - new.groups.keys():
-        changes.append(f"the added fields {group!r} are gone, because shards changed: run tfprep fields add again")
-    return tuple(changes)
-
-
-# --- what is asked for ----------------------------------------------------------------------------------------------------
-
-
-def _find_shards(source: str, split: str | None) -> tuple[str, Place, dict[str, list[Shard]], dict[str, Sequence[int]]]:
-    """Return the dataset's name, the folder of all shards, the shards by split, and the numbers of their records if known."""
-    lengths: dict[str, Sequence[int]] = {}
-    if (folder := _tfds_folder(source)) is not None:
-        name, tfds = tfds_splits(folder)
-        if split is not None and split not in tfds:
-            raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(tfds) or 'none'}")
-        chosen = {key: files for key, files in tfds.items() if split in (None, key)}
-        empty = [key for key, files in chosen.items() if not files]
-        if empty or not chosen:
-            of_split = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
-            raise DatasetError(f"{folder / INFO_JSON} names no shards{of_split}")
-        splits = {key: shards_at(folder, files) for key, files in chosen.items()}
-        lengths = {key: [*files.values()] for key, files in chosen.items()}
-    else:
-        if split is None:
-            raise DatasetError(
-                f"which split are the shards {source} of? Name it with --split, for example --split train"
-            )
-        splits = {split: list_shards(source)}
-        folder = common_root([shard.path for shard in splits[split]])
-        name = folder.name
-    for key in splits:
-        check_name("the name of a split", key)
-    name = re.sub(r"[^A-Za-z0-9_]", "_", name)[:90].strip("_")
-    name = name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")
-    return re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits, lengths
-
-
-def _declared(folder: Place, features: str | os.PathLike[str] | None) -> dict[str, Declared]:
-    """Read the file of `features`, or else a `features.json` beside the shards."""
-    if features is not None:
-        return read_declared(Path(features))
-    is_there = FEATURES_JSON in names_in(folder) if is_remote(folder) else (folder / FEATURES_JSON).is_file()
-    return read_declared(folder / FEATURES_JSON) if is_there else {}
-
-
-def _tfds_folder(source: str) -> Place | None:
-    """The directory of TensorFlow Datasets that the source names; None where it names files."""
-    if "://" in source and not source.startswith("file://"):
-        if any(mark in source for mark in "*?["):
-            return None
-        place: Any = folder_at(source)
-        return place if any(info.name == INFO_JSON for info in open_store(place).list(recursive=False)) else None
-    path = Path(os.path.abspath(source.removeprefix("file://")))
-    if not path.is_dir():
-        return None
-    is_dataset = (path / POINTER).is_file() or (path / MANIFEST).is_file()
-    if is_dataset and read_manifest(find_version(path).path).imported is None:
-        raise DatasetError(f"{path} was built by tfprep; open it as it is, it needs no other index")
-    if not (path / INFO_JSON).is_file():
-        raise DatasetError(
-            f"{path} has no {INFO_JSON}, so it is not a directory of TensorFlow Datasets; name the shards of one split with a "
-            f"pattern: '{path}/train-*' --split train"
-        )
-    return path
+        yield f"the added fields {group!r} are gone, because shards changed: run tfprep fields add again"
 
 
 # --- what is in the shards ------------------------------------------------------------------------------------------------
 
 
-def _scan(
-    folder: Path,
-    splits: Mapping[str, Sequence[Shard]],
-    old: Manifest | None,
-    workers: int | None,
-    on_bytes: Callable[[int, int], None],
+def _earlier_shards(folder: Path, old: Manifest | None) -> Iterator[tuple[str, list[Shard]]]:
+    """Yield the splits that are indexed already, with their shards as they were then; as they are where no receipt is left."""
+    if old is None or old.imported is None:
+        return
+    root = root_of(version_folder(folder, 1), old)
+    for split, info in old.splits.items():
+        versions = zip(info.files[0], old.imported.versions[split], strict=True)
+        before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
+        yield split, [shard if find_receipt(shard, folder / PRIVATE) else current(shard.path) for shard in before]
+
+
+def _scanned(
+    shards: Mapping[str, Sequence[Shard]], work: Path, workers: int | None, on_bytes: Callable[[int, int], None]
 ) -> tuple[Groups, list[Shard]]:
     """Return the shards of all splits with what was found in them, and those that were scanned for it."""
-    work, shards = folder / PRIVATE, dict[str, Sequence[Shard]]()
-    if old is not None and old.imported is not None:
-        root = root_of(version_folder(folder, 1), old)
-        for split, info in old.splits.items():  # as they were indexed; or as they are if nothing is known of them
-            versions = zip(info.files[0], old.imported.versions[split], strict=True)
-            before = [Shard(path_below(root, file.name), file.bytes, version) for file, version in versions]
-            shards[split] = [
-                shard if split in splits or find_receipt(shard, work) else current(shard.path) for shard in before
-            ]
-    shards |= splits
-    found = {shard: find_receipt(shard, work) for some in shards.values() for shard in some}
-    new = [shard for shard, receipt in found.items() if receipt is None]
-    total = sum(shard.bytes for shard in found)
-    done = total - sum(shard.bytes for shard in new)
-    on_bytes(done, total)
+    found = {shard: find_receipt(shard, work) for of_split in shards.values() for shard in of_split}
+    due = [shard for shard, receipt in found.items() if receipt is None]
+    total, left = sum(shard.bytes for shard in found), sum(shard.bytes for shard in due)
+    on_bytes(total - left, total)
 
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        on_bytes(done, total)
+    def count(shard: Shard) -> None:
+        nonlocal left
+        left -= shard.bytes
+        on_bytes(total - left, total)
 
-    scan_shards(new, work, workers, count)
-    found |= {shard: find_receipt(shard, work) for shard in new}
-    groups: dict[str, list[tuple[Shard, Scanned]]] = {}
-    for split, some in shards.items():
-        groups[split] = [(shard, receipt) for shard in some if (receipt := found[shard]) is not None]
-        assert len(groups[split]) == len(some)
-    return groups, new
+    receipts = {shard: receipt for shard, receipt in found.items() if receipt is not None}
+    receipts |= scan_shards(due, work, workers, count)
+    return {split: [(shard, receipts[shard]) for shard in of_split] for split, of_split in shards.items()}, due
 
 
 def _check_whole(group: Sequence[tuple[Shard, Scanned]], lengths: Sequence[int] | None) -> None:

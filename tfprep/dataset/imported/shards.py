@@ -5,17 +5,20 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import quote, unquote
 
-from tfprep.dataset.manifest import Manifest
+from tfprep.dataset.imported.declared import INFO_JSON, tfds_splits
+from tfprep.dataset.manifest import Manifest, read_manifest
+from tfprep.dataset.names import MANIFEST, POINTER, check_name
+from tfprep.dataset.versions import find_version
 from tfprep.errors import DatasetError
 from tfprep.storage.address import Url
 from tfprep.storage.store import open_store
-from tfprep.storage.urls import folder_at, is_remote, open_file
+from tfprep.storage.urls import folder_at, is_remote, names_in
 
 _WILDCARD = re.compile(r"[*?\[]")
 Place = Any
@@ -37,29 +40,90 @@ class Shard:
     version: str
 
 
-def list_shards(pattern: str) -> list[Shard]:
-    """The files that a path or URL with wildcards names, sorted by name.
+@dataclass(frozen=True)
+class Source:
+    """What a user asks to index.
+
+    Attributes:
+        name: The dataset's name.
+        folder: The folder that all shards are in or below.
+        splits: The shards of each split.
+        lengths: The number of records of each shard by split, where `dataset_info.json` says it.
+    """
+
+    name: str
+    folder: Place
+    splits: Mapping[str, Sequence[Shard]]
+    lengths: Mapping[str, Sequence[int]]
+
+
+def find_source(source: str, split: str | None) -> Source:
+    """Return the shards of a pattern, which are of one split, or of a directory of TensorFlow Datasets.
 
     Raises:
-        DatasetError: There is none, or one is not a regular file.
+        DatasetError: There is none, one is missing or not a regular file, or nothing says which split they are.
     """
-    if "://" in pattern and not pattern.startswith("file://"):
+    source, lengths = source.removeprefix("file://"), dict[str, Sequence[int]]()
+    if (folder := _tfds_folder(source)) is not None:
+        name, of_splits = tfds_splits(folder)
+        if split is not None and split not in of_splits:
+            raise DatasetError(f"{folder} has no split {split!r}; it has {', '.join(of_splits) or 'none'}")
+        chosen = {key: files for key, files in of_splits.items() if split in (None, key)}
+        empty = [key for key, files in chosen.items() if not files]
+        if empty or not chosen:
+            which = f" of {', '.join(empty)}; index the other splits one by one (--split)" if empty else ""
+            raise DatasetError(f"{folder / INFO_JSON} names no shards{which}")
+        splits = {key: _shards_at(folder, files) for key, files in chosen.items()}
+        lengths = {key: [*files.values()] for key, files in chosen.items()}
+    elif split is None:
+        raise DatasetError(f"which split are the shards {source} of? Name it with --split, for example --split train")
+    else:
+        splits = {split: list_shards(source)}
+        folder = common_root([shard.path for shard in splits[split]])
+        name = folder.name
+    for key in splits:
+        check_name("the name of a split", key)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", name)[:90].strip("_")
+    name = name if name[:1].isalpha() else f"tfrecords_{name}".strip("_")
+    return Source(re.sub(r"_v[0-9]+\Z", "", name) or "tfrecords", folder, splits, lengths)
+
+
+def _tfds_folder(source: str) -> Place | None:
+    """Return the directory of TensorFlow Datasets that the source names; None where it names files."""
+    if "://" in source:
+        folder = None if _WILDCARD.search(source) else folder_at(source)
+        return folder if folder is not None and INFO_JSON in names_in(folder) else None
+    path = Path(os.path.abspath(source))
+    if not path.is_dir():
+        return None
+    is_dataset = (path / POINTER).is_file() or (path / MANIFEST).is_file()
+    if is_dataset and read_manifest(find_version(path).path).imported is None:
+        raise DatasetError(f"{path} was built by tfprep; open it as it is, it needs no other index")
+    if not (path / INFO_JSON).is_file():
+        raise DatasetError(
+            f"{path} has no {INFO_JSON}, so it is not a directory of TensorFlow Datasets; name the shards of one split with a "
+            f"pattern: '{path}/train-*' --split train"
+        )
+    return path
+
+
+def list_shards(pattern: str) -> list[Shard]:
+    """Return the files that a path or URL with wildcards names, sorted by name; DatasetError where there is none."""
+    if "://" in pattern:
         fixed = pattern[: match.start()] if (match := _WILDCARD.search(pattern)) else pattern
-        folder: Any = folder_at(fixed.rpartition("/")[0])
-        wanted = pattern[len(fixed.rpartition("/")[0]) + 1 :]
-        parts = wanted.count("/")
+        folder, names = fixed.rpartition("/")[0], pattern[len(fixed.rpartition("/")[0]) + 1 :]
         shards = [
-            Shard(folder / info.name, info.bytes, info.version)
-            for info in open_store(folder).list(recursive=parts > 0)
-            if info.name.count("/") == parts and fnmatch.fnmatchcase(info.name, wanted)
+            Shard(folder_at(folder) / info.name, info.bytes, info.version)
+            for info in open_store(folder).list(recursive="/" in names)
+            if info.name.count("/") == names.count("/") and fnmatch.fnmatchcase(info.name, names)
         ]
     else:
-        path = Path(os.path.abspath(pattern.removeprefix("file://")))
+        path = Path(os.path.abspath(pattern))
         depth = next((number for number, part in enumerate(path.parts) if _WILDCARD.search(part)), None)
         if depth is None:
-            return [_local(path)]
-        found = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
-        shards = [_local(file) for file in sorted(found) if file.is_file() and not file.name.startswith(".")]
+            return [current(path)]
+        paths = Path(*path.parts[:depth]).glob("/".join(path.parts[depth:]))
+        shards = [current(file) for file in sorted(paths) if file.is_file() and not file.name.startswith(".")]
     if not shards:
         raise DatasetError(
             f"{pattern} names no file; put the pattern in quotes so that the shell does not change it: 'DIR/train-*.tfrecord'"
@@ -67,15 +131,30 @@ def list_shards(pattern: str) -> list[Shard]:
     return shards
 
 
-def shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
-    """Files of one folder by name; DatasetError where one is missing."""
-    names = list(names)
+def _shards_at(folder: Place, names: Iterable[str]) -> list[Shard]:
+    """Return files of one folder by name; DatasetError where one is missing."""
     if not is_remote(folder):
-        return [_local(folder / name) for name in names]
-    listed = {info.name: info for info in open_store(folder).list(recursive=False)}
+        return [current(folder / name) for name in names]
+    listed = {shard.path.name: shard for shard in list_shards(f"{folder}/*")}
     if missing := [name for name in names if name not in listed]:
-        raise DatasetError(f"{folder / missing[0]} is missing; is the dataset complete?")
-    return [Shard(folder / name, listed[name].bytes, listed[name].version) for name in names]
+        raise DatasetError(f"{folder / missing[0]} does not exist in its store; is the dataset complete?")
+    return [listed[name] for name in names]
+
+
+def current(path: Place) -> Shard:
+    """Return the file at a path as it is now; DatasetError where it is missing or not a regular file."""
+    if is_remote(path):
+        info = open_store(path.parent).info(path.name)
+        return Shard(path, info.bytes, info.version)
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror}); is the dataset complete?") from error
+    if not path.is_file():
+        raise DatasetError(
+            f"{path} is not a regular file; name the shards with a pattern such as 'DIR/train-*.tfrecord'"
+        )
+    return Shard(path, status.st_size, str(status.st_mtime_ns))
 
 
 _NUMBERED = re.compile(r"(?:[0-9a-f]{16}-)?(.*)-([0-9]{5})-of-([0-9]{5})(.*)", re.DOTALL)
@@ -97,31 +176,11 @@ def missing_shards(paths: Iterable[Place]) -> list[str]:
     ]
 
 
-def current(path: Place) -> Shard:
-    """The file at a path as it is now; DatasetError where it is missing."""
-    if is_remote(path):
-        info = open_store(path.parent).info(path.name)
-        return Shard(path, info.bytes, info.version)
-    return _local(path)
-
-
-def _local(path: Path) -> Shard:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror}); is the dataset complete?") from error
-    if not path.is_file():
-        raise DatasetError(
-            f"{path} is not a regular file; name the shards with a pattern such as 'DIR/train-*.tfrecord'"
-        )
-    return Shard(path, status.st_size, str(status.st_mtime_ns))
-
-
 # --- names --------------------------------------------------------------------------------------------------------------
 
 
 def common_root(paths: Sequence[Place]) -> Place:
-    """The folder that all these files are in or below."""
+    """Return the folder that all these files are in or below."""
     if is_remote(paths[0]):
         key = os.path.commonpath([path.parent.key for path in paths])
         return Url(paths[0].scheme, paths[0].bucket, key)
@@ -129,48 +188,21 @@ def common_root(paths: Sequence[Place]) -> Place:
 
 
 def name_below(root: Place, path: Place) -> str:
-    """A file's name in the manifest: its path below the root, with %2F for '/'."""
+    """Return a file's name in the manifest: its path below the root, with %2F for '/'."""
     key = path.key[len(root.key) :].strip("/") if is_remote(path) else path.relative_to(root).as_posix()
     return quote(key, safe=" !#$&'()+,;=@[]{}~^`-._")
 
 
 def path_below(root: Place, name: str) -> Place:
-    """The path of a file by its name in the manifest, links resolved: the manifest refers to it wherever it is."""
-    if is_remote(root):
-        return root / unquote(name)
-    return Path(os.path.realpath(root / unquote(name)))
+    """Return the path of a file by its name in the manifest, links resolved: the user named it, wherever it is."""
+    path = root / unquote(name)
+    return path if is_remote(root) else Path(os.path.realpath(path))
 
 
 def root_of(folder: Place, manifest: Manifest) -> Place:
-    """The folder that the shards of an imported dataset are in or below; `folder` is that of its manifest."""
+    """Return the folder that the shards of an imported dataset are in or below; `folder` is that of its manifest."""
     assert manifest.imported is not None
     root = manifest.imported.root
     if "://" in root:
         return folder_at(root)
     return folder / root if is_remote(folder) else Path(os.path.join(folder, root))
-
-
-def check_sizes(folder: Place, manifest: Manifest, split: str) -> None:
-    """Check that the shards of a split are there, of the sizes that were indexed. Each record has its checksum in the index.
-
-    Args:
-        folder: The folder of the manifest.
-        manifest: What the dataset is.
-        split: The split.
-
-    Raises:
-        DatasetError: A shard is missing or has changed.
-    """
-    root = root_of(folder, manifest)
-    for file in manifest.splits[split].files[0]:
-        now = current(path_below(root, file.name))
-        if now.bytes != file.bytes:
-            raise DatasetError(
-                f"{now.path} has changed since it was indexed: it holds {now.bytes:,} bytes, then it held {file.bytes:,}. Run "
-                "the same tfprep index command again, which reads only what changed"
-            )
-
-
-def open_shard(path: Place) -> BinaryIO:
-    """Open a shard for reading, wherever a link leads: it is named by the user, not by the dataset of a stranger."""
-    return open_file(path if is_remote(path) else Path(os.path.realpath(path)))

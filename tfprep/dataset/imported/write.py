@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfprep import __version__
-from tfprep.dataset.imported.scan import FEATURE, PREFIX, LostRecord, Scanned, read_part
+from tfprep.dataset.imported.scan import LostRecord, Scanned, read_part
 from tfprep.dataset.imported.schema import IndexedField
 from tfprep.dataset.imported.shards import Place, Shard, common_root, name_below
-from tfprep.dataset.index import joined_tables, label_type, schema, write_index
+from tfprep.dataset.index import joined_tables, label_type, numpy_column, schema, write_index
 from tfprep.dataset.locations import write_locations
 from tfprep.dataset.manifest import FieldInfo, FileInfo, Imported, Manifest, SplitInfo, digest_of, kept_fields
 from tfprep.dataset.names import INDEX, LOCATIONS, PRIVATE, REJECTS
@@ -90,72 +90,62 @@ class Content:
                 reason = f"{scanned.fault}; what follows is left out"
                 bad.append(LostRecord(scanned.records + len(bad), scanned.end, reason))
             self._reject(split, name, bad)
-            for block in read_part(shard, folder):
-                table = self._table(self._with_required(block, split, name), split, number, name)
+            for block, features in read_part(shard, folder):
+                table, lost = self._table(block, features, split, number, name)
+                self._reject(split, name, lost)
                 records += len(table)
                 yield table
             self.records[split].append(records)
 
     def _reject(self, split: str, shard: str, records: Iterable[LostRecord]) -> None:
         for record in records:
-            line = {
-                "split": split,
-                "shard": shard,
-                "record": record.number,
-                "offset": record.offset,
-                "reason": record.reason,
-            }
-            self.rejected.append(line)
+            line = {"split": split, "shard": shard, "record": record.number, "offset": record.offset}
+            self.rejected.append({**line, "reason": record.reason})
 
-    def _with_required(self, block: pa.Table, split: str, shard: str) -> pa.Table:
-        """Return the records of a block that have each required feature; the others are rejected."""
-        for field in self.fields:
-            if field.required:
-                has = pc.greater(pc.fill_null(_feature(block, field.feature)["size"], 0), 0)
-                lost = block.filter(pc.invert(has)).select(["number", "offset"]).to_pylist()
-                self._reject(
-                    split, shard, [LostRecord(**record, reason=f"it has no {field.feature!r}") for record in lost]
-                )
-                block = block.filter(has)
-        return block
-
-    def _table(self, block: pa.Table, split: str, shard: int, shard_name: str) -> pa.Table:
-        """Return the rows of a block."""
-        count = len(block)
+    def _table(
+        self, block: pa.Table, features: pa.Table, split: str, shard: int, shard_name: str
+    ) -> tuple[pa.Table, list[LostRecord]]:
+        """Return the rows of a block, and its records that lack a required feature, which have none."""
+        count, lost = len(block), dict[int, LostRecord]()
         columns: dict[str, Any] = {name: block[name] for name in ("offset", "size", "payload_crc")}
         columns["key"] = [f"{shard_name}#{number}" for number in block["number"].to_pylist()]
         columns |= {"split": [split] * count, "variant": [0] * count, "shard": [shard] * count}
         for field in self.fields:
-            columns |= _columns(block, field)
-        raster = _feature(block, self.raster or "")
+            rows = _of_feature(features, field.feature, count)
+            columns |= _columns(block, rows, field)
+            for row in np.flatnonzero(numpy_column(rows["size"].fill_null(0)) == 0) if field.required else ():
+                number, offset = (block[name][int(row)].as_py() for name in ("number", "offset"))
+                lost.setdefault(int(row), LostRecord(number, offset, f"it has no {field.feature!r}"))
+        raster = _of_feature(features, self.raster or "", count)
         for side in ("height", "width"):
             columns[side] = pc.if_else(pc.equal(raster[side], 0), None, raster[side])
         if self.label is not None:
             columns["label"] = columns[self.label]
+        table = pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
+        if lost:
+            table = table.take(np.setdiff1d(np.arange(count), list(lost)))
         for name, of_splits in self.counts.items():
-            values, counts = columns[name].to_numpy(), of_splits[split]
+            values, counts = numpy_column(table[name]), of_splits[split]
             counts += np.bincount(values[(values >= 0) & (values < len(counts))], minlength=len(counts))
-        return pa.table({name: columns[name] for name in self.schema.names}).cast(self.schema)
+        return table, list(lost.values())
 
 
-def _feature(block: pa.Table, feature: str) -> dict[str, pa.Array]:
-    """Return the values of a feature by their names in `FEATURE`; null for a record that does not have it."""
-    name = f"{PREFIX}{feature}"
-    if name not in block.column_names:
-        return {field.name: pa.nulls(len(block), field.type) for field in FEATURE}
-    column = block[name].combine_chunks()
-    return {field.name: pc.struct_field(column, field.name) for field in FEATURE}
+def _of_feature(features: pa.Table, name: str, records: int) -> pa.Table:
+    """Return the row of a feature for each record of a block, null for one that does not have it."""
+    rows = features.filter(pc.equal(features["feature"], name))
+    places = np.full(records, -1)
+    places[numpy_column(rows["record"])] = np.arange(len(rows))
+    return rows.take(pa.array(places, mask=places < 0))
 
 
-def _columns(block: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
+def _columns(block: pa.Table, rows: pa.Table, field: IndexedField) -> dict[str, pa.Array]:
     """Return where a field is, and its values; a missing or empty one begins with its record and has no bytes."""
-    found = _feature(block, field.feature)
-    size = pc.fill_null(found["size"], 0)  # an empty string has a tag and a length
-    has, offset, columns = pc.greater(size, 0), found["offset"], {}
+    size = pc.fill_null(rows["size"], 0)  # an empty string has a tag and a length
+    has, offset, columns = pc.greater(size, 0), rows["offset"], {}
     if field.column:
-        columns[field.name] = pc.if_else(has, found[field.spec.dtype], None)
+        columns[field.name] = pc.if_else(has, rows[field.spec.dtype], None)
     if field.codec["codec"] in ("encoded", "text", "raw"):  # one string, without its tag and length
-        value_size = pc.if_else(has, found["value_size"], 0)
+        value_size = pc.if_else(has, rows["value_size"], 0)
         offset, size = pc.subtract(pc.add(offset, size), value_size), value_size
         has = pc.greater(size, 0)
     first = pc.if_else(has, offset, pc.add(block["offset"], HEADER_BYTES))
