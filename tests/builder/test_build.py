@@ -14,14 +14,16 @@ import pytest
 from PIL import Image
 
 import tfprep
+from tests.builder import random_geometry
 from tests.builder.conftest import check_whole, digests, run
 from tests.photos import write_photos
 from tfprep import Recipe, codecs, sources
-from tfprep.builder import BuildOptions, build, plan_build
+from tfprep.builder import BuildOptions, Ray, build, plan_build, start
 from tfprep.dataset import open_dataset
 from tfprep.errors import BuildError, RecipeError, SourceError
 from tfprep.images import perceptual_hash
 from tfprep.seeding import sample_hash
+from tfprep.storage.address import parse_url
 
 WITHOUT_STEPS = (
     "geometry=[augment.Flip(p=0.5), augment.Rotate(degrees=10), augment.Crop(16, 20)],", "",
@@ -187,6 +189,7 @@ def test_limit_takes_the_same_samples_each_time(full):
         ({"limit": 2.5}, "limit is a whole number, not 2.5"),
         ({"limit": 0}, "limit is at least 1, not 0"),
         ({"on_bad": "explode"}, "on_bad is 'skip' or 'fail', not 'explode'"),
+        ({"on_warning": "drop"}, "on_warning is 'keep' or 'reject', not 'drop'"),
         ({"max_bad": 1.5}, "max_bad is a share from 0 to 1, not 1.5"),
         ({"item_timeout_s": 0}, "item_timeout_s is more than 0 seconds, not 0"),
         ({"item_timeout_s": float("nan")}, "item_timeout_s is more than 0 seconds, not nan"),
@@ -270,3 +273,76 @@ def test_a_build_with_its_report_and_its_workers_import_no_framework(full, tmp_p
         "return sample['mask']",
     )
     assert full.build(workers=1).rejected == 0
+
+
+@pytest.mark.parametrize("seed", [0, 6, 13])  # turned and zoomed; shifted, most boxes dropped; cut and slanted
+def test_boxes_and_masks_are_those_of_a_geometry_of_our_own(seed, tmp_path):
+    """No box without area, and no class that the image does not have there."""
+    recipe, faults = random_geometry.check_recipe(seed, tmp_path)
+    assert not faults, recipe
+
+
+# --- the start of the workers -----------------------------------------------------------------------------------------
+
+
+class Watched:
+    """An engine that counts its starts."""
+
+    starts = 0
+
+    def start(self):
+        self.starts += 1
+
+    def close(self):
+        pass
+
+
+MEMORY = "memory://.* is in the memory of this process.* build with workers=0, or use"
+TWO = {"options": BuildOptions(workers=2)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "out", "data", "options", "error", "starts"),
+    [
+        ("mistyped.py", "out", None, {}, "no such recipe", 0),
+        ("recipe.txt", "out", "data", {}, "its name ends in .py", 0),
+        ("folder.py", "out", "data", {}, "is a folder", 0),
+        ("wrong.py", "out", None, {}, "ZeroDivisionError", 1),
+        ("wrong.py", "memory://out", "data", TWO, MEMORY, 0),
+        ("wrong.py", "out", "memory://data", TWO, MEMORY, 0),
+        ("wrong.py", "out", parse_url("memory://data/x"), TWO, MEMORY, 0),
+        ("wrong.py", "out", None, {"engine": Ray()}, "ZeroDivisionError", 0),
+    ],
+)
+def test_workers_start_before_the_recipe_is_loaded_and_after_what_is_quick_to_check(
+    monkeypatch, tmp_path, recipe, out, data, options, error, starts
+):
+    """Those of a cluster start on its nodes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text("1 / 0")
+    (tmp_path / "recipe.txt").write_text("RECIPE = 1")
+    (tmp_path / "folder.py").mkdir()
+    watched = Watched()
+    monkeypatch.setattr(start, "Pool", lambda *_, **__: watched)
+    with pytest.raises((BuildError, RecipeError), match=error):
+        build(recipe, out, data, **options)
+    assert watched.starts == starts
+
+
+def test_workers_begin_as_this_process_did_whenever_they_start(site):
+    """They start before the recipe is loaded, or where a dataset is there already, after its shards were looked at."""
+    site.fill(1, 0).change_recipe(', "val": 2', "")
+    site.define(
+        "import sys\n"
+        'os.environ["LOADED"] = os.environ.get("LOADED", "") + "once"\n'
+        'sys.path.insert(0, "/added/by/the/recipe")\n'
+    )
+    site.derive(
+        "checked",
+        'assert (os.environ["LOADED"], sys.path.count("/added/by/the/recipe")) == ("once", 1)\nreturn sample["mask"]',
+    )
+    for seed in ("seed=3", "seed=4"):
+        site.change_recipe("seed=3", seed)
+        done = run(site.command("--max-bad", "0", "--workers", "1"))
+        assert done.returncode == 0, done.stderr
+        assert "Built 1 sample" in done.stdout

@@ -171,17 +171,6 @@ def test_without_raw_files_an_index_opens_the_records_that_are_intact(copy):
 def test_the_command(copy, capsys):
     flip(copy / "out/v0001" / SHARD, 40)
     for built in (1, 0):
-        words = [
-            "build",
-            copy / "recipe.py",
-            "--out",
-            copy / "out",
-            "--data",
-            copy / "raw",
-            "--verify",
-            "--json",
-            "--workers",
-            0,
-        ]
-        assert status_of(*words) == 0
+        paths = f"{copy}/recipe.py --out {copy}/out --data {copy}/raw"
+        assert status_of(f"tfprep build {paths} --verify --json --workers 0") == 0
         assert json.loads(capsys.readouterr().out)["built_shards"] == built

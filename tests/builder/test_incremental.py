@@ -46,6 +46,17 @@ class Lift:
     def __call__(self, sample, generator):
         return (scaled(sample["image"]) + self.LEAST).astype(np.float32)
 """
+
+
+@pytest.fixture
+def own(full):
+    """The site with a derived input of code of its own, built."""
+    full.define(OWN)
+    full.change_recipe("derive={", 'derive={"lift": Lift(), ', "store={", 'store={"lift": codecs.Raw(), ')
+    full.build()
+    return full
+
+
 CHANGED = "1 of 6 shards: 1 sample changed"
 RECIPE = "6 of 6 shards: the recipe changed: "
 CODE = RECIPE + "module of the recipe changed"
@@ -82,17 +93,14 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "due", "keys"), CHANGES)
-def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_nothing(full, change, due, keys):
+def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_nothing(own, change, due, keys):
     """`keys` name the samples whose shards are built, or are the number of shards."""
-    full.define(OWN)
-    full.change_recipe("derive={", 'derive={"lift": Lift(), ', "store={", 'store={"lift": codecs.Raw(), ')
-    full.build()
-    before, files = digests(full.out), shards_of(full)
-    change(full)
-    assert full.due().startswith(due or "")
+    before, files = digests(own.out), shards_of(own)
+    change(own)
+    assert own.due().startswith(due or "")
     if due and due != RECIPE:
-        assert full.due() == due
-    summary = full.build()
+        assert own.due() == due
+    summary = own.build()
     if isinstance(keys, int):
         assert summary.built_shards == keys
     else:
@@ -100,72 +108,56 @@ def test_after_any_change_only_what_it_touches_is_built_and_equals_a_build_from_
         hashes = {key: sample_hash(3, f"{key}.jpg") % shards[key.split("/")[0]] for key in keys}
         touched = {(key.split("/")[0], shard) for key, shard in hashes.items()}
         assert summary.built_shards == len(touched)
-        assert {name for name, inode in shards_of(full).items() if inode != files.get(name)} == {
+        assert {name for name, inode in shards_of(own).items() if inode != files.get(name)} == {
             f"tiny-{split}{variant}.tfrecord-{shard:05d}-of-{shards[split]:05d}{suffix}"
             for split, shard in touched
             for variant in (("", "_v1") if split == "train" else ("",))
             for suffix in ("", ".idx")
         }
-    assert digests(full.out) == full.from_nothing()
-    assert (digests(full.out) != before) == (due != NOTHING)
-    assert full.due().startswith("nothing to build: ")
+    assert digests(own.out) == own.from_nothing()
+    assert (digests(own.out) != before) == (due != NOTHING)
+    assert own.due().startswith("nothing to build: ")
 
 
-def _with_own_code(site):
-    site.define(OWN)
-    site.change_recipe("derive={", 'derive={"lift": Lift(), ', "store={", 'store={"lift": codecs.Raw(), ')
-    site.build()
-    return digests(site.out), shards_of(site)
-
-
-def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(full, reports):
-    before, files = _with_own_code(full)
-    full.change_recipe("FACTOR = 2.0", "FACTOR = 2.0 + 0")
-    full.add("train/dog/new", 5)
+def test_other_code_is_accepted_for_the_shards_that_differ_in_nothing_else(own, reports):
+    """An option that changed with the code is built."""
+    before, files = digests(own.out), shards_of(own)
+    own.change_recipe("FACTOR = 2.0", "FACTOR = 2.0 + 0")
+    own.add("train/dog/new", 5)
     events = []
-    summary = full.build(accept_code=True, on_event=events.append)
-    assert summary.built_shards == 1
+    assert own.build(accept_code=True, on_event=events.append).built_shards == 1
     assert "5 shards are kept as they are although" in "".join(event.text for event in events if event.name == "code")
-    assert full.due() == NOTHING
-    assert (
-        sum(inode != files.get(name) for name, inode in shards_of(full).items()) == 4
-    )  # two variants, with their offsets
-    assert "5 shards were built with other code" in (full.out / "current/report.html").read_text()
-    assert digests(full.out) == full.from_nothing()
-    full.change_recipe("FACTOR = 2.0 + 0", "FACTOR = 3.0")
-    assert full.due() == CODE
-    full.build()
-    assert digests(full.out) == full.from_nothing() != before
-    assert "other code" not in (full.out / "current/report.html").read_text()
-
-
-def test_an_option_that_changed_with_the_code_is_built_also_if_code_is_accepted(full):
-    _with_own_code(full)
-    full.change_recipe("FACTOR = 2.0", "FACTOR = 3.0", "seed=3", "seed=4")
-    assert full.build(accept_code=True).built_shards == 6
-    assert digests(full.out) == full.from_nothing()
+    assert own.due() == NOTHING
+    new = [name for name, inode in shards_of(own).items() if inode != files.get(name)]
+    assert len(new) == 4, "two variants, with their offsets"
+    assert "5 shards were built with other code" in (own.out / "current/report.html").read_text()
+    assert digests(own.out) == own.from_nothing()
+    own.change_recipe("FACTOR = 2.0 + 0", "FACTOR = 3.0")
+    assert own.due() == CODE
+    own.change_recipe("seed=3", "seed=4")
+    assert own.build(accept_code=True).built_shards == 6
+    assert digests(own.out) == own.from_nothing() != before
+    assert "other code" not in (own.out / "current/report.html").read_text()
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_rebuild_for_code_only_is_confirmed_first(full, answer):
-    before, _ = _with_own_code(full)
-    full.change_recipe("FACTOR = 2.0", "FACTOR = 3.0")
-    questions = []
+def test_a_rebuild_for_code_only_is_confirmed_first(own, answer):
+    before, questions = digests(own.out), []
+    own.change_recipe("FACTOR = 2.0", "FACTOR = 3.0")
 
     def confirm(text):
         questions.append(text)
         return answer
 
     if answer:
-        assert full.build(confirm=confirm).built_shards == 6
+        assert own.build(confirm=confirm).built_shards == 6
     else:
         with pytest.raises(BuildError, match="nothing was built, because the code changed"):
-            full.build(confirm=confirm)
-        assert digests(full.out) == before
+            own.build(confirm=confirm)
+        assert digests(own.out) == before
     (question,) = questions
-    assert re.match(
-        r"the recipe changed: module of the recipe changed\..* 6 shards are built again, in about \d", question
-    )
+    rule = r"the recipe changed: module of the recipe changed\..* 6 shards are built again, in about \d"
+    assert re.match(rule, question)
 
 
 def test_shards_of_code_without_source_are_always_built_again(full):
@@ -329,14 +321,30 @@ def test_a_shard_left_without_samples(full):
     assert digests(full.out) == full.from_nothing()
 
 
-@pytest.mark.parametrize("parts", [None, 2])
-def test_a_dataset_that_outgrew_its_shards_is_resharded(site, monkeypatch, parts):
-    """One sample first, 24 later: one shard and one worker for ever, unless the number of shards may change once."""
+@pytest.mark.usefixtures("reports")
+def test_a_split_that_is_gone_from_the_raw_files_is_named(site):
+    site.change_recipe('"train": 4, "val": 2', '"train": 2')
+    site.fill(train=4, val=2).build()
+    shutil.rmtree(site.data / "val")
+    with pytest.warns(UserWarning, match="the split 'val' is gone: the raw data has no sample of it any more"):
+        site.build()
+    assert "the split &#39;val&#39; is gone" in (site.out / "current/report.html").read_text()
+
+
+@pytest.fixture
+def one_sample(site, monkeypatch):
+    """A dataset of one sample in one shard. The recipe leaves the number of shards open; four samples are enough for one."""
     monkeypatch.setattr("tfprep.builder.planning.plan._LEAST_SAMPLES", 4)
     site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
     site.add("train/cat/000", 0)
     site.build()
-    site.fill(train=24, val=0)
+    return site
+
+
+@pytest.mark.parametrize("parts", [None, 2])
+def test_a_dataset_that_outgrew_its_shards_is_resharded(one_sample, parts):
+    """One sample first, 24 later: one shard and one worker for ever, unless the number of shards may change once."""
+    site = one_sample.fill(train=24, val=0)
     assert site.build().shards == 1
     before = digests(site.out)
     assert site.due(reshard=True).startswith("4 of 4 shards: ")
@@ -354,25 +362,18 @@ def test_a_dataset_that_outgrew_its_shards_is_resharded(site, monkeypatch, parts
     assert site.build().built_shards == 0, "what cannot be read is as nothing: 24 samples have four shards of their own"
 
 
-def test_a_dataset_that_replaces_another_has_its_own_number_of_shards(site, monkeypatch):
-    monkeypatch.setattr("tfprep.builder.planning.plan._LEAST_SAMPLES", 4)
-    site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
-    site.add("train/cat/000", 0)
-    site.build()
-    site.fill(train=24, val=0).change_recipe('name="tiny"', 'name="other"')
-    assert site.build(replace=True).shards == 4
-    assert digests(site.out) == site.from_nothing()
+def test_a_dataset_that_replaces_another_has_its_own_number_of_shards(one_sample):
+    one_sample.fill(train=24, val=0).change_recipe('name="tiny"', 'name="other"')
+    assert one_sample.build(replace=True).shards == 4
+    assert digests(one_sample.out) == one_sample.from_nothing()
 
 
-def test_samples_that_stay_in_their_shard_are_built_anew_under_another_number_of_shards(site, monkeypatch):
+def test_samples_that_stay_in_their_shard_are_built_again_under_another_number_of_shards(one_sample, monkeypatch):
     """The content of a shard may be the same: its name is not."""
-    site.change_recipe('    shards={"train": 4, "val": 2},\n', "")
-    site.add("train/cat/000", 0)
-    site.build()
     monkeypatch.setattr("tfprep.builder.planning.plan._default_shards", lambda *arguments: 2)
-    site.build(reshard=True)
-    site.build(site.out.with_name("fresh"))
-    assert digests(site.out) == digests(site.out.with_name("fresh"))
+    one_sample.build(reshard=True)
+    one_sample.build(one_sample.out.with_name("fresh"))
+    assert digests(one_sample.out) == digests(one_sample.out.with_name("fresh"))
 
 
 # --- files of the same size and time ---------------------------------------------------------------------------------

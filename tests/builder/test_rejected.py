@@ -175,3 +175,23 @@ def test_more_rejected_samples_than_allowed_publish_nothing(full):
     assert digests(full.out) == before, "the list of the dataset that stays is not touched"
     check_whole(full.out)
     assert full.build(max_bad=0.1).rejected == 3
+
+
+def test_files_that_the_decoder_warns_about_are_kept_and_listed_or_rejected(full, reports):
+    """One without its end marker, and one that is damaged inside."""
+    keys = ["train/cat/000.jpg", "train/dog/001.jpg"]
+    cut, damaged = (full.data / key for key in keys)
+    cut.write_bytes(cut.read_bytes()[:-2])
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-60] + data[-2:])
+    with pytest.warns(UserWarning, match="2 samples have warnings, such as damaged files"):
+        assert full.build().samples == GOOD
+    page = (full.out / "current/report.html").read_text()
+    assert f"{keys[0]}: image: the end marker of the JPEG is missing" in page
+    assert f"{keys[1]}: image: Corrupt JPEG data: premature end of data segment" in page
+    summary = full.build(on_warning="reject")
+    assert (summary.samples, summary.rejected) == (GOOD - 2, 2)
+    assert [(sample["key"], sample["stage"]) for sample in full.rejected()] == [(key, "decode") for key in keys]
+    assert full.build(on_warning="reject").built_shards == 0
+    with pytest.warns(UserWarning, match="2 samples have warnings"):
+        assert full.build().samples == GOOD
