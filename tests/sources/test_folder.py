@@ -4,8 +4,6 @@ import os
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tfprep.errors import SampleError, SourceError
 from tfprep.sources import Folder, Fractions, read_files
@@ -13,12 +11,6 @@ from tfprep.sources import Folder, Fractions, read_files
 
 def listed(source, root):
     return [(entry.key, entry.split, *entry.values) for entry in source.scan(root).entries]
-
-
-def walked(listing):
-    """The listing after an iteration over its entries, which completes its tally."""
-    list(listing.entries)
-    return listing
 
 
 @pytest.mark.parametrize(
@@ -55,6 +47,10 @@ def walked(listing):
             [("cat/1.jpg", "train", 2), ("dog/2.jpg", "train", 0)],
         ),
         (Folder("**"), ["b.jpg", "a/c.jpg"], None, [("b.jpg", "train"), ("a/c.jpg", "train")]),
+        (
+            Folder("{split}/{label}/**"), ["Val_2/cat/1.jpg", "v1/cat/1.jpg"], ("cat",),
+            [("Val_2/cat/1.jpg", "Val_2", 0), ("v1/cat/1.jpg", "v1", 0)],
+        ),
     ],
 )  # fmt: skip
 def test_splits_and_classes(tree, source, paths, classes, expected):
@@ -97,33 +93,23 @@ def test_a_tree_that_cannot_be_read_is_refused_by_name(tree, source, paths, mess
         listed(source, root)
 
 
-@settings(max_examples=30)
-@given(st.permutations(["b/2.jpg", "b/1.jpg", "a/x/1.jpg", "a/é.jpg", "a/Z.jpg", "a b/1.jpg", "a/x.jpg"]))
-def test_entries_are_ordered_by_name(tmp_path_factory, paths):
-    root = tmp_path_factory.mktemp("order")
-    for path in paths:
-        (root / path).parent.mkdir(exist_ok=True, parents=True)
-        (root / path).touch()
-    keys = [key for key, *_ in listed(Folder(), root)]
-    assert keys == ["a/Z.jpg", "a/x.jpg", "a/é.jpg", "a/x/1.jpg", "a b/1.jpg", "b/1.jpg", "b/2.jpg"]
-
-
-def test_the_order_of_scandir_does_not_matter(tree, monkeypatch):
-    root = tree(*(f"{label}/{i}.jpg" for label in "abc" for i in range(5)))
-    expected = listed(Folder(), root)
+@pytest.mark.parametrize("order", [list, lambda found: found[::-1]])
+def test_entries_are_ordered_by_name_whatever_the_order_of_scandir(tree, monkeypatch, order):
+    root = tree("b/2.jpg", "b/1.jpg", "a/x/1.jpg", "a/é.jpg", "a/Z.jpg", "a b/1.jpg", "a/x.jpg")
     scandir = os.scandir
 
-    class Backwards:
+    class Ordered:
         def __init__(self, path):
-            self.found = sorted(scandir(path), key=lambda item: item.name, reverse=True)
+            self.found = order(sorted(scandir(path), key=lambda item: item.name))
 
         def __enter__(self):
             return iter(self.found)
 
         def __exit__(self, *error): ...
 
-    monkeypatch.setattr(os, "scandir", Backwards)
-    assert listed(Folder(), root) == expected
+    monkeypatch.setattr(os, "scandir", Ordered)
+    keys = [key for key, *_ in listed(Folder(), root)]
+    assert keys == ["a/Z.jpg", "a/x.jpg", "a/é.jpg", "a/x/1.jpg", "a b/1.jpg", "b/1.jpg", "b/2.jpg"]
 
 
 def test_every_image_of_the_tree_is_listed_once(tree):
@@ -151,20 +137,16 @@ def test_a_second_file_of_the_same_stem_changes_no_key(tree):
     assert len(after) == 4
 
 
-def test_skipped_files_are_counted(tree):
+@pytest.mark.parametrize("stratify", [None, "label"])
+def test_skipped_files_are_counted_once_for_repeated_iterations(tree, stratify):
     root = tree("cat/1.jpg", "cat/._1.jpg", ".git/x.jpg", "cat/notes.txt", "stray.jpg", "readme")
     os.mkfifo(root / "cat" / "pipe.jpg")
-    assert walked(Folder().scan(root)).tally == {
+    listing = Folder(splits=Fractions(train=1.0, stratify=stratify)).scan(root)
+    assert len(list(listing.entries)) == 1
+    assert listing.tally == {
         "hidden (the name begins with a dot)": 2, "not an image by its suffix": 2, "outside the pattern": 1,
         "neither a file nor a folder": 1,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("stratify", [None, "label"])
-def test_the_tally_counts_once_for_repeated_iterations(tree, stratify):
-    root = tree("cat/1.jpg", "cat/notes.txt")
-    source = Folder(splits=Fractions(train=1.0, stratify=stratify))
-    assert walked(source.scan(root)).tally == {"not an image by its suffix": 1}
 
 
 def test_a_missing_root(tmp_path):
@@ -172,23 +154,26 @@ def test_a_missing_root(tmp_path):
         listed(Folder("**"), tmp_path / "nowhere")
 
 
-def test_links_are_followed_and_dangling_ones_are_listed(tree, tmp_path):
-    root = tree("cat/1.jpg")
-    (tmp_path / "elsewhere" / "in").mkdir(parents=True)
-    (tmp_path / "elsewhere" / "in" / "2.jpg").touch()
-    (root / "dog").symlink_to(tmp_path / "elsewhere")
-    (root / "cat" / "3.jpg").symlink_to(root / "cat" / "1.jpg")
-    (root / "cat" / "4.jpg").symlink_to("nowhere")
-    assert [key for key, *_ in listed(Folder(), root)] == ["cat/1.jpg", "cat/3.jpg", "cat/4.jpg", "dog/in/2.jpg"]
+LOOP = {"a link to a folder above itself: cat/loop": 1}
+LINKS = [  # where links are and lead to, the keys beside cat/1.jpg, and what is skipped
+    (
+        {"dog": "../elsewhere", "cat/3.jpg": "1.jpg", "cat/4.jpg": "nowhere"},
+        ["cat/3.jpg", "cat/4.jpg", "dog/in/2.jpg"],
+        {},
+    ),
+    ({"dog": "cat", "owl": "cat"}, ["dog/1.jpg", "owl/1.jpg"], {}),
+    *(({"cat/loop": target}, [], LOOP) for target in (".", "..", "../../data")),
+]
 
 
-@pytest.mark.parametrize("target", [".", "..", "../../data"])
-def test_a_loop_of_links_is_skipped_by_name(tree, target):
-    root = tree("cat/1.jpg")
-    (root / "cat" / "loop").symlink_to(target)
+@pytest.mark.parametrize(("links", "keys", "tally"), LINKS)
+def test_links_are_followed_dangling_ones_are_listed_and_loops_are_skipped(tree, tmp_path, links, keys, tally):
+    root = tree("cat/1.jpg", "../elsewhere/in/2.jpg")
+    for name, target in links.items():
+        (root / name).symlink_to(target)
     listing = Folder().scan(root)
-    assert [entry.key for entry in listing.entries] == ["cat/1.jpg"]
-    assert listing.tally == {"a link to a folder above itself: cat/loop": 1}
+    assert [entry.key for entry in listing.entries] == ["cat/1.jpg", *keys]
+    assert listing.tally == tally
 
 
 def test_a_link_to_itself_affects_no_other_file(tree):
@@ -200,13 +185,6 @@ def test_a_link_to_itself_affects_no_other_file(tree):
     assert [entry.key for entry in entries] == ["cat/1.jpg", "cat/2.jpg"]
     with pytest.raises(SampleError, match="cannot read the file: Too many levels of symbolic links"):
         read_files(root, listing.files, entries[1])
-
-
-def test_two_links_to_one_folder_are_not_a_loop(tree):
-    root = tree("cat/1.jpg")
-    (root / "dog").symlink_to(root / "cat")
-    (root / "owl").symlink_to(root / "cat")
-    assert [key for key, *_ in listed(Folder(), root)] == ["cat/1.jpg", "dog/1.jpg", "owl/1.jpg"]
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tree, monkeypatch):

@@ -1,24 +1,21 @@
 """Images with their masks and other files, on trees written for each case and on CamVid's layout."""
 
 import re
-import unicodedata
 
+import numpy as np
 import pytest
 
+from tests.photos import save
+from tests.sources.building import built, write_picture
 from tfprep.errors import SampleError, SourceError
-from tfprep.sources import Paired, read_files
+from tfprep.sources import Paired, cityscapes, read_files
+from tfprep.sources.paired import CITYSCAPES_CLASSES
 
 CAMVID = Paired(image="{split}/*.png", mask="{split}annot/*.png")
 
 
 def files(source, root):
     return [entry.files for entry in source.scan(root).entries]
-
-
-def tally(source, root):
-    listing = source.scan(root)
-    list(listing.entries)
-    return dict(listing.tally)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +51,17 @@ def tally(source, root):
             [("s1/rgb/7.jpg", "all/7-s1.png")],
         ),
         (Paired("{split}/*/*.jpg", "m/*-*.png"), ["val/s/1.jpg", "m/s-1.png"], [("val/s/1.jpg", "m/s-1.png")]),
+        # A suffix that is spelled as in the pattern is preferred.
+        (Paired("i/*", "m/*.png"), ["i/a.jpg", "m/a.png", "m/a.PNG"], [("i/a.jpg", "m/a.png")]),
+        *(
+            (Paired("*/i/*", "*/m/*"), paths, [tuple(paths)])
+            for paths in ([f"{name}/i/{name}.jpg", f"{name}/m/{name}.png"] for name in ("two words", "日本", "a+b(1)"))
+        ),
+        # Image and mask in two Unicode spellings belong together.
+        *(
+            (Paired("i/*", "m/*.png"), paths, [tuple(paths)])
+            for paths in (["i/\u00e9.jpg", "m/e\u0301.png"], ["i/e\u0301.jpg", "m/\u00e9.png"])
+        ),
     ],
 )  # fmt: skip
 def test_layouts(tree, source, paths, expected):
@@ -77,14 +85,11 @@ def test_further_fields_have_their_kinds(tree):
 
 
 def test_labels_and_mask_classes_together(tree):
-    root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png")
+    """A folder of masks is not a class."""
+    root = tree("img/dog/1.png", "img/cat/2.png", "seg/dog/1.png", "seg/cat/2.png", "cat/1.png", "cat_masks/1.png")
     listing = Paired("img/{label}/*.png", "seg/{label}/*.png", classes=("back", "front")).scan(root)
     assert listing.classes == {"mask": ("back", "front"), "label": ("cat", "dog")}
     assert [e.values for e in listing.entries] == [(0,), (1,)]
-
-
-def test_a_mask_folder_is_not_a_class(tree):
-    root = tree("cat/1.png", "cat_masks/1.png")
     listing = Paired("{label}/*.png", "{label}_masks/*.png").scan(root)
     assert listing.classes == {"label": ("cat",)}
     assert [(e.key, e.values) for e in listing.entries] == [("cat/1.png", (0,))]
@@ -102,41 +107,88 @@ def test_an_image_without_its_mask_is_listed_and_rejected_when_read(tree):
 
 
 def test_masks_without_an_image_are_counted(tree):
-    root = tree("train/a.png", "trainannot/a.png", "trainannot/x.png", "valannot/y.png")
-    assert tally(CAMVID, root) == {"mask without its image": 2}
+    listing = CAMVID.scan(tree("train/a.png", "trainannot/a.png", "trainannot/x.png", "valannot/y.png"))
+    assert len(list(listing.entries)) == 1
+    assert listing.tally == {"mask without its image": 2}
+
+
+ONE, NO_MASK = "'train/a.png' should have 'trainannot/a.png'", "no image has its mask: .*"
 
 
 @pytest.mark.parametrize(
-    ("paths", "message"),
+    ("source", "paths", "message"),
     [
-        (("train/a.png",), "'train/a.png' should have 'trainannot/a.png', and no file fits '{split}annot/*.png'"),
-        (("train/a.png", "trainannot/a_L.png"), "and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
+        (CAMVID, ["train/a.png"], NO_MASK + re.escape(f"{ONE}, and no file fits '{{split}}annot/*.png'")),
+        (
+            CAMVID, ["train/a.png", "trainannot/a_L.png"],
+            NO_MASK + re.escape("and the first file of '{split}annot/*.png' is 'trainannot/a_L.png'"),
+        ),
+        (
+            Paired("images/*", "masks/*"), ["images/a.jpg", "masks/a.png", "masks/a.bmp"],
+            r"masks/: 'a.png' and 'a.bmp' both fit 'masks/\*' for one image",
+        ),
     ],
-)
-def test_a_pattern_that_matches_no_mask_raises(tree, paths, message):
-    with pytest.raises(SourceError, match=f"no image has its mask: .*{re.escape(message)}"):
-        files(CAMVID, tree(*paths))
+)  # fmt: skip
+def test_no_mask_at_all_and_two_for_one_image_are_refused(tree, source, paths, message):
+    with pytest.raises(SourceError, match=message):
+        files(source, tree(*paths))
 
 
-def test_two_masks_for_one_image_are_refused(tree):
-    root = tree("images/a.jpg", "masks/a.png", "masks/a.bmp")
-    with pytest.raises(SourceError, match=r"masks/: 'a.png' and 'a.bmp' both fit 'masks/\*' for one image"):
-        files(Paired("images/*", "masks/*"), root)
+# --- masks of other numbers or of colors, and the presets of public data sets ----------------------------------------
+
+SIZE = 40, 56
+COLORS = {(128, 64, 128): 3, (0, 0, 0): 255, (64, 0, 128): 300}
 
 
-def test_a_suffix_spelled_as_in_the_pattern_is_preferred(tree):
-    root = tree("images/a.jpg", "masks/a.png", "masks/a.PNG")
-    assert files(Paired("images/*", "masks/*.png"), root) == [("images/a.jpg", "masks/a.png")]
+def numbers(seed, values):
+    return np.random.default_rng(seed).choice(np.array(values), SIZE)
 
 
-@pytest.mark.parametrize("name", ["two words", "日本", "a+b(1)"])
-def test_names_of_all_kinds(tree, name):
-    root = tree(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")
-    assert files(Paired("*/i/*", "*/m/*"), root) == [(f"{name}/i/{name}.jpg", f"{name}/m/{name}.png")]
+def test_colors_become_numbers_and_an_unknown_color_is_a_reject(tmp_path):
+    root = tmp_path / "data"
+    chosen = {name: numbers(n, range(3)) for n, name in enumerate(("a", "odd", "jpeg"))}
+    colors = np.array(list(COLORS), np.uint8)
+    for n, (name, index) in enumerate(chosen.items()):
+        write_picture(root / f"images/{name}.png", n)
+        pixels = colors[index]
+        pixels[3, 4] = (1, 2, 3) if name == "odd" else pixels[3, 4]
+        save(root / f"masks/{name}.{'jpg' if name == 'jpeg' else 'png'}", pixels)
+    source = Paired(image="images/*", mask="masks/*", palette=COLORS)
+    fields, rejected = built(source, root, tmp_path / "out")
+    expected = np.array(list(COLORS.values()))[chosen["a"]]
+    np.testing.assert_array_equal(fields["images/a.png"]["mask"], expected)
+    assert "the color (1, 2, 3) is not in the palette of 3 colors" in rejected["images/odd.png"]
+    assert "its colors are not exact" in rejected["images/jpeg.png"]
 
 
-@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_image_and_mask_in_two_unicode_spellings_belong_together(tree, forms):
-    image, mask = (unicodedata.normalize(form, "é") for form in forms)
-    root = tree(f"i/{image}.jpg", f"m/{mask}.png")
-    assert files(Paired("i/*", "m/*.png"), root) == [(f"i/{image}.jpg", f"m/{mask}.png")]
+def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
+    root = tmp_path / "data"
+    write_picture(root / "images/a.png", 1)
+    stored = numbers(5, [0, 7, 9]).astype(np.uint16)
+    save(root / "masks/a.png", stored)
+    paired = {"image": "images/*", "mask": "masks/*"}
+    fields, _ = built(Paired(**paired, numbers={0: 255, 7: 0, None: 1}), root, tmp_path / "out")
+    made = fields["images/a.png"]["mask"]
+    np.testing.assert_array_equal(made, np.select([stored == 0, stored == 7], [255, 0], 1))
+    assert made.dtype == np.uint8
+    write_picture(root / "images/b.png", 2)
+    save(root / "masks/b.png", np.zeros(SIZE, np.uint16))
+    fields, rejected = built(Paired(**paired, numbers={0: 255, 7: 0}), root, tmp_path / "strict")
+    assert "the number 9 in the mask is not one of the 2 numbers that have a class" in rejected["images/a.png"]
+    assert set(fields) == {"images/b.png"}
+
+
+def test_cityscapes(tmp_path):
+    """The ids and train ids of the benchmark's own table; these are some of them."""
+    ids = {7: 0, 8: 1, 11: 2, 24: 11, 26: 13, 33: 18, 0: 255, 9: 255, 29: 255}
+    root = tmp_path / "data"
+    index = numbers(1, range(len(ids)))
+    write_picture(root / "leftImg8bit/train/aachen/aachen_000000_000019_leftImg8bit.png", 1)
+    name = "gtFine/train/aachen/aachen_000000_000019_gtFine"
+    save(root / f"{name}_labelIds.png", np.array(list(ids), np.uint8)[index])
+    save(root / f"{name}_instanceIds.png", np.zeros(SIZE, np.uint16))
+    fields, rejected = built(cityscapes(), root, tmp_path / "out", fill={"mask": 255})
+    assert not rejected
+    (row,) = fields.values()
+    np.testing.assert_array_equal(row["mask"], np.array(list(ids.values()))[index])
+    assert (CITYSCAPES_CLASSES[0], CITYSCAPES_CLASSES[13], row["split"]) == ("road", "car", "train")

@@ -1,6 +1,5 @@
 """Parquet in the layout of Hugging Face, as pyarrow writes it and https://huggingface.co/docs/hub/datasets-image describes it."""
 
-import itertools
 import json
 import os
 
@@ -25,7 +24,6 @@ FEATURES = {
         "_type": "Sequence",
     },
 }  # fmt: skip
-_numbers = itertools.count()
 
 
 def row(number):
@@ -98,21 +96,15 @@ def test_fields_and_class_names_of_the_metadata(root, tmp_path, staging):
     assert len(list(staging.iterdir())) == 6
 
 
-def test_a_copy_that_was_cut_short_is_made_again(root, tmp_path, staging):
-    """A disk that was full, or a file system that lost the end of a file."""
+@pytest.mark.parametrize("damage", [lambda copy: os.truncate(copy, copy.stat().st_size // 2), os.unlink])
+def test_a_copy_that_was_cut_short_or_lost_is_made_again(root, tmp_path, staging, damage):
+    """By a disk that was full, a file system that lost the end of a file, or a user."""
     built(SOURCE, root, tmp_path / "out")
     copies = sorted(staging.iterdir())
     for copy in copies:
-        os.truncate(copy, copy.stat().st_size // 2)
+        damage(copy)
     check(built(SOURCE, root, tmp_path / "again")[0])
     assert sorted(staging.iterdir()) == copies
-
-
-def test_a_lost_staging_folder_is_made_anew(root, tmp_path, staging):
-    built(SOURCE, root, tmp_path / "out")
-    for copy in staging.iterdir():
-        copy.unlink()
-    check(built(SOURCE, root, tmp_path / "other")[0])
 
 
 def test_objects_as_a_list_of_structs(tmp_path):

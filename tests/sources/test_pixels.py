@@ -1,6 +1,7 @@
 """Images that are not 8-bit RGB, written by tifffile, pydicom, rasterio, OpenCV and Pillow, built and loaded number by number."""
 
 import io
+import re
 from pathlib import Path
 
 import cv2
@@ -70,8 +71,13 @@ def dicom(array, *, photometric="MONOCHROME2", bits=12, slope=None, patient="p",
     return file.getvalue()
 
 
+def decoded(data, **options):
+    """The pixels of a file with these options of `Pixels`."""
+    source = sources.Folder("**", pixels={"image": sources.Pixels(**options)})
+    return source.decoders()["image"].decode({"image": data}, None)
+
+
 def folder(root, files):
-    root.mkdir(exist_ok=True, parents=True)
     for name, data in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,20 +173,9 @@ def test_bands_and_floats_through_a_build(tmp_path):
     ],
 )  # fmt: skip
 def test_a_narrowing_is_asked_for(file, options, expected):
-    pixels = sources.Pixels(**options)
-    source = sources.Folder("**", pixels={"image": pixels})
-    made = source.decoders()["image"].decode({"image": file}, None)
+    made = decoded(file, **options)
     np.testing.assert_array_equal(made, expected)
     assert made.dtype == (options.get("to") or "uint16")
-
-
-def decoded(data, **options):
-    """The pixels of a file with these options of `Pixels`."""
-    return (
-        sources.Folder("**", pixels={"image": sources.Pixels(**options)})
-        .decoders()["image"]
-        .decode({"image": data}, None)
-    )
 
 
 def group(**elements):
@@ -242,8 +237,7 @@ def test_gray_dicom_is_shown_as_the_standard_says(name):
 
 
 def test_rescale_of_a_frame_and_palettes_of_dicom():
-    decoder = sources.Folder("**", pixels={"image": sources.Pixels(page=1)}).decoders()["image"]
-    np.testing.assert_array_equal(decoder.decode({"image": dicom(FRAMES, **GROUPS)}, None)[:, :, 0], 3 * X[::-1] - 100)
+    np.testing.assert_array_equal(decoded(dicom(FRAMES, **GROUPS), page=1)[:, :, 0], 3 * X[::-1] - 100)
     tables = {}
     for name in ("Red", "Green", "Blue"):
         tables[f"{name}PaletteColorLookupTableDescriptor"] = [256, 0, 16]
@@ -254,7 +248,7 @@ def test_rescale_of_a_frame_and_palettes_of_dicom():
         files.append(Path(path).read_bytes())
     for content in files:
         header = pydicom.dcmread(io.BytesIO(content))
-        made = KEPT.decoders()["image"].decode({"image": content}, None)
+        made = decoded(content)
         for channel, name in enumerate(("Red", "Green", "Blue")):
             colors = np.frombuffer(header[f"{name}PaletteColorLookupTableData"].value, "<u2")
             np.testing.assert_array_equal(made[:, :, channel], colors[header.pixel_array])
@@ -264,11 +258,11 @@ def test_planes_of_a_tiff_are_told_by_the_file_and_not_by_their_lengths():
     """Bands, height and width may all be equal."""
     cube = RNG.integers(0, 65536, (5, 5, 5)).astype(np.uint16)
     for planar, stored in (("separate", np.moveaxis(cube, 2, 0)), ("contig", cube)):
-        made = KEPT.decoders()["image"].decode({"image": tiff(stored, planarconfig=planar)}, None)
+        made = decoded(tiff(stored, planarconfig=planar))
         np.testing.assert_array_equal(made, cube, err_msg=planar)
     wide = np.tile(cube[:, :, :3], (1, 2, 1))  # 5 x 10 pixels of 3 bands
     for planar, stored in (("separate", np.moveaxis(wide, 2, 0)), ("contig", wide)):
-        made = KEPT.decoders()["image"].decode({"image": tiff(stored, planarconfig=planar, photometric="rgb")}, None)
+        made = decoded(tiff(stored, planarconfig=planar, photometric="rgb"))
         np.testing.assert_array_equal(made, wide, err_msg=planar)
 
 
@@ -299,10 +293,6 @@ def test_one_transparent_color_is_a_channel():
         decoded(deep.getvalue())
 
 
-def sized_and_decoded(decoder, data):
-    return decoder.size({"image": data}), decoder.decode({"image": data}, None)
-
-
 def test_odd_files_with_own_numbers_are_named():
     missing = DEEP[:, :, 0].astype(np.float32)
     missing[3, 4] = -9999
@@ -317,7 +307,7 @@ def test_odd_files_with_own_numbers_are_named():
         (tiff(DEEP[:, :, 0])[:900], {}, "not a whole"),
         (tiff(DEEP[:, :, 0].astype(np.uint32) << 16), {}, "are not exact in float32"),
         (tiff(DEEP[:, :, 0].astype(np.complex64)), {}, "not complex64"),
-        (tiff(nan), {"to": "uint8"}, ""),
+        (tiff(nan), {"to": "uint8"}, "holds NaN or infinity"),
         (tiff(DEEP[:, :, 0].astype(np.float32)), {"to": "uint8"}, "floats have no range to make uint8 of"),
         (dicom(np.stack([HU, HU])), {}, "DICOM holds 2 frames, expected one image"),
         (dicom(HU)[:-100], {}, "not a whole DICOM file"),
@@ -325,15 +315,11 @@ def test_odd_files_with_own_numbers_are_named():
         (b"nothing", {}, "not an image"),
     ]
     for data, options, reason in cases:
-        decoder = sources.Folder("**", pixels={"image": sources.Pixels(**options)}).decoders()["image"]
-        with pytest.raises(tfprep.errors.SampleError) as error:
-            sized_and_decoded(decoder, data)
-        assert reason in str(error.value)
-    kept = sources.Folder("**", pixels={"image": sources.Pixels(nodata=0)}).decoders()["image"]
-    assert kept.decode({"image": nodata}, None)[3, 4, 0] == 0
-    second = sources.Folder("**", pixels={"image": sources.Pixels(page=1)}).decoders()["image"]
-    np.testing.assert_array_equal(second.decode({"image": cases[0][0]}, None)[:, :, 0], DEEP[:, :, 0])
-    np.testing.assert_array_equal(second.decode({"image": dicom(np.stack([HU, HU // 2]))}, None)[:, :, 0], HU // 2)
+        with pytest.raises(SampleError, match=re.escape(reason)):
+            decoded(data, **options)
+    assert decoded(nodata, nodata=0)[3, 4, 0] == 0
+    np.testing.assert_array_equal(decoded(cases[0][0], page=1)[:, :, 0], DEEP[:, :, 0])
+    np.testing.assert_array_equal(decoded(dicom(np.stack([HU, HU // 2])), page=1)[:, :, 0], HU // 2)
 
 
 # affine, a part of rasterio, multiplies with `*`.
@@ -347,7 +333,7 @@ def test_compressed_geotiff_by_rasterio():
         with memory.open(driver="GTiff", **options) as file:
             file.write(bands)
         data = memory.read()
-    made = KEPT.decoders()["image"].decode({"image": data}, None)
+    made = decoded(data)
     np.testing.assert_array_equal(made, np.moveaxis(bands, 0, 2))
 
 
@@ -380,36 +366,28 @@ def test_all_slices_of_a_patient_are_in_one_split(tmp_path):
 def test_transparent_pixels_are_laid_over_a_color_that_is_named(tmp_path):
     """Pillow's own composition is the reference."""
     rgba = np.random.default_rng(3).integers(0, 256, (12, 10, 4)).astype(np.uint8)
-    (tmp_path / "data").mkdir()
-    Image.fromarray(rgba).save(tmp_path / "data/a.png")
-    Image.fromarray(rgba[:, :, :3]).save(tmp_path / "data/b.png")
-    Image.fromarray(rgba[:, :, 0]).save(tmp_path / "data/c.png")
+    root = folder(tmp_path / "data", {"a.png": png(rgba), "b.png": png(rgba[:, :, :3]), "c.png": png(rgba[:, :, 0])})
     pixels = sources.Pixels(background=(10, 200, 30))
-    fields, rejected = built(sources.Folder("*", pixels={"image": pixels}), tmp_path / "data", tmp_path / "out")
+    fields, rejected = built(sources.Folder("*", pixels={"image": pixels}), root, tmp_path / "out")
     assert not rejected
     whole = Image.new("RGBA", (10, 12), (10, 200, 30, 255))
     whole.alpha_composite(Image.fromarray(rgba))
     np.testing.assert_array_equal(fields["a.png"]["image"], np.asarray(whole.convert("RGB")))
     np.testing.assert_array_equal(fields["b.png"]["image"], rgba[:, :, :3])
     np.testing.assert_array_equal(fields["c.png"]["image"], np.repeat(rgba[:, :, :1], 3, 2))
-    _, refused = built(sources.Folder("*"), tmp_path / "data", tmp_path / "refused")
+    _, refused = built(sources.Folder("*"), root, tmp_path / "refused")
     assert list(refused) == ["a.png"]
 
 
 def test_the_limit_of_pixels_is_an_option(tmp_path):
     jpeg = io.BytesIO()
     Image.new("RGB", (60, 50)).save(jpeg, "JPEG")
-    root = folder(
-        tmp_path / "data",
-        {"a.png": png(DEEP[:, :, 0]), "b.jpg": jpeg.getvalue()},
-    )
-    height, width = DEEP.shape[:2]
-    fields, rejected = built(
-        sources.Folder("**", pixels={"image": sources.Pixels(max_pixels=2999)}), root, tmp_path / "small"
-    )
+    root = folder(tmp_path / "data", {"a.png": png(DEEP[:, :, 0]), "b.jpg": jpeg.getvalue()})
+    source = sources.Folder("**", pixels={"image": sources.Pixels(max_pixels=2999)})
+    fields, rejected = built(source, root, tmp_path / "small")
     assert rejected == {"b.jpg": "60 x 50 pixels are more than the limit of 2,999; the file may be hostile. If it is not: "
                        "sources.Pixels(max_pixels=3000)"}  # fmt: skip
-    assert fields["a.png"]["image"].shape == (height, width, 1)
+    assert fields["a.png"]["image"].shape == (*SIZE, 1)
     large = images.MAX_PIXELS + 1
     with images.pixel_limit(large):
         check_pixels(1, large)

@@ -1,6 +1,5 @@
 """Videos that PyAV wrote without loss, compared frame by frame with the pictures that went in."""
 
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +10,6 @@ from tfprep import codecs, sources
 
 av = pytest.importorskip("av")
 STORE = {"image": codecs.Png()}
-_numbers = itertools.count()
 
 
 def write(path, frames, rate=10, codec="ffv1", pixels="bgr0", times=None):

@@ -1,13 +1,11 @@
 """LabelMe's files, built and loaded, compared with what was written."""
 
-import functools
 import json
-import operator
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from tests.photos import save
 from tests.sources.building import built, write_picture
 from tfprep import sources
 from tfprep.errors import RecipeError, TooManyRejectedError
@@ -52,11 +50,7 @@ def test_polygons_rectangles_and_groups(tmp_path):
     row = fields["one.png"]
     np.testing.assert_allclose(row["boxes"], [[4, 5, 40, 15], [45, 20, 50, 38]])
     assert row["box_labels"].tolist() == [0, 1]
-    parts = masks.merge(
-        masks.frPyObjects(
-            [functools.reduce(operator.iadd, SQUARE, []), functools.reduce(operator.iadd, far, [])], *SIZE
-        )
-    )
+    parts = masks.merge(masks.frPyObjects([np.ravel(SQUARE).tolist(), np.ravel(far).tolist()], *SIZE))
     np.testing.assert_array_equal(row["instances"] == 1, masks.decode(parts))
     assert set(np.unique(row["mask"])) == {0, 1, 2}
     assert len(fields["bare.png"]["boxes"]) == 0
@@ -65,17 +59,6 @@ def test_polygons_rectangles_and_groups(tmp_path):
     assert listing.classes["mask"] == ("background", "cat", "dog")
     assert listing.tally["shape of the type 'line', which is not a region"] == 1
     assert listing.tally["annotations without their image"] == 1
-
-
-def test_a_shape_that_is_not_read_rejects_its_image_although_others_are_read(tmp_path):
-    """Its pixels would be background in a mask."""
-    shapes = labelme(shape("cat", SQUARE), shape("dog", SQUARE[:2], "circle"))
-    root = written(
-        tmp_path / "data", {"a": {**shapes, "imagePath": "a.png"}, "b": labelme(shape("cat", SQUARE), path="b.png")}
-    )
-    fields, rejected = built(sources.LabelMe(), root, tmp_path / "out")
-    assert set(fields) == {"b.png"}
-    assert "shape 1: the type 'circle' is not read" in rejected["a.png"]
 
 
 def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
@@ -87,6 +70,11 @@ def test_what_is_wrong_with_a_file_rejects_its_image(tmp_path):
         "two": (labelme(shape("cat", SQUARE[:2])), "shape 0: a polygon is three points or more; it has 2"),
         "words": (labelme(shape("cat", [["a", 1], [2, 3], [4, 5]])), "shape 0: a polygon is three points"),
         "circle": (labelme(shape("cat", SQUARE[:2], "circle")), "shape 0: the type 'circle' is not read"),
+        # Its pixels would be background in a mask, although the other shape is read.
+        "both": (
+            labelme(shape("cat", SQUARE), shape("dog", SQUARE[:2], "circle")),
+            "shape 1: the type 'circle' is not read",
+        ),
         "outside": (labelme(shape("cat", [[-9, 5], [14, 5], [14, 15]])), "reaches outside the image"),
         "size": (labelme(size=(41, 56)), "the annotations are for an image of 56 x 41"),
         "good": (labelme(shape("cat", SQUARE)), ""),
@@ -113,16 +101,14 @@ def test_every_source_of_annotations_takes_pixels(source):
 def test_transparent_pixels_are_laid_over_the_color_that_is_named(tmp_path):
     pytest.importorskip("yaml")
     rgba = np.random.default_rng(0).integers(0, 256, (20, 30, 4)).astype(np.uint8)
-    for folder in ("images/train", "labels/train"):
-        (tmp_path / "data" / folder).mkdir(parents=True)
-    Image.fromarray(rgba).save(tmp_path / "data/images/train/one.png")
+    save(tmp_path / "data/images/train/one.png", rgba)
+    (tmp_path / "data/labels/train").mkdir(parents=True)
     (tmp_path / "data/labels/train/one.txt").write_text("0 0.5 0.5 0.5 0.5\n")
     (tmp_path / "data/data.yaml").write_text("path: .\ntrain: images/train\nnames: [cat]\n")
     with pytest.raises(TooManyRejectedError, match="transparent pixels"):
         built(sources.Yolo(), tmp_path / "data", tmp_path / "refused")
-    assert detect(tmp_path / "data").source == sources.Yolo(
-        pixels={"image": sources.Pixels(background=(255, 255, 255))}
-    )
+    white = {"image": sources.Pixels(background=(255, 255, 255))}
+    assert detect(tmp_path / "data").source == sources.Yolo(pixels=white)
     laid = sources.Yolo(pixels={"image": sources.Pixels(background=(10, 200, 30))})
     fields, rejected = built(laid, tmp_path / "data", tmp_path / "out")
     assert not rejected

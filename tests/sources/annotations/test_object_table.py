@@ -1,16 +1,16 @@
-"""Tables of objects, compared with the rows that were written: boxes in every form, and rows that are wrong."""
+"""Boxes in tables of objects and of images: in every form, and rows that are wrong."""
+
+import json
 
 import numpy as np
 import pytest
 
 from tests.sources.building import built, write_picture
-from tfprep import convert_boxes
 from tfprep.errors import SourceError
 from tfprep.fields import BOX_FORMATS
-from tfprep.sources import ObjectTable
+from tfprep.sources import ObjectTable, Table, Without
 
 HEIGHT, WIDTH = 40, 56
-BOXES = np.array([[14, 10, 42, 30], [2, 3, 20, 25]], np.float64)
 
 
 def table(root, *lines, images=2):
@@ -20,19 +20,75 @@ def table(root, *lines, images=2):
     return root / "raw"
 
 
+FORMS = {
+    "xyxy": [14, 10, 42, 30],
+    "yxyx": [10, 14, 30, 42],
+    "xywh": [14, 10, 28, 20],
+    "center_xywh": [28, 20, 28, 20],
+    "center_yxhw": [20, 28, 20, 28],
+    "rel_xyxy": [0.25, 0.25, 0.75, 0.75],
+    "rel_yxyx": [0.25, 0.25, 0.75, 0.75],
+    "rel_xywh": [0.25, 0.25, 0.5, 0.5],
+    "rel_center_xywh": [0.5, 0.5, 0.5, 0.5],
+}
+"""The box from (14, 10) to (42, 30) in an image of 56 x 40."""
+
+
 @pytest.mark.parametrize("form", BOX_FORMATS)
-@pytest.mark.parametrize("columns", [("a", "b", "c", "d"), "all"], ids=["four columns", "one column"])
-def test_boxes_in_every_form(tmp_path, form, columns):
-    rows = convert_boxes(BOXES, form, size=(HEIGHT, WIDTH)).tolist()
-    if columns == "all":
-        lines = ["id,kind,all", *(f'{n % 2},x,"{row}"' for n, row in enumerate(rows))]
-    else:
-        lines = ["id,kind,a,b,c,d", *(f"{n % 2},x,{','.join(map(str, row))}" for n, row in enumerate(rows))]
-    root = table(tmp_path, *lines)
-    fields, rejected = built(ObjectTable("t.csv", "{id}.png", "kind", columns, form), root, tmp_path / "out")
+def test_boxes_in_every_form_become_corners_in_pixels(tmp_path, form):
+    """In tables of objects, whose boxes are in four columns or one, and in tables of images."""
+    row = FORMS[form]
+    root = table(tmp_path, "id,all,a,b,c,d", f'0,"{row}",{",".join(map(str, row))}')
+    for columns in (("a", "b", "c", "d"), "all"):
+        source = ObjectTable("t.csv", "{id}.png", boxes=columns, box_format=form)
+        fields, rejected = built(source, root, tmp_path / f"of{columns}")
+        assert not rejected
+        np.testing.assert_allclose(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
+    fields, rejected = built(of_images(root, {"0": [row], "1": []}, box_format=form), root, tmp_path / "images")
     assert not rejected
-    for number in range(2):
-        np.testing.assert_allclose(fields[f"{number}.png"]["boxes"], BOXES[number : number + 1], atol=1e-4)
+    np.testing.assert_allclose(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
+    assert fields["1.png"]["boxes"].shape == (0, 4)
+
+
+def of_images(root, boxes, **options):
+    """A table with a row for each image."""
+    lines = [json.dumps({"path": f"{name}.png", "boxes": value}) for name, value in boxes.items()]
+    (root / "rows.jsonl").write_text("\n".join(lines))
+    return Table("rows.jsonl", image="path", fields={"boxes": ("boxes", "boxes")}, **options)
+
+
+def test_what_is_no_box_in_a_table_of_images_rejects_its_sample(tmp_path):
+    rows = {
+        "coco": ([[1, 1, 9, 9], [14, 10, 8, 20]], "box 1: its box [14, 10, 8, 20] covers no pixel"),
+        "flat": ([[14, 10, 20, 10]], "box_format='xywh'"),
+        "shares": ([[0.25, 0.25, 0.75, 0.75]], "are these shares of width and height (in tables: box_format='rel_xyxy')?"),
+        "far": ([[14, 10, 70, 20]], "box 0: its box [14, 10, 70, 20] reaches outside the image of 56 x 40"),
+        "three": ([[1, 2, 3]], "cannot reshape"),
+        "text": ([["a", 1, 2, 3]], "could not convert"),
+        "nan": ([[float("nan"), 1, 2, 3]], "holds NaN or infinity"),
+        "nothing": (None, "the listing has no value for it"),
+        "rounded": ([[-0.5, 0, 56.75, 40]], ""),
+    }  # fmt: skip
+    for number, name in enumerate(rows):
+        write_picture(tmp_path / f"raw/{name}.png", number, HEIGHT, WIDTH)
+    boxes = {name: value for name, (value, _) in rows.items()}
+    fields, rejected = built(of_images(tmp_path / "raw", boxes), tmp_path / "raw", tmp_path / "out")
+    for name, (_, reason) in rows.items():
+        assert reason in rejected[f"{name}.png"] if reason else f"{name}.png" in fields
+    np.testing.assert_array_equal(fields["rounded.png"]["boxes"], [[0, 0, 56, 40]])
+    cut = of_images(tmp_path / "raw", boxes, outside="cut")
+    np.testing.assert_array_equal(
+        built(cut, tmp_path / "raw", tmp_path / "cut")[0]["far.png"]["boxes"], [[14, 10, 56, 20]]
+    )
+
+
+def test_a_source_without_some_samples_keeps_how_fields_are_made(tmp_path):
+    root = table(tmp_path)
+    (tmp_path / "leaks.csv").write_text("key\n1.png\n")
+    wrapped = Without(of_images(root, {"0": [[14, 10, 28, 20]], "1": []}, box_format="xywh"), tmp_path / "leaks.csv")
+    fields, _ = built(wrapped, root, tmp_path / "out")
+    assert list(fields) == ["0.png"]
+    np.testing.assert_array_equal(fields["0.png"]["boxes"], [[14, 10, 42, 30]])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.sources.building import built, picture, write_picture
-from tfprep import codecs, derive, sources
+from tfprep import sources
 from tfprep.errors import SourceError
 
 
@@ -94,40 +94,22 @@ def test_lists_of_images_give_the_splits(voc, tmp_path):
         list(sources.Voc(sets="ImageSets/Main/{split}_x.txt").scan(voc).entries)
 
 
-def test_masks_with_palettes_and_every_derived_input_of_their_instances(voc, tmp_path):
+def test_masks_with_palettes_are_read_by_their_numbers(voc, tmp_path):
     instances = np.zeros((40, 56), np.uint8)
     instances[0:5] = 2
     instances[5:25, 10:30] = 1
     instances[4:6, 9:31] = 255
+    classes = np.array([0, 8, 1] + [255] * 253, np.uint8)[instances]
     palette_png(voc / "SegmentationObject/one.png", instances)
-    palette_png(voc / "SegmentationClass/one.png", np.array([0, 8, 1] + [255] * 253, np.uint8)[instances])
+    palette_png(voc / "SegmentationClass/one.png", classes)
     (voc / "ImageSets/Main/train.txt").write_text("one\n")
-    source = sources.Voc(
-        sets="ImageSets/Main/{split}.txt", splits=("train",), fields=("boxes", "box_numbers", "instances", "mask")
-    )
-    inputs = {
-        "centers": derive.InstanceCenters(mask="instances", void=255),
-        "offsets": derive.InstanceOffsets(mask="instances", void=255),
-        "weights": derive.UNetWeights(mask="instances", void=255),
-        "object": derive.OneInstance(mask="instances", void=255),
-        "clicks": derive.Clicks(mask="object", target=1, void=255),
-        "found": derive.InstanceBoxes(mask="instances", void=255),
-    }
-    store = {"instances": codecs.Png(), "mask": codecs.Png(), "boxes": codecs.Scalar(), "box_numbers": codecs.Scalar()}
-    store |= {name: codecs.Raw() for name in inputs}
-    fields, rejected = built(source, voc, tmp_path / "out", derive=inputs, store=store, fill={"mask": 255})
+    sets = {"sets": "ImageSets/Main/{split}.txt", "splits": ("train",)}
+    source = sources.Voc(**sets, fields=("boxes", "box_numbers", "instances", "mask"))
+    fields, rejected = built(source, voc, tmp_path / "out", fill={"mask": 255})
     assert not rejected
     row = fields["JPEGImages/one.png"]
     np.testing.assert_array_equal(row["instances"], instances)
-    assert set(np.unique(row["mask"])) == {0, 1, 8, 255}
-    rows, columns = np.nonzero(instances == 1)
-    np.testing.assert_array_equal(row["found"][0], [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
-    np.testing.assert_allclose(row["offsets"][10, 12], [rows.mean() - 10, columns.mean() - 12], atol=1e-4)
-    assert (row["weights"][instances == 255] == 0).all()
-    assert (row["weights"][instances < 255] > 0).all()
-    chosen = row["object"] == 1
-    assert any(np.array_equal(chosen, instances == number) for number in (1, 2))
-    assert chosen[row["clicks"][:, :, 0] == 0].all()
+    np.testing.assert_array_equal(row["mask"], classes)
     assert row["box_numbers"].tolist() == [1, 2]
 
 
