@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfprep.recipe.describe import FUNCTION, json_text
+from tfprep.recipe.describe import FUNCTION, STATE, json_text
 
 _SHOWN = 60
 """Characters up to which an old and a new value are shown; longer ones are only said to have changed."""
@@ -56,9 +56,8 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
             yield from _differences(f"{path}[{number}]", before, after)
     elif json_text(old) != json_text(new):
         before, after = _short(old), _short(new)
-        shown = (
-            max(len(before), len(after)) <= _SHOWN and not path.startswith("module ") and not path.endswith(FUNCTION)
-        )
+        is_digest = path.startswith("module ") or path.endswith((FUNCTION, f".{STATE}"))
+        shown = max(len(before), len(after)) <= _SHOWN and not is_digest
         yield f"{path}: {before} -> {after}" if shown else f"{path} changed"
 
 
@@ -66,6 +65,4 @@ def _short(value: Any) -> str:
     """A value as a person writes it; a part of a recipe by its class."""
     if isinstance(value, Mapping) and isinstance(value.get("type"), str):
         return str(value["type"]).rpartition(".")[2]
-    if isinstance(value, Mapping) and value.keys() == {"tuple"}:
-        return repr(tuple(value["tuple"]))
     return repr(value)

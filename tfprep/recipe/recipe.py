@@ -173,12 +173,12 @@ class Recipe:
         description = Description()
         left_out = ("files", "folder", "_digests", *(() if split is None else ("variants", "shards", "source")))
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
-        described = {"type": "tfprep.recipe.Recipe", **{name: description.option(v) for name, v in options.items()}}
+        described = {"type": "tfprep.recipe.Recipe", **{name: description.describe(v) for name, v in options.items()}}
         described |= {"files": dict(self._digests)} if self._digests else {}
         if split is not None:
             described["variants"] = self.variants_of(split)
             decoders: Mapping[str, Any] = getattr(self.source, "decoders", dict)()
-            described |= {"decoders": description.option(decoders)} if decoders else {}
+            described |= {"decoders": description.describe(decoders)} if decoders else {}
         return {**described, "code": description.code()}
 
     def fingerprint(self, split: str | None = None) -> str:
