@@ -113,7 +113,9 @@ def test_a_state_of_another_run_is_refused(data, name, first, other):
 def test_an_op_that_cannot_be_compared_is_named(data):
     options = {"fields": ["image"], "geometry": [CustomDataclass(threading.Lock())]}
     loader = data.numpy_loader("train", 8, **options)
-    with pytest.raises(LoaderError, match=r"a state cannot say what CustomDataclass does: .* described: .*__getstate__"):
+    with pytest.raises(
+        LoaderError, match=r"a state cannot say what CustomDataclass does: .* described: .*__getstate__"
+    ):
         loader.state_dict(step=7)
 
 
