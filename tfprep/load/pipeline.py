@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfprep.errors import LoaderError
+from tfprep.load.budget import MANY_CPUS
 from tfprep.load.options import LoaderOptions
 from tfprep.load.order.schedule import BatchIndices
 from tfprep.load.plan import LoaderPlan, plan_loader
@@ -159,9 +160,12 @@ class Pipeline:
     def start_threads(self) -> None:
         """Start the reading threads, unless they run: after `close` new ones."""
         stop_opencv_threads(self.assembler.reading)
+        threads = self.plan.threads
         if self.pool is not None:
             self.pool.on_done(answer)
-        self.threads.grow(self.plan.threads)
+            if not self.pool.stopped:  # they read until the processes have started, and then hand out rows only
+                threads = min(threads, MANY_CPUS)
+        self.threads.grow(threads)
 
     def close(self) -> None:
         """Stop all threads and give the memory back. What fills batches in advance is closed before."""

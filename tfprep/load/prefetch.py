@@ -285,7 +285,9 @@ class Prefetcher:
             size = min(max(self._pipeline.assembler.prefetch * self._schedule.batch_size // threads, 1), JOB_ROWS)
         else:
             size = min(max(-(-rows // threads), LEAST_ROWS), MOST_ROWS)
-        return min(-(-rows // (2 * threads)), MOST_ROWS) if step == self._first else size
+        if step == self._first:
+            return min(-(-rows // (2 * threads)), MOST_ROWS)
+        return -(-rows // -(-rows // size))  # chunks of about one size
 
     def _fill(self, filling: Filling, batch: Batch, start: int, stop: int, state: ThreadState) -> None:
         """Fill a chunk, in a reading thread; the last one completes the batch."""
