@@ -1,9 +1,8 @@
 """Commands on datasets at URLs: the same output as on the folder, or one error that says what to do."""
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.photos import write_photos
 from tests.storage.server import copied_to_memory
 from tfprep import Recipe, codecs, sources
 from tfprep.builder import BuildOptions, build
@@ -15,21 +14,6 @@ pytest.importorskip("obstore")
 @pytest.fixture
 def url(photos):
     return copied_to_memory(photos.path)
-
-
-@pytest.fixture
-def full_url(tmp_path):
-    """A function that builds a small dataset into a URL, run once, and the URL."""
-    for number in range(4):
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
-    recipe = Recipe("small", sources.Folder("*.png"), {"image": codecs.Png()})
-    url = f"memory://{tmp_path.name}/built"
-
-    def run_build(**options):
-        return build(recipe, url, tmp_path, options=BuildOptions(workers=0, **options))
-
-    run_build()
-    return run_build, url
 
 
 @pytest.mark.parametrize(
@@ -53,8 +37,10 @@ def test_diff_of_a_folder_and_a_url(run, photos, url):
     assert run("diff", photos.path, url)[0] == 0
 
 
-def test_what_verify_says_is_what_mends(run, full_url):
-    build, url = full_url
+def test_what_verify_says_is_what_mends(run, tmp_path):
+    recipe = Recipe("small", sources.Folder("*.png"), {"image": codecs.Png()})
+    url, raw = f"memory://{tmp_path.name}/built", write_photos(tmp_path, 4, "{number}.png")
+    build(recipe, url, raw, options=BuildOptions(workers=0))
     store = open_store(url)
     name = next(info.name for info in store.list() if info.name.endswith("tfrecord-00000-of-00001"))
     content = bytearray(store.read(name))
@@ -63,5 +49,5 @@ def test_what_verify_says_is_what_mends(run, full_url):
     code, text, _ = run("verify", url)
     assert (code, f"{name.removeprefix('shards/')}: its SHA-256 is not that of the build" in text) == (1, True)
     assert f"tfprep build RECIPE --out {url} --verify makes the damaged shards again" in text
-    assert build(verify=True).built_shards == 1
+    assert build(recipe, url, raw, options=BuildOptions(workers=0, verify=True)).built_shards == 1
     assert run("verify", url)[0] == 0

@@ -20,13 +20,7 @@ from tfprep.dataset.other_readers import tfds_files, tfds_limits
     [
         (("cat", "dog", "a b"), True),
         (("größe", "猫", "x"), True),
-        (("cat ", "dog", "x"), False),
-        ((" cat", "dog", "x"), False),
-        (("c\nat", "dog", "x"), False),
-        (("c\rat", "dog", "x"), False),
-        (("", "dog", "x"), False),
-        (("dog", "dog", "x"), False),
-        (("caf\udce9", "dog", "x"), False),
+        *(((name, "dog", "x"), False) for name in ("cat ", " cat", "c\nat", "c\rat", "", "dog", "caf\udce9")),
     ],
 )
 def test_class_names_are_exact_or_left_out(photos, tmp_path, names, written):

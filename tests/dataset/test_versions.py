@@ -188,29 +188,31 @@ def test_unchanged_files_are_shared_and_nothing_is_written_in_place(publish, tmp
     assert shared == before.keys() - {"manifest.json", "rejects.jsonl", "index.parquet"}
 
 
+POINTERS = [
+    "",
+    "{",
+    "[]",
+    *(f'{{"version": {value}}}' for value in ("0", '"1"', "true")),
+    '{"format_version": 2}',
+    "[" * 9999,
+]
+
+
 def test_a_pointer_that_is_damaged_or_of_another_format_is_named(publish, tmp_path):
     publish(0)
-    for text in (
-        "",
-        "{",
-        "[]",
-        '{"version": 0}',
-        '{"version": "1"}',
-        '{"version": true}',
-        '{"format_version": 2}',
-        "[" * 9999,
-    ):
-        (tmp_path / "out/tfprep.json").write_text(text)
+    pointer = tmp_path / "out/tfprep.json"
+    for text in POINTERS:
+        pointer.write_text(text)
         with pytest.raises(DatasetError, match=r"tfprep\.json is damaged, or of another version of tfprep"):
             tfprep.open(tmp_path / "out")
-    (tmp_path / "out/tfprep.json").write_text('{"version": 7}')
+    pointer.write_text('{"version": 7}')
     with pytest.raises(DatasetError, match="v0007 was removed or moved"):
         tfprep.open(tmp_path / "out")
-    (tmp_path / "out/tfprep.json").write_text('{"version": 999999999999999999}')
+    pointer.write_text('{"version": 999999999999999999}')
     publish(1000)  # counts from the versions that are there
     assert tfprep.open(tmp_path / "out").version.number == 2
-    (tmp_path / "out/tfprep.json").unlink()
-    (tmp_path / "out/tfprep.json").mkdir()
+    pointer.unlink()
+    pointer.mkdir()
     with pytest.raises(DatasetError, match=r"tfprep\.json is not a regular file: move it away, then run the build"):
         tfprep.open(tmp_path / "out")
     with pytest.raises(BuildError, match="a folder has its name: move it away"):
@@ -221,10 +223,8 @@ def test_one_publication_at_a_time_and_none_into_a_version(publish, tmp_path):
     publish(0)
     with NewVersion(tmp_path / "out"), pytest.raises(BuildLockedError), NewVersion(tmp_path / "out"):
         pass
-    with (
-        pytest.raises(BuildError, match="is a version of a dataset, which never changes"),
-        NewVersion(tmp_path / "out/v0001"),
-    ):
+    never = pytest.raises(BuildError, match="is a version of a dataset, which never changes")
+    with never, NewVersion(tmp_path / "out/v0001"):
         pass
 
 

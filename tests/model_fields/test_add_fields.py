@@ -14,6 +14,7 @@ import pytest
 import tfprep
 from tests.commands import status_of
 from tests.conftest import Made
+from tests.examples import serialized, write
 from tests.model_fields.conftest import check_all, check_batch, expected, killed, objects_of_fields
 from tests.storage.server import copied_to_memory
 from tfprep import ModelFields, codecs
@@ -145,18 +146,21 @@ def test_wrong_options_are_refused(options, message):
         ModelFields(**{**good, **options})
 
 
+@pytest.mark.parametrize("receipts", ["receipts", "none"])
 @pytest.mark.parametrize(
     "name", ["tiny-train_v1.tfrecord-00001-of-00003", "index.parquet", "tiny-val.tfrecord-00000-of-00001.idx"]
 )
-def test_damaged_shards_are_computed_again(site, name):
+def test_a_damaged_shard_is_computed_again_and_no_other(site, name, receipts):
     undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
+    if receipts == "none":
+        shutil.rmtree(site.out / ".tfprep")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert list(verify(site.out))
     if name == "index.parquet":
         with pytest.raises(DatasetError, match="run tfprep fields add --verify again"):
             tfprep.open(site.out).added("score").index("train")
-    shards = add_fields(site.out, site.fields, verify=True).shards
-    assert shards == (0 if name == "index.parquet" else 1)
+    summary = add_fields(site.out, site.fields, verify=True)
+    assert (summary.shards, summary.kept) == ((0, 7) if name == "index.parquet" else (1, 6))
     assert site.added_files() == undisturbed
     read = []
     assert not list(verify(site.out, lambda done, total: read.append((done, total))))
@@ -263,26 +267,28 @@ def test_a_dataset_with_another_name_keeps_the_values(site):
     check_all(site)
 
 
-def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_not_keep_them(tmp_path):
-    import tensorflow as tf
+def sum_of(values):
+    """Fields of a model that adds up `values(x)` for each record."""
 
+    def sums(batch):
+        return {"sum": values(batch["x"]).sum(1).astype(np.float32)}
+
+    return ModelFields(model=lambda: sums, inputs=["x"], store={"sum": codecs.Raw("float32")})
+
+
+def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_not_keep_them(tmp_path):
     for number in range(4):
         path = tmp_path / f"{'ab'[number // 2]}-{number % 2}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            values = tf.train.Feature(float_list=tf.train.FloatList(value=[number, 1.0]))
-            writer.write(tf.train.Example(features=tf.train.Features(feature={"x": values})).SerializeToString())
+        write(path, [serialized({"x": [float(number), 1.0]})])
         os.utime(path, (1e9, 1e9))  # as files of one archive may have
-    fields = ModelFields(
-        model=lambda: lambda batch: {"sum": batch["x"].sum(1)}, inputs=["x"], store={"sum": codecs.Raw("float32")}
-    )
+    fields = sum_of(lambda x: x)
     for letter, sums in (("a", [1, 2]), ("b", [3, 4])):
         index_tfrecords(f"{tmp_path}/{letter}-*.tfrecord", "train")
         assert "sum" not in tfprep.open(tmp_path).fields
-        before = {
-            path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file() and path.name != "tfprep.json"
-        }
+        files = [path for path in tmp_path.iterdir() if path.is_file() and path.name != "tfprep.json"]
+        before = {path: path.read_bytes() for path in files}
         add_fields(tmp_path, fields)
-        assert {path: path.read_bytes() for path in before} == before
+        assert {path: path.read_bytes() for path in files} == before
         index_tfrecords(f"{tmp_path}/{letter}-*.tfrecord", "train")
         assert [float(one["sum"]) for one in tfprep.open(tmp_path).samples("train")] == sums
         assert sorted(np.concatenate([b["sum"] for b in tfprep.open(tmp_path).numpy_loader("train", 2)])) == sums
@@ -291,16 +297,8 @@ def test_imported_tfrecords_get_fields_and_others_of_the_same_size_and_time_do_n
 
 def test_fields_are_stale_when_an_input_is_read_in_another_way(tmp_path):
     """The bytes of the records are the same: a declaration was corrected."""
-    import tensorflow as tf
-
-    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
-        values = tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes(range(6))]))
-        writer.write(tf.train.Example(features=tf.train.Features(feature={"x": values})).SerializeToString())
-    fields = ModelFields(
-        model=lambda: lambda batch: {"sum": batch["x"][:, 0].sum(1).astype(np.float32)}, inputs=["x"],
-        store={"sum": codecs.Raw("float32")},
-    )  # fmt: skip
-    declared = tmp_path / "features.json"
+    write(tmp_path / "a.tfrecord", [serialized({"x": bytes(range(6))})])
+    fields, declared = sum_of(lambda x: x[:, 0]), tmp_path / "features.json"
     for shape, total in (([2, 3], 3), ([3, 2], 1)):
         declared.write_text(json.dumps({"x": {"dtype": "uint8", "shape": shape}}))
         index_tfrecords(f"{tmp_path}/a.tfrecord", "train", features=declared)
@@ -364,17 +362,6 @@ def test_published_fields_are_not_computed_again_where_receipts_are_lost(site, l
     for _ in range(2):
         assert add_fields(site.out, site.fields).kept == 7
     assert len(site.calls) == calls
-    assert site.added_files() == undisturbed
-    assert not list(verify(site.out))
-
-
-@pytest.mark.parametrize("name", ["tiny-train.tfrecord-00001-of-00003", "index.parquet"])
-def test_without_receipts_only_a_damaged_shard_is_computed_again(site, name):
-    undisturbed, path = site.added_files(), tfprep.open(site.out).added("score").path / name
-    shutil.rmtree(site.out / ".tfprep")
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    summary = add_fields(site.out, site.fields, verify=True)
-    assert (summary.shards, summary.kept) == ((0, 7) if name == "index.parquet" else (1, 6))
     assert site.added_files() == undisturbed
     assert not list(verify(site.out))
 

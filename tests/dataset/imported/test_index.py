@@ -130,18 +130,28 @@ def test_unknown_features_are_listed_with_what_they_look_like(tmp_path, contents
     assert text in reason(report, "x")
 
 
-def test_declared_features(tmp_path):
+@pytest.fixture
+def index_as(tmp_path):
+    """A function that indexes the records of `a.tfrecord` with a declaration of features, given as it is written in JSON."""
+
+    def index_as(features, out=None):
+        declared = tmp_path / "declared.json"
+        declared.write_text(features if isinstance(features, str) else json.dumps(features))
+        return index_tfrecords(str(tmp_path / "a.tfrecord"), "train", out, features=declared)
+
+    return index_as
+
+
+def test_declared_features(tmp_path, index_as):
     arrays = [RNG.integers(0, 2**16, (3, 4), np.uint16) for _ in range(5)]
     masks = [image_bytes(RNG, (8, 9), "PNG", "L") for _ in range(5)]
     examples = [
         serialized({"array": a.tobytes(), "m": m, "matrix": a.reshape(-1).astype(np.int64), "kind": n % 2})
         for n, (a, m) in enumerate(zip(arrays, masks, strict=True))
     ]
-    write(tmp_path / "0.tfrecord", examples)
-    declared = tmp_path / "declared.json"
+    write(tmp_path / "a.tfrecord", examples)
     described = {"array": {"dtype": "uint16", "shape": [3, 4]}, "m": {"kind": "mask"}, "matrix": {"shape": [3, None]}}
-    declared.write_text(json.dumps({**described, "kind": {"classes": ["cat", "dog"]}}))
-    index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
+    index_as({**described, "kind": {"classes": ["cat", "dog"]}})
     data = tfprep.open(tmp_path)
     assert (data.fields["m"].kind, data.fields["m"].shape) == ("mask", (8, 9))
     assert data.class_names == ("cat", "dog")
@@ -149,42 +159,11 @@ def test_declared_features(tmp_path):
         assert np.array_equal(sample["array"], array)
         assert np.array_equal(sample["matrix"], array)
         assert np.array_equal(sample["m"], tf.io.decode_png(mask)[..., 0])
-    declared.write_text(json.dumps({"matrix": {"shape": [5, None]}}))
-    with pytest.raises(
-        DatasetError, match=r"'matrix' is declared with the shape \[5, None\], but the records have 12 values"
-    ):
-        index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
-    for entry, message in (
-        ({"n": {"kind": "boxes", "format": "xyxy"}}, "'n' is declared as boxes, which its int64 values"),
-        ({"array": {"kind": "label"}}, "'array' is declared as label"),
-    ):
-        declared.write_text(json.dumps(entry))
-        write(tmp_path / "1.tfrecord", [serialized({"n": 1, "array": b"text"})])
-        with pytest.raises(DatasetError, match=message):
-            index_tfrecords(str(tmp_path / "1.tfrecord"), "val", tmp_path / "other", features=declared)
-    for text in (
-        "[",
-        '{"array": {"size": 3}}',
-        '{"array": {"kind": "boxes"}}',
-        '{"array": {"format": "xyxy"}}',
-        '{"array": {"dtype": "uint9"}}',
-        '{"array": {"kind": "picture"}}',
-    ):
-        declared.write_text(text)
-        with pytest.raises(DatasetError, match=r"declared\.json"):
-            index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
 
 
-def test_float_lists_of_a_declared_kind(tmp_path):
-    """Boxes are of the declared form; a kind that a list of numbers cannot be is refused."""
-    bands, boxes = RNG.random((4, 5, 2)).astype(np.float32), RNG.integers(0, 9, (3, 4)).astype(np.float32)
-    write(tmp_path / "0.tfrecord", [serialized({"bands": bands.ravel(), "where": boxes.ravel()})])
-    declared = tmp_path / "declared.json"
-
-    def index_as(kinds):
-        declared.write_text(json.dumps(kinds))
-        return index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
-
+def test_boxes_are_of_the_declared_form(tmp_path, index_as):
+    boxes = RNG.integers(0, 9, (3, 4)).astype(np.float32)
+    write(tmp_path / "a.tfrecord", [serialized({"bands": RNG.random(40).astype(np.float32), "where": boxes.ravel()})])
     index_as({"where": {"kind": "boxes", "format": "center_xywh"}})
     data = tfprep.open(tmp_path)
     assert (data.fields["bands"].kind, data.fields["where"].kind) == ("scalar", "boxes")
@@ -192,25 +171,44 @@ def test_float_lists_of_a_declared_kind(tmp_path):
     half = boxes[:, 2:] / 2
     np.testing.assert_allclose(sample["where"], np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1))
     sides = dict(zip(("xmin", "ymin", "xmax", "ymax"), boxes.T / 9, strict=True))
-    write(tmp_path / "1.tfrecord", [serialized(sides)])
-    declared.write_text(json.dumps({"xmin": {"kind": "boxes", "format": "xyxy"}}))
-    index_tfrecords(str(tmp_path / "1.tfrecord"), "train", tmp_path / "sides", features=declared)
+    write(tmp_path / "a.tfrecord", [serialized(sides)])
+    index_as({"xmin": {"kind": "boxes", "format": "xyxy"}}, tmp_path / "sides")
     (sample,) = tfprep.open(tmp_path / "sides").samples("train")
     np.testing.assert_array_equal(sample["boxes"], boxes / 9)
-    for kinds, message in (
-        ({"bands": {"kind": "map", "shape": [4, 5, 2]}}, "'bands' is declared as map, which its float values"),
-        ({"where": {"kind": "points", "shape": [4, 3]}}, r"'where' is declared as points, whose shape is \[null, 2\]"),
-        ({"where": {"kind": "boxes", "format": "xyxy", "shape": [2, 4]}}, "the records have 12 values"),
-    ):
-        with pytest.raises(DatasetError, match=message):
-            index_as(kinds)
+
+
+BOXES = {"kind": "boxes", "format": "xyxy"}
+NO_FILE = r"declared\.json"
+WRONG_DECLARATIONS = [
+    (
+        {"matrix": {"shape": [5, None]}},
+        r"'matrix' is declared with the shape \[5, None\], but the records have 12 values",
+    ),
+    ({"matrix": BOXES}, "'matrix' is declared as boxes, which its int64 values"),
+    ({"text": {"kind": "label"}}, "'text' is declared as label"),
+    ({"bands": {"kind": "map", "shape": [4, 5, 2]}}, "'bands' is declared as map, which its float values"),
+    ({"bands": {"kind": "points", "shape": [4, 10]}}, r"'bands' is declared as points, whose shape is \[null, 2\]"),
+    ({"bands": {**BOXES, "shape": [2, 4]}}, "the records have 40 values"),
+    ("[", NO_FILE),
+    ({"text": {"size": 3}}, NO_FILE),
+    ({"text": {"kind": "boxes"}}, NO_FILE),
+    ({"text": {"format": "xyxy"}}, NO_FILE),
+    ({"text": {"dtype": "uint9"}}, NO_FILE),
+    ({"text": {"kind": "picture"}}, NO_FILE),
+]
+
+
+@pytest.mark.parametrize(("features", "message"), WRONG_DECLARATIONS)
+def test_a_declaration_that_the_records_or_its_form_do_not_allow_is_refused(tmp_path, index_as, features, message):
+    bands = RNG.random(40).astype(np.float32)
+    write(tmp_path / "a.tfrecord", [serialized({"matrix": np.arange(12), "text": b"text", "bands": bands})])
+    with pytest.raises(DatasetError, match=message):
+        index_as(features)
 
 
 def test_images_of_several_kinds(tmp_path):
-    contents = [
-        *(image_bytes(RNG, (10, 12), *form) for form in [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA")]),
-        b"not an image",
-    ]
+    forms = [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA")]
+    contents = [*(image_bytes(RNG, (10, 12), *form) for form in forms), b"not an image"]
     report = index(tmp_path, [serialized({"image": content, "n": n}) for n, content in enumerate(contents)])
     image = next(item for item in report.fields if item.name == "image")
     assert image.spec.shape == (None, None, 3)
@@ -280,12 +278,7 @@ NO_RECORDS = (
 )
 REFUSED = [
     ([sequence()], "", {}, r"a\.tfrecord, record 0 at byte 0: it is a tf\.train\.SequenceExample"),
-    (
-        numbers(*range(200)),
-        "GZIP",
-        {},
-        r"If it is compressed as a whole \(GZIP, ZLIB\), index copies without compression",
-    ),
+    (numbers(*range(200)), "GZIP", {}, r"If it is compressed as a whole \(GZIP, ZLIB\), index copies without compression"),
     (b"hello", "", {}, NO_RECORDS),
     (b"x" * 100, "", {}, NO_RECORDS),
     (archive(), "", {}, NO_RECORDS),
@@ -293,13 +286,8 @@ REFUSED = [
     (b"", "", {"shards": "b*"}, "names no file"),
     (b"", "", {"out": "s3://bucket/index"}, "is written to a local folder, not to s3://bucket/index"),
     (b"", "", {"split": None}, "Name it with --split"),
-    (
-        b"",
-        "",
-        {"split": None, "shards": ""},
-        "not a directory of TensorFlow Datasets; name the shards of one split with",
-    ),
-]
+    (b"", "", {"split": None, "shards": ""}, "not a directory of TensorFlow Datasets; name the shards of one split with"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("content", "compression", "options", "message"), REFUSED)
@@ -363,9 +351,8 @@ def test_appending_reads_only_new_shards(tmp_path):
     assert len(list((tmp_path / "tfprep-index" / ".tfprep").glob("*.part"))) == 2
     index_tfrecords(str(tmp_path / "*.tfrecord"), "train", tmp_path / "fresh")
     for name in ("index.parquet", "locations.bin"):
-        assert (tmp_path / "tfprep-index/current" / name).read_bytes() == (
-            tmp_path / "fresh/current" / name
-        ).read_bytes()
+        both = [(tmp_path / out / "current" / name).read_bytes() for out in ("tfprep-index", "fresh")]
+        assert both[0] == both[1]
 
 
 def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
@@ -373,12 +360,8 @@ def test_shards_that_the_names_of_others_speak_of_are_named(tmp_path, capsys):
     for name in ("x-00001-of-00004", "x-00003-of-00004", "y-00000-of-00001", "z-0-of-9", *at_store):
         write(tmp_path / name, numbers(1))
     missing = ["x-00000-of-00004", "x-00002-of-00004"]
-    for pattern, expected in (
-        ("?-*", missing),
-        ("y-*", []),
-        ("x-00001-of-*", [*missing, "x-00003-of-00004"]),
-        ("*-w-*", ["w-00001-of-00003"]),
-    ):
+    rest = [*missing, "x-00003-of-00004"]
+    for pattern, expected in (("?-*", missing), ("y-*", []), ("x-00001-of-*", rest), ("*-w-*", ["w-00001-of-00003"])):
         assert sorted(index_tfrecords(tmp_path / pattern, "train", tmp_path / "out").missing) == expected
     status_of("index", tmp_path / "x*", "--split", "train", "--out", tmp_path / "out")
     assert f"2 shards are missing, by the names of the others: {', '.join(missing)}" in capsys.readouterr().out
@@ -487,35 +470,29 @@ def test_a_process_that_dies_names_its_shard(tmp_path, monkeypatch):
 # --- hostile and damaged indexes ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def of_five(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("five")
-    index(folder, numbers(*range(5)))
-    return folder
+HOSTILE = [
+    lambda raw: raw.update(imported=[]),
+    lambda raw: raw["splits"]["train"].update(samples=7),
+    lambda raw: raw["imported"].update(versions={"train": []}),
+    lambda raw: raw["imported"].update(versions={}),
+    lambda raw: raw["imported"].update(features={"other": "n"}),
+    lambda raw: raw["imported"].pop("root"),
+    lambda raw: raw["imported"].update(left_out=[]),
+    lambda raw: raw["fields"]["n"].update(codec={"codec": "pickle"}),
+]
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda raw: raw.update(imported=[]),
-        lambda raw: raw["splits"]["train"].update(samples=7),
-        lambda raw: raw["imported"].update(versions={"train": []}),
-        lambda raw: raw["imported"].update(versions={}),
-        lambda raw: raw["imported"].update(features={"other": "n"}),
-        lambda raw: raw["imported"].pop("root"),
-        lambda raw: raw["imported"].update(left_out=[]),
-        lambda raw: raw["fields"]["n"].update(codec={"codec": "pickle"}),
-    ],
-)
-def test_a_hostile_document_is_refused(of_five, tmp_path, edit):
+def test_a_hostile_document_is_refused(tmp_path):
     """Its checksum is right."""
-    path = shutil.copytree(of_five, tmp_path / "copy") / "tfprep-index/v0001/manifest.json"
-    document = json.loads(path.read_text())
-    del document["sha256"]
-    edit(document)
-    path.write_text(seal(document))
-    with pytest.raises(DatasetError, match=r"manifest\.json is damaged.*delete it, then run tfprep index again"):
-        tfprep.open(tmp_path / "copy")
+    path = index(tmp_path, numbers(*range(5))).out / "v0001/manifest.json"
+    content = path.read_text()
+    for edit in HOSTILE:
+        document = json.loads(content)
+        del document["sha256"]
+        edit(document)
+        path.write_text(seal(document))
+        with pytest.raises(DatasetError, match=r"manifest\.json is damaged.*delete it, then run tfprep index again"):
+            tfprep.open(tmp_path)
 
 
 def test_what_is_lost_beside_the_index_is_made_anew(tmp_path):

@@ -124,19 +124,12 @@ def test_boxes_follow_geometry_at_load_and_in_a_recipe_with_their_rows(data, det
     """A mirrored image of W pixels has its boxes at W - x; a box that is not visible goes with its row."""
     fields = ["image_filename", "image_encoded", "boxes", "image_object_class_label"]
     loader = data.numpy_loader("train", 8, fields=fields, geometry=[mirrored, augment.Resize(30, 50)], training=False)
-    expected, labels = (
-        boxes_in_pixels(detections),
-        parsed(
-            detections,
-            {"image/filename": SPEC["image/filename"], "image/object/class/label": tf.io.RaggedFeature(tf.int64)},
-        ),
-    )
+    expected, labels = boxes_in_pixels(detections), parsed(detections, SPEC)
     sizes = {sample["image_filename"]: sample["image_encoded"].shape[:2] for sample in data.samples("train")}
     seen = compared = 0
     for batch in loader:
-        for name, boxes, numbers in zip(
-            batch["image_filename"], batch["boxes"], batch["image_object_class_label"], strict=True
-        ):
+        rows = (batch[name] for name in ("image_filename", "boxes", "image_object_class_label"))
+        for name, boxes, numbers in zip(*rows, strict=True):
             compared += check_mirrored(boxes, expected[name], sizes[name], (30, 50))
             assert numbers.tolist() == labels[name]["image/object/class/label"].numpy().tolist()
             seen += 1
@@ -186,13 +179,8 @@ def test_numbers_whose_place_is_not_known_are_refused_by_geometry(tmp_path):
     declared = tmp_path / "declared.json"
     declared.write_text(json.dumps({"keypoints": {"kind": "points", "shape": [3, 2]}}))
     index_tfrecords(str(tmp_path / "0.tfrecord"), "train", features=declared)
-    batch = next(
-        iter(
-            tfprep.open(tmp_path).numpy_loader(
-                "train", 4, fields=fields, geometry=[augment.Resize(20, 24)], training=False
-            )
-        )
-    )
+    options = {"fields": fields, "geometry": [augment.Resize(20, 24)], "training": False}
+    batch = next(iter(tfprep.open(tmp_path).numpy_loader("train", 4, **options)))
     first = tf.io.parse_single_example(payloads[0], {"keypoints": tf.io.FixedLenFeature([3, 2], tf.float32)})
     np.testing.assert_allclose(batch["keypoints"][0], first["keypoints"] * 2, atol=1e-5)
 

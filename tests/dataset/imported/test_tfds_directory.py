@@ -138,18 +138,15 @@ def test_a_split_or_a_record_that_is_not_there(folder, tmp_path):
     assert list(only.manifest.splits) == ["test"]
     copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("tfprep-index"))
     info = json.loads((copy / "dataset_info.json").read_text())
-    info["splits"][0]["shardLengths"] = ["31"]
-    (copy / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(DatasetError, match=r"holds 30 records, dataset_info\.json says 31"):
-        index_tfrecords(copy)
-    del info["splits"][0]["shardLengths"]
-    (copy / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(DatasetError, match=r"names no shards of \w+; index the other splits one by one"):
-        index_tfrecords(copy)
-    info["fileFormat"] = "array_record"
-    (copy / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(DatasetError, match="format 'array_record'; an index is of TFRecord files"):
-        index_tfrecords(copy)
+    for change, message in (
+        (lambda: info["splits"][0].update(shardLengths=["31"]), r"holds 30 records, dataset_info\.json says 31"),
+        (lambda: info["splits"][0].pop("shardLengths"), r"names no shards of \w+; index the other splits one by one"),
+        (lambda: info.update(fileFormat="array_record"), "format 'array_record'; an index is of TFRecord files"),
+    ):
+        change()
+        (copy / "dataset_info.json").write_text(json.dumps(info))
+        with pytest.raises(DatasetError, match=message):
+            index_tfrecords(copy)
 
 
 @pytest.mark.parametrize(
