@@ -1,6 +1,6 @@
 """Kills and interrupts at random moments, again and again: every batch is right, and nothing is left.
 
-    python benchmarks/soak.py resumes|store|workers [--count N] [--seed 0] [--json FILE]
+    python benchmarks/soak.py nodes|resumes|store|workers [--count N] [--seed 0] [--json FILE]
 
 The modules `soak_*.py` say what each of them does. `scripts/fuzz` runs all of them.
 """
@@ -12,7 +12,7 @@ import importlib
 
 import harness
 
-COUNTS = {"resumes": 300, "store": 200, "workers": 50}
+COUNTS = {"nodes": 20, "resumes": 300, "store": 200, "workers": 50}
 """Kills or interruptions of each subcommand where `--count` is not given."""
 
 

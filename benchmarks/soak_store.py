@@ -4,6 +4,7 @@
 
 Each command runs whole once. Then its process ends, as by SIGKILL, before or after a random request. A reader sees the dataset of
 before or after the command, whole; the same command, started again, makes the same dataset; `clean` then leaves the same objects.
+An index and an export are made of the objects in a local folder.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ import tfprep.dataset.clean as cleaning
 from tests.storage.server import s3_server
 from tests.test_kills import RECIPE
 from tfprep.builder import BuildOptions, build
-from tfprep.dataset import open_dataset
+from tfprep.dataset import index_tfrecords, open_dataset
+from tfprep.dataset.manifest import digest_of
 from tfprep.dataset.verify import verify
 from tfprep.errors import DatasetError
+from tfprep.export import export
 from tfprep.model_fields import add_fields, remove_fields
 from tfprep.storage.store import Store, open_store
 
 SOURCE = 'sources.Table("samples.csv", "{number}.png", label="label", key="number")'
 FIELDS, KILLED = ["build", "fields add"], 9
-BEFORE = {"build": [], "changed": FIELDS, "reshard": ["build"], "fields add": ["build"], "fields remove": FIELDS,
-          "clean": ["build", "changed"]}  # fmt: skip
+BEFORE = {"build": [], "changed": FIELDS, "reshard": ["build"], "replace": FIELDS, "fields add": ["build"],
+          "fields remove": FIELDS, "clean": ["build", "changed"], "index": ["build"], "export": FIELDS}  # fmt: skip
 """The commands, with those that run before each."""
 
 
@@ -55,9 +58,19 @@ def command(site: Path, url: str, name: str) -> None:
                 raise
     elif name == "clean":
         cleaning.clean(url, remove=True)
+    elif name == "index":
+        index_tfrecords(f"{url}/shards/*-of-?????", "train", local(site, url), workers=0)
+    elif name == "export":
+        export(open_dataset(url), local(site, url), "webdataset")
     else:
         recipe = site / {"build": "recipe.py"}.get(name, f"{name}.py")
-        build(recipe, url, site / "raw", options=BuildOptions(workers=0, reshard=name == "reshard"))
+        kind = {name: True} if name in ("reshard", "replace") else {}
+        build(recipe, url, site / "raw", options=BuildOptions(workers=0, **kind))
+
+
+def local(site: Path, url: str) -> Path:
+    """Return the folder here of the index or export of the objects at a URL."""
+    return site / "local" / url.rpartition("/")[2] / "out"
 
 
 def run(options: Any) -> None:
@@ -77,6 +90,7 @@ def kill(site: Path, options: Any) -> None:
     text = RECIPE.replace('sources.Folder("{split}/{label}/*.png")', SOURCE).replace(', "val": 1', "")
     (site / "recipe.py").write_text(text)
     (site / "changed.py").write_text(text.replace("Png()", "Jpeg(90)"))
+    (site / "replace.py").write_text(text.replace('"tiny"', '"other"'))
     (site / "reshard.py").write_text(
         text.replace('{"train": 2}, shards={"train": 2}', '{"train": 2}, shards={"train": 3}')
     )
@@ -88,35 +102,42 @@ def kill(site: Path, options: Any) -> None:
         for step in BEFORE[name]:
             forked(command, site, place, step)
         before.write_bytes(forked(objects, place))
-        old, steps = forked(seen, place), int(forked(command, site, place, name))
-        new, left = forked(seen, place), forked(what_is_left, place)
+        old, steps = forked(seen, site, place), int(forked(command, site, place, name))
+        new, left = forked(seen, site, place), forked(what_is_left, site, place)
         for number in range(options.count // len(BEFORE)):
             url, where = f"{place}-{number}", f"{name}, kill {number}"
             forked(restore, url, before)
             forked(command, site, url, name, die_at=chance.randint(1, steps), after=chance.random() < 0.5)
-            assert forked(seen, url) in (old, new), f"{where}: neither version"
+            assert forked(seen, site, url) in (old, new), f"{where}: neither version"
             forked(command, site, url, name)
-            assert (forked(seen, url), forked(what_is_left, url)) == (new, left), f"{where}: something else"
+            found = forked(seen, site, url), forked(what_is_left, site, url)
+            assert found == (new, left), f"{where}: something else"
             kills[name] = number + 1
         print(name, steps, "requests,", kills.get(name, 0), "kills", flush=True)
     harness.finish(options, {"kills": kills, "seed": options.seed})
 
 
-def seen(url: str) -> bytes:
-    """Return what a reader sees of the dataset, every byte compared with its digest; nothing where there is none."""
-    try:
-        manifest = open_dataset(url).manifest
-    except DatasetError:
-        return b""
-    assert not list(verify(url)), list(verify(url))
-    groups = {name: entry.sha256 for name, entry in manifest.groups.items()}
-    return repr((manifest.splits, manifest.files, manifest.recipe, groups)).encode()
+def seen(site: Path, url: str) -> bytes:
+    """Return what a reader sees of the dataset and of what is made of it here, every byte compared with its digest."""
+    parts: list[Any] = []
+    for place in (url, local(site, url)):
+        try:
+            manifest = open_dataset(place).manifest
+        except DatasetError:
+            continue
+        assert not list(verify(place)), list(verify(place))
+        groups = {name: entry.sha256 for name, entry in manifest.groups.items()}
+        parts += [manifest.splits, manifest.files, manifest.recipe, groups]
+    parts += [(path.name, digest_of(path)) for path in sorted(local(site, url).glob("*.tar"))]
+    return repr(parts).encode()
 
 
-def what_is_left(url: str) -> bytes:
-    """Return the names of the objects after `clean`; numbers of versions do not count."""
+def what_is_left(site: Path, url: str) -> bytes:
+    """Return the names of the objects after `clean`, and of files here; numbers of versions and digests of URLs do not count."""
     cleaning.clean(url, remove=True)
-    return repr(sorted(re.sub(r"^v[0-9]+/", "v/", info.name) for info in open_store(url).list())).encode()
+    names = [info.name for info in open_store(url).list()]
+    names += [str(path.relative_to(local(site, url).parent)) for path in local(site, url).parent.rglob("*")]
+    return repr(sorted(re.sub(r"\bv[0-9]{4}\b|[0-9a-f]{24}", "", name) for name in names)).encode()
 
 
 def objects(url: str) -> bytes:
