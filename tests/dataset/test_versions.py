@@ -163,6 +163,8 @@ def test_older_versions_are_opened_by_number_and_by_folder(publish, tmp_path):
     assert open_version(out, 2).path == out / "v0002"
     with pytest.raises(DatasetError, match="has no version 9; it has 1, 2, 3"):
         tfprep.open(out, version=9)
+    for keep, removed in enumerate([[1, 2], [1], [], [], []]):
+        assert list(clean(out, keep=keep).versions) == removed, keep
 
 
 def test_versions_that_were_copied_without_the_pointer_are_named(publish, tmp_path):

@@ -91,7 +91,7 @@ def _find(root: Path, keep: int) -> Leftovers:
     there = find_current(root) if is_remote(root) else current_version(root)
     current = there.number if there else 0  # a store may hold what is left of a first build
     numbers = [number for number in version_numbers(root) if number != current]
-    older = numbers[: len(numbers) - keep] if keep else numbers
+    older = numbers[: max(0, len(numbers) - keep)]
     if not is_remote(root):
         return Leftovers(str(root), {number: own_bytes(version_folder(root, number)) for number in older})
     kept = {number: read_manifest(version_folder(root, number)) for number in {current, *numbers} - {0, *older}}

@@ -333,26 +333,19 @@ class Dataset:
         self, split: str, variant: int, positions: Sequence[int] | None, fields: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
         self.check_files(split, [variant], sizes=False)
-        for position, shard, frame, crc in self._frames(split, variant, positions):
-            path = self.shard_path(self.file(split, variant, shard))
-            with self._named_if_removed(), open_file(path) as file:
-                payload = read_record(file, path, frame, position, payload_crc=crc)
-            try:
-                yield self.decode(payload, fields)
-            except SampleError as error:
-                raise RecordError(error.reason, path=str(path), record=position, offset=frame.offset) from error
-
-    def _frames(
-        self, split: str, variant: int, positions: Sequence[int] | None
-    ) -> Iterator[tuple[int, int, Frame, int]]:
-        """Yield the position of each record, its shard, where it is in it, and the checksum of its payload."""
         locations = self.locations(split, range(variant, variant + 1))
         numbers = np.arange(len(locations)) if positions is None else np.array(positions, np.int64)
-        for first in range(0, len(numbers), _ROWS):
-            some = numbers[first : first + _ROWS]
+        for some in (numbers[first : first + _ROWS] for first in range(0, len(numbers), _ROWS)):
             shards = locations.shards(some).tolist()
             for position, shard, row in zip(some.tolist(), shards, locations.take(some), strict=True):
-                yield position, shard, Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
+                path = self.shard_path(self.file(split, variant, shard))
+                frame, crc = Frame(int(row["offset"]), int(row["size"])), int(row["payload_crc"])
+                with self._named_if_removed(), open_file(path) as file:
+                    payload = read_record(file, path, frame, position, payload_crc=crc)
+                try:
+                    yield self.decode(payload, fields)
+                except SampleError as error:
+                    raise RecordError(error.reason, path=str(path), record=position, offset=frame.offset) from error
 
     def decode(self, payload: bytes, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """Decode one record's payload to NumPy values by field, without added ones; SampleError if it is not an Example of these.

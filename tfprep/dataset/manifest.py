@@ -29,8 +29,7 @@ from tfprep.dataset.plain_json import WrongJsonError, from_json, indented, plain
 from tfprep.errors import DatasetError, RecipeError
 from tfprep.fields import EFFECTS, FieldSpec, field_name_fault
 from tfprep.records.framing import FRAME_BYTES
-from tfprep.storage.store import open_store
-from tfprep.storage.urls import is_remote, open_file
+from tfprep.storage.urls import open_file
 from tfprep.units import printable
 
 FORMAT_VERSION = 3
@@ -197,12 +196,9 @@ class Manifest:
 
     def to_json(self) -> str:
         """The text of `manifest.json`, with its own checksum at the end."""
-        own = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        if self.added is None:
-            del own["added"]
-        if self.imported is None:
-            del own["imported"]
-        return seal({"format_version": FORMAT_VERSION, **own})
+        return seal(
+            {"format_version": FORMAT_VERSION, **{entry.name: getattr(self, entry.name) for entry in fields(self)}}
+        )
 
 
 def kept_fields(before: Manifest | None, now: Manifest) -> dict[str, AddedFields] | None:
@@ -296,7 +292,7 @@ def parse_manifest(content: bytes, path: Path, *, sealed: bool = True) -> Manife
         raise DatasetError(
             f"{path}: format version {printable(repr(version))[:_SHOWN_CHARACTERS]}, this tfprep reads {FORMAT_VERSION}; {advice}"
         )
-    is_imported = is_object and "imported" in raw
+    is_imported = is_object and raw.get("imported") is not None
     fix = "delete it, then run tfprep index again" if is_imported else "run the build again, which writes it"
     if sealed and not is_sealed(content):
         raise DatasetError(f"{path} {NOT_SEALED}; {fix}")
@@ -327,8 +323,6 @@ def load_manifest(folder: Path) -> bytes:
     """Return the bytes of `manifest.json`; DatasetError if they cannot be read."""
     path = folder / MANIFEST
     try:
-        if is_remote(path):
-            return bytes(open_store(folder).read(MANIFEST, 0, MOST_BYTES + 1))
         with open_file(path) as file:
             return file.read(MOST_BYTES + 1)
     except OSError as error:

@@ -158,7 +158,7 @@ def version_numbers(root: Path) -> list[int]:
     if is_remote(root):
         names = [info.name.rpartition("/")[0] for info in open_store(root).list() if info.name.endswith(f"/{MANIFEST}")]
     elif root.is_dir():
-        names = [path.name for path in root.iterdir() if (path / MANIFEST).is_file()]
+        names = [path.name for path in root.iterdir() if (path / MANIFEST).is_file() and not path.is_symlink()]
     else:
         names = []
     return sorted(int(match[1]) for name in names if (match := _FOLDER.match(name)))
@@ -167,11 +167,8 @@ def version_numbers(root: Path) -> list[int]:
 def _read_pointer(root: Path) -> int:
     path = root / POINTER
     try:
-        if is_remote(root):
-            content = bytes(open_store(root).read(POINTER, 0, _MOST_POINTER_BYTES))
-        else:
-            with open_file(path) as file:
-                content = file.read(_MOST_POINTER_BYTES)
+        with open_file(path) as file:
+            content = file.read(_MOST_POINTER_BYTES)
     except DatasetError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise DatasetError(f"{root} holds no {POINTER}: {_why_not(root)}") from FileNotFoundError()
@@ -441,7 +438,7 @@ class NewVersion:
           BuildError: The disk refuses, or another process published at the store meanwhile.
           StorageError: The store refuses.
         """
-        older = 1 if is_remote(self.root) else max(1, len(_folders(self.root)) - 1)
+        older = 1 if is_remote(self.root) else max(1, len(version_numbers(self.root)) - 1)
         self.write(MANIFEST, manifest.to_json())
         self.clear()
         with writing(self.folder):
@@ -459,8 +456,9 @@ class NewVersion:
         look(self.folder)
         for folder in (*(path for path in self.folder.iterdir() if path.is_dir()), self.folder):
             sync_folder(folder)
-        number = max((number for number, _ in _named(self.root)), default=0) + 1
-        number = max(number, self.before.number + 1 if self.before else 1)
+        # A folder of such a name may be somebody else's.
+        named = [int(match[1]) for path in self.root.iterdir() if (match := _FOLDER.match(path.name))]
+        number = max([*named, self.before.number if self.before else 0]) + 1
         version = Version(self.root, number, version_folder(self.root, number))
         with writing(version.path):
             os.rename(self.folder, version.path)
@@ -517,19 +515,6 @@ def find_current(root: Path) -> Version | None:
     return Version(root, numbers[-1], version_folder(root, numbers[-1])) if numbers else None
 
 
-def _folders(root: Path) -> list[int]:
-    """Return the numbers of the versions in a local folder; what only has such a name belongs to somebody else."""
-    return [
-        number
-        for number, path in sorted(_named(root))
-        if not path.is_symlink() and ((path / MANIFEST).is_file() or any(path.glob("*.tfrecord-*")))
-    ]
-
-
-def _named(root: Path) -> Iterator[tuple[int, Path]]:
-    return ((int(match[1]), path) for path in root.iterdir() if (match := _FOLDER.match(path.name)))
-
-
 def _sync(path: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
@@ -560,7 +545,7 @@ def _tidy(root: Path) -> None:
     if current is None:
         return
     new = root / NEW
-    for number in _folders(root):
+    for number in version_numbers(root):
         path = version_folder(root, number)
         if number <= current.number or (new.exists() and any(new.iterdir())):
             continue
@@ -589,9 +574,9 @@ def remove_old(root: PathOrUrl, keep: int = 1) -> int:
     """
     place = folder_at(root)
     current = current_version(place).number
-    older = sorted((number for number in _folders(place) if number != current), reverse=True)
+    older = [number for number in version_numbers(place) if number != current]
     freed = 0
-    for number in older[keep:]:
+    for number in older[: max(0, len(older) - keep)]:
         path, aside = version_folder(place, number), place / PRIVATE / f"removed-{number}"
         # Not held, as far as locks tell: on NFS an exclusive lock of a folder is an error, and versions stay.
         with writing(path), suppress(BlockingIOError, BuildError), file_locked(path, BlockingIOError()):

@@ -22,9 +22,7 @@ from tfprep.fields import FieldSpec
 from tfprep.load import Data
 from tfprep.recipe.model_fields import ModelFields, fingerprint_of
 from tfprep.records import Frame, format_index
-from tfprep.records.example import ExampleError, find_features
-from tfprep.records.framing import FRAME_BYTES, Found, find_records
-from tfprep.storage.urls import check_no_link, durable_write, is_remote, open_file, read_content, remove_file, size_of
+from tfprep.storage.urls import check_no_link, durable_write, is_remote, read_content, remove_file, size_of
 
 
 @dataclass(frozen=True)
@@ -187,11 +185,9 @@ class FieldsPlan:
         return not verify or not any(part_faults(added, self.data))
 
     def receipt(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Return the receipt of a shard that is up to date, of a run or of the published fields; None if it is to be computed."""
+        """Return the receipt of a shard that is up to date; None if it is to be computed."""
         noted = self.noted(task)
-        if noted is not None and (noted.fingerprint, noted.of) == (self.fingerprint, task.of):
-            return noted
-        return self._of_published(task)
+        return noted if noted and (noted.fingerprint, noted.of) == (self.fingerprint, task.of) else None
 
     def noted(self, task: FieldsTask) -> FieldsReceipt | None:
         """Return what a run noted of a shard, of any model; None where there is no such note, or its file is gone."""
@@ -201,24 +197,6 @@ class FieldsPlan:
             return None
         size = size_of(self.find(receipt.folder, receipt.file.name))
         return receipt if size == receipt.file.bytes and len(receipt.rows) == receipt.file.records else None
-
-    def _of_published(self, task: FieldsTask) -> FieldsReceipt | None:
-        """Note what the dataset has of this shard, if its fields are of this model and these shards and the files are whole."""
-        entry = self.data.manifest.groups.get(self.fields.name)
-        if entry is None or entry.folder != self.folder:
-            return None
-        specs = {name: info.spec for name, info in entry.fields.items()}
-        try:
-            file = self.data.added(self.fields.name).file(task.split, task.variant, task.shard)
-            with open_file(self.find(entry.folder, file.name)) as content:
-                rows = [_row(found, list(specs)) for found in find_records(content, file.bytes)]
-        except (DatasetError, ExampleError, KeyError):
-            return None
-        receipt = FieldsReceipt(self.fingerprint, task.of, self.folder, file, specs, rows)
-        if not self._is_whole(receipt):
-            return None
-        self.write_receipt(task, receipt)
-        return receipt
 
     def _is_whole(self, receipt: FieldsReceipt) -> bool:
         """Return True if the files of a receipt have the bytes that were computed."""
@@ -269,17 +247,6 @@ class FieldsPlan:
                     raise RecipeError(
                         f"inputs: not all variants of split {split!r} have {name!r}, which was added to some"
                     )
-
-
-def _row(found: Found, names: Sequence[str]) -> list[int]:
-    """Return the row of a receipt of a record that was read."""
-    payload = found.payload or b""
-    spans = find_features(payload)
-    row = [found.offset, len(payload) + FRAME_BYTES, found.payload_crc]
-    for name in names:
-        span = spans[name.encode()]
-        row += [span.offset + span.size - span.last, span.last]
-    return row
 
 
 def join_specs(specs: dict[str, FieldSpec], others: Mapping[str, FieldSpec], where: object) -> None:
