@@ -55,10 +55,6 @@ def test_what_shows_a_folder_of_logs_says_what_to_install(missing, monkeypatch):
     assert tensorboard_shows("logs", "xprof") == "tensorboard --logdir logs shows it (pip install tensorboard xprof)"
 
 
-def test_nothing_is_raised_for_an_installed_package():
-    require_package("keras", "this")
-
-
 def test_loader_names_numpy_loader(missing, photos):
     data = tfprep.open(photos.path)
     missing("tensorflow")

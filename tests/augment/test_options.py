@@ -63,6 +63,7 @@ WRONG = [
     (lambda: augment.Resize(5), "either height and width"),
     (lambda: augment.Resize(5, 5, shorter=3), "either height and width"),
     (lambda: augment.Resize(shorter=5, pad=True), "pad needs a size to pad to"),
+    (lambda: augment.Resize(20, 30, enlarge=False), "enlarge=False is for shorter, longer or pad"),
     (lambda: augment.Resize(0, 5), r"Resize.height is a whole number of pixels, at least 1, got 0"),
     (lambda: augment.Resize(longer=2.5), r"Resize.longer is a whole number"),
     (lambda: augment.RandomResizedCrop(5, 5, scale=(0.5, 1.5)), r"RandomResizedCrop.scale is a range"),

@@ -123,13 +123,12 @@ def test_validation_sees_each_sample_once(data, make_model):
     np.testing.assert_allclose(model.predict(val, verbose=0), logits, rtol=1e-4, atol=1e-5)
 
 
-def test_inputs_by_name_and_sample_weights(data):
+def test_inputs_by_name(data):
     inputs = {"a": keras.Input([24, 32, 3], name="a"), "b": keras.Input([24, 32, 3], name="b")}
     pooled = [keras.layers.GlobalAveragePooling2D()(one) for one in inputs.values()]
     model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Concatenate()(pooled)))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    options = {**OPTIONS, "inputs": {"a": "image", "b": "lossless"}, "sample_weight": "weight"}
-    loader = data.keras_loader("train", 8, **options)
+    loader = data.keras_loader("train", 8, **{**OPTIONS, "inputs": {"a": "image", "b": "lossless"}})
     model.fit(loader, shuffle=False, verbose=0)
     assert loader.stats["batches"] >= 6
 
@@ -170,13 +169,18 @@ def test_another_order_than_that_of_the_loader_is_refused(data, make_model):
         make_model().fit(loader, y=np.zeros(3), shuffle=False, verbose=0)
 
 
-def test_weights_of_classes(data, make_model):
-    weights = {0: 5.0, 1: 1.0, 2: 0.5}
+CLASS_WEIGHTS = {"class_weight": {0: 5.0, 1: 1.0, 2: 0.5}}
+
+
+@pytest.mark.parametrize(("options", "fit"), [({}, CLASS_WEIGHTS), ({"sample_weight": "weight"}, {})])
+def test_weights_of_classes_and_of_samples(data, make_model, options, fit):
     one, other = make_model(), make_model()
-    one.fit(data.keras_loader("train", 8, **OPTIONS), class_weight=weights, shuffle=False, verbose=0)
-    for images, labels in _batches(data.numpy_loader("train", 8, **OPTIONS), 6):
-        other.train_on_batch(images, labels, class_weight=weights)
+    one.fit(data.keras_loader("train", 8, **OPTIONS, **options), shuffle=False, verbose=0, **fit)
+    for images, labels, *weights in _batches(data.numpy_loader("train", 8, **OPTIONS, **options), 6):
+        other.train_on_batch(images, labels, *weights, **fit)
     _same_weights(one, other)
+    plain = _trained_by_hand(make_model(), _batches(data.numpy_loader("train", 8, **OPTIONS), 6))
+    assert not np.allclose(one.get_weights()[1], plain.get_weights()[1], atol=1e-3)
 
 
 def test_batches_of_epochs_are_those_of_their_step(data):

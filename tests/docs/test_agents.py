@@ -109,20 +109,6 @@ def test_every_message_is_tried_and_every_command_exists():
     assert set(re.findall(r"`tfprep ([a-z-]+)", PAGE + TROUBLESHOOTING)) <= COMMANDS.keys()
 
 
-def test_every_call_of_the_goals_exists():
-    for name in (
-        "loader",
-        "keras_loader",
-        "torch_loader",
-        "jax_loader",
-        "numpy_loader",
-        "random_access",
-        "batch_sampler",
-    ):
-        assert f"`{name}" in PAGE or f".{name}(" in PAGE
-        assert hasattr(tfprep.load.Data, name)
-
-
 def test_llms_txt_lists_every_page():
     text = (DOCS / "llms.txt").read_text()
     title, _, summary = text.splitlines()[:3]

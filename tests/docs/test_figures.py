@@ -90,22 +90,3 @@ def test_a_marker_without_a_command_or_a_number_is_an_error(figures, tmp_path, p
     (tmp_path / "README.md").write_text(page)
     with pytest.raises(ValueError, match=f"README.md:1: {message}"):
         list(figures.figures_of(tmp_path / "README.md"))
-
-
-def test_a_word_in_capitals_is_a_variable_of_the_environment(figures, tmp_path, monkeypatch, capsys):
-    (tmp_path / "README.md").write_text("7 <!-- figures: a --> by `python benchmarks/one.py --ffcv PYTHON`\n")
-    script = tmp_path / "benchmarks" / "one.py"
-    script.write_text("import sys\nopen(sys.argv[-1], 'w').write('{\"a\": %s}' % sys.argv[2])")
-    monkeypatch.delenv("PYTHON", raising=False)
-    assert run(figures, monkeypatch, tmp_path) == 1
-    assert "not measured: set PYTHON in the environment" in capsys.readouterr().out
-    monkeypatch.setenv("PYTHON", "7.3")
-    assert run(figures, monkeypatch, tmp_path) == 0
-
-
-def test_a_result_without_a_figure_costs_that_figure_alone(figures, tmp_path, monkeypatch, capsys):
-    (tmp_path / "README.md").write_text(PAGE.replace("rates/a, b", "rates/of another backend"))
-    assert run(figures, monkeypatch, tmp_path) == 1
-    said = capsys.readouterr().out
-    assert "README.md:4: not measured: the result has no rates/of another backend" in said
-    assert "3 of 4 figures measured" in said

@@ -2,11 +2,9 @@
 
 import re
 
-import numpy as np
 import pytest
 
 import tfprep
-from tests import killed_runs
 from tests.docs import pages
 from tfprep.load.options import LoaderOptions
 
@@ -26,20 +24,6 @@ def names(make_dataset, tmp_path, monkeypatch):
     model = keras.Sequential([keras.Input((24, 32, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return {"model": model, "photos": photos, "drawings": drawings, "tfprep": tfprep}
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_a_run_of_the_page_that_is_killed_and_started_again(names, tmp_path, number):
-    """It ends with the weights of a run that was not killed. An epoch has 5 steps; step 18 is in the fourth epoch."""
-    block, dataset = killed_runs.BLOCKS[number], names["photos"].path.absolute()
-    final = {}
-    for folder, kills in {"whole": [0], "killed": [18, 0]}.items():
-        for killed_at in kills:
-            killed_runs.run(block, tmp_path / folder, dataset, killed_at)
-        final[folder] = killed_runs.final(tmp_path / folder)
-    assert final["whole"].pop("steps") == 50
-    assert final["killed"].pop("steps") == 35
-    assert all(np.array_equal(final["whole"][name], final["killed"][name]) for name in final["whole"])
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras saving weights, with NumPy 2

@@ -399,14 +399,6 @@ WRONG = [
     ),
     ({"derive": {"x": derive.Distance}}, "call it: Distance\\(\\)"),
     ({"derive": [derive.Distance()]}, "derive: expected a dict"),
-    (
-        {"derive": {"x": derive.Distance()}, "fields": ["x", "clicks"], "geometry": [augment.Crop(9, 9)]},
-        "'clicks' does not follow",
-    ),
-    (
-        {"derive": {"x": derive.ClickMaps(points="clicks")}, "fields": ["x"], "geometry": [augment.Crop(9, 9)]},
-        "'clicks' does not",
-    ),
 ]
 
 

@@ -67,15 +67,6 @@ def test_bad_records_take_substitutes_that_all_hosts_agree_on(make_dataset):
     check_same(whole, [joined(step) for step in zip(*parts, strict=True)])
 
 
-def test_a_host_without_a_part_in_the_last_batch(data):
-    """50 samples in batches of 8: the seventh batch has two samples for four hosts."""
-    options = EXACT | {"batch_size": 8, "remainder": "keep"}
-    whole = batches(data, 7, **options)
-    parts = [batches(data, 7, **options, hosts=(index, 4)) for index in range(4)]
-    assert sorted(len(part[6]["image"]) for part in parts) == [0, 0, 1, 1]
-    check_same(whole[6], joined([part[6] for part in parts]))
-
-
 def test_labels_beyond_the_classes(make_dataset):
     def make(rng, number):
         return {"image": np.zeros((8, 8, 3), np.uint8), "grade": 7}

@@ -1,6 +1,6 @@
 """The state of a run beside weights of Keras, and the step at which a run goes on.
 
-Runs that are killed and started again are those of docs/loader.md, in tests/docs and tests/backends.
+Runs that are killed and started again are those of docs/loader.md, in tests/backends.
 """
 
 import json

@@ -277,11 +277,6 @@ def test_state_dict_of_an_evaluation(make, taken, order):
         loader.set_epoch(1)
 
 
-def test_a_state_of_another_run_is_not_loaded(data, make):
-    with pytest.raises(LoaderError, match="its seed is 4, here it is 5"):
-        make("train", 8, seed=5).load_state_dict(data.numpy_loader("train", 8, seed=4).state_dict())
-
-
 def test_state_dict_of_a_loader_that_is_read_in_advance(data):
     pytest.importorskip("tensorflow")
     loader = data.loader("train", 8, fields=["key"])

@@ -422,12 +422,6 @@ def test_a_limit_of_addresses(made):
     assert output[1].endswith("threads")
 
 
-def test_workers_import_neither_tensorflow_nor_pyarrow():
-    code = "import sys, tfprep.load.reader.workers; print({'tensorflow', 'pyarrow'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 # --- what is taken ------------------------------------------------------------------------------------------------------
 
 LITTLE = {"cache": False, "threads": 4}
@@ -490,10 +484,6 @@ Flip.__module__ = "__main__"
     [
         ({"fields": ["key"]}, r"workers='processes' is not possible here: .* threads read it"),
         ({**stages([Flip()])}, r"workers='processes' is not possible here: .*Flip.* threads read it"),
-        (
-            {**stages([Flip(), augment.MixUp(0.4)])},
-            r"workers='processes' is not possible here: .*Flip.* threads read it",
-        ),
         ({"memory_budget": "100MB"}, "memory_budget=104,857,600 bytes has no room for 2 processes"),
     ],
 )
