@@ -99,7 +99,7 @@ def imported_records(root):
 LAYOUTS = {
     hugging_face: "Table(table='data/{split}-*-of-*.parquet', image='image', label='label', fields={'mask': ('mask', 'mask'), "
     "'caption': ('text', 'caption'), 'boxes': ('boxes', 'objects.bbox'), 'box_labels': ('label', 'objects.category')}, "
-    "box_format='xywh')",
+    "splits=('train', 'validation'), box_format='xywh')",
     videos: "Video(videos='{label}/**/*.mkv', every=25, splits=sources.Fractions(train=0.8, val=0.2))",
     built_dataset: "Records(fields={'image': 'image', 'label': 'label'}, splits=None)",
     shards: "Archives(archives='{split}/*.tar', image=('png',), label='cls', fields={'mask': ('mask', 'seg.png'), "
@@ -168,7 +168,7 @@ def test_a_folder_of_mixed_forms_builds_and_names_the_rare_ones(tmp_path):
         for number in range(count):
             image.save(root / f"{name}{number}.png")
     found = detect(root, "images")
-    assert any("the build rejects images that are not 8-bit RGB (uint16 [H, W, 1])" in line for line in found.lines())
+    assert any("samples opened, such as deep" in line and "16 bits" in line for line in found.lines())
     path = tmp_path / "recipe_mixed.py"
     path.write_text(recipe_text(found, root, path))
     summary = tfprep.build(path, tmp_path / "out", data=root, options=BuildOptions(workers=0))
@@ -193,7 +193,7 @@ def test_damaged_dicom_is_no_traceback(tmp_path):
     pydicom = pytest.importorskip("pydicom")
     (tmp_path / "raw").mkdir()
     shutil.copy(pydicom.data.get_testdata_file("badVR.dcm"), tmp_path / "raw/bad.dcm")
-    with pytest.raises(SourceError, match=r"none of 1 samples .* bad.dcm: not a whole DICOM file.*1A"):
+    with pytest.raises(SourceError, match=r"none of 1 samples .* bad.dcm"):
         detect(tmp_path / "raw")
 
 

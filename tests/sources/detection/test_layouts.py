@@ -132,12 +132,8 @@ READ: list[tuple[str, str | dict[str, str], Any]] = [
     ("images/image_# masks/mask_#=0,1", "images/*", (0, 1)),
     ("img_dir/train/a# img_dir/val/b# ann_dir/train/a#=0,1,2 ann_dir/val/b#=0,1,2", "img_dir/{split}/*", (0, 1, 2)),
     ("train/a# train_masks/a#=0,1 test/b#", {"train/*": "train"}, (0, 1)),
-    ("JPEGImages/a# JPEGImages/b# SegmentationClass/a#=0,1,2 SegmentationClass/b#=0,1,2 "
-     "ImageSets/Segmentation/train.txt=list:JPEGImages/a ImageSets/Segmentation/val.txt=list:JPEGImages/b",
-     {"JPEGImages/a*": "train", "JPEGImages/b*": "val"}, (0, 1, 2)),
     ("train/#_sat train/#_mask=0,1,2", {"train/*": "train"}, (0, 1, 2)),
     ("train/a#.png val/b#.png trainannot/a#=0,11 valannot/b#=0,11", "{split}/*", (0, 11)),
-    ("case_#/image case_#/label=0,1", "case_*/image.jpg", (0, 1)),
     ("images/a# images/t# train.csv=rows:images/a:image_id,a,b:STEM,FLAGS test.csv=rows:images/t:image_id:STEM",
      {"images/a*": "train"}, a_or_b),
     ('train/a# train/metadata.jsonl=rows:train/::{"file_name":"NAME","label":"LABEL"} '
@@ -322,7 +318,7 @@ REFUSED: dict[Callable[[Path], None] | str, str] = {
     "training/image_2/# training/label_2/#.txt=kitti": "is a file of KITTI's format, .* labelformat",
     "train_# testA_# train_#_anno=0,1 testA_#_anno=0,1": "names say test and train, and this recipe draws new splits",
     "Train/Covid/images/a# Train/Normal/images/b# Train/Covid/lung~masks/a#=0,1 Train/Normal/lung~masks/b#=0,1":
-        "the folders Train/Covid/images, Train/Normal/images, ... may be classes",
+        "no source reads 8 files: Train/Normal/images",
     "images/# masks/#=0,1 cars/#=0,1": "no source reads",
     "real/real_# drawn/drawn_#=0,1": "images in drawn/ have few colors, as masks have, and those in real/ are pictures",
     "im/# t.csv=rows:im/:image,class,category:NAME,cat,LABEL": "several columns may be the label \\(class, category\\)",

@@ -6,9 +6,9 @@ reads. Files that are left over, and doubts, refuse the layout.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from tfprep.sources.source import Source
 from tfprep.sources.splits import Fractions
 
 FRACTIONS = Fractions(train=0.8, val=0.2)
@@ -29,17 +29,15 @@ class Proposal(NamedTuple):
     Attributes:
         layout: The layout by its name in `LAYOUTS`.
         source: The source.
-        declared: Patterns of further files that the rule explains: annotations, and the side files of the format.
+        declared: Patterns and paths of further files that the rule explains: annotations, and the side files of the format.
         checks: What a user should check: what decides labels, splits or masks and may be meant otherwise.
         doubts: Reasons to refuse the source unless the user asks for it.
         unlabeled: Paths of images that the annotations name without labels, as those of a test split.
-        read: Paths of annotations that the source reads, where no pattern fits only these.
     """
 
     layout: str
-    source: Source
-    declared: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    source: Any
+    declared: Sequence[str] = ()
+    checks: Sequence[str] = ()
+    doubts: Sequence[str] = ()
     unlabeled: frozenset[str] = frozenset()
-    read: frozenset[str] = frozenset()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.sources.annotations import Coco, LabelMe, Voc, Yolo
 from tfprep.sources.annotations.coco import CocoFile, image_file_name
-from tfprep.sources.annotations.yolo import DataYaml, images_in, label_path
+from tfprep.sources.annotations.yolo import DataYaml, label_path
 from tfprep.sources.detection import FRACTIONS, Proposal
-from tfprep.sources.detection.files import FEW, Files, below, beside, image_place
-from tfprep.sources.patterns import by_form, literal, split_form
+from tfprep.sources.detection.files import FEW, Files, below, beside, image_place, splits_of
+from tfprep.sources.patterns import literal, split_form
 from tfprep.sources.raw import read_whole
 
 _LABELFORMAT = "convert it with the package labelformat"
@@ -55,57 +52,50 @@ def yolo(files: Files) -> Iterator[Proposal]:
     for path in yamls:
         data = DataYaml.read(files.root, path)
         own = tuple(split for split in data.places if split not in data.twins)
-        places = [place for of_split in data.places.values() for place in of_split]
-        labels = [posixpath.normpath(posixpath.dirname(label_path(f"{place}/x.jpg"))) for place in places]
-        patterns = [f"{literal(folder)}/**/*.txt" for folder in labels if folder != "."]
-        mixed = [place for place in places if place.endswith(".txt") or place == "."]
-        exact = [label_path(image) for place in mixed for image in images_in(files.root, place, Counter())]
-        same = [literal(path) for path in lists if tuple(files.lines(path)) == data.names]
         checks = [f"{path}: {n} is {where!r}, which is not in this folder" for n, where in data.missing.items()]
         checks += [
             f"{path}: {n} names the images of {twin}, which are in {twin} only" for n, twin in data.twins.items()
         ]
-        source, further = _with_fields(files, Yolo(data=path, splits=own if data.missing else None), bool(data.points))
-        declared = (literal(path), *patterns, *same)
-        yield Proposal("yolo", source, declared, (*checks, *further), read=frozenset((*mixed, *exact)))
+        same = [list_path for list_path in lists if tuple(files.lines(list_path)) == data.names]
+        image_lists = [place for places in data.places.values() for place in places if place.endswith(".txt")]
+        yield _yolo(files, Yolo(data=path, splits=own if data.missing else None), [path, *same, *image_lists], checks)
     texts = [path for path in files.paths(".txt") if path not in lists] if not yamls else []
     stems = {os.path.splitext(name)[0] for name in files.image_names} if texts else set()
     labels = [path for path in texts if os.path.splitext(path.rpartition("/")[2])[0] in stems]
     lines = [line for path in labels[:FEW] for line in files.lines(path)]
-    patterns_of = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
-    if patterns_of is None:
+    patterns = beside(files, labels) if 2 * sum(map(bool, map(_LABEL.fullmatch, lines))) > len(lines) else None
+    if patterns is None:
         return
-    image, label = patterns_of
     if not lists:
         rule = "are YOLO's labels, and no data.yaml, classes.txt or obj.names has the names of their classes"
-        raise SourceError(f"{label} {rule}: write classes.txt with a name on each line")
-    splits = None if "{split}" in image else FRACTIONS
-    source, checks = _with_fields(files, Yolo(lists[0], image, label, splits=splits), False)
+        raise SourceError(f"{patterns[1]} {rule}: write classes.txt with a name on each line")
+    splits = None if "{split}" in patterns[0] else FRACTIONS
     same = [path for path in lists if files.lines(path) == files.lines(lists[0])]
     notes = [path for path in files.paths(".json") if b'"categories"' in files.head(path)[:FEW]]  # of Label Studio
-    image_lists = [path for path in sorted(set(texts) - set(labels))[:FEW] if _names_images(files, path)]
-    declared = (label, *map(literal, (*same, *image_lists, *notes, *files.paths(".data"))))
-    drawn = splits and len(image_lists) > 1
-    doubts = (
-        [f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones"] if drawn else []
-    )
-    yield Proposal("yolo", source, declared, tuple(checks), tuple(doubts))
+    image_lists = [path for path in sorted({*texts} - {*labels})[:FEW] if _names_images(files, path)]
+    doubts: tuple[str, ...] = ()
+    if splits and len(image_lists) > 1:
+        doubts = (f"{image_lists[0]} and {image_lists[1]} may say the splits, and this recipe draws new ones",)
+    further = [patterns[1], *same, *image_lists, *notes, *files.paths(".data")]
+    yield _yolo(files, Yolo(lists[0], *patterns, splits=splits), further, [])._replace(doubts=doubts)
 
 
-def _with_fields(files: Files, source: Yolo, points: bool) -> tuple[Yolo, list[str]]:
-    """Return the source with the fields that its first objects have, and a check for objects of four corners."""
+def _yolo(files: Files, source: Yolo, declared: Sequence[str], checks: Sequence[str]) -> Proposal:
+    """Return the proposal of a source with the fields that its first objects have, and the files of its labels."""
+    labels, corners = list[str](), set[int]()
+    points = False
+    for number, entry in enumerate(source.scan(files.root).entries):
+        labels += [label_path(entry.files[0])] if source.images is None else []
+        for annotation in entry.values[0]["objects"] if number < FEW else ():
+            corners.add(len(annotation["polygons"][0]) // 2 if "polygons" in annotation else 0)
+            points |= "points" in annotation
     if points:
-        return replace(source, fields=("boxes", "box_labels", "points")), []
-    entries = islice(source.scan(files.root).entries, FEW)
-    numbers = {
-        len(annotation["polygons"][0]) if "polygons" in annotation else 4
-        for e in entries
-        for annotation in e.values[0]["objects"]
-    }
-    if numbers == {8}:
-        return source, ["objects have four corners: if they are oriented, their boxes are those around them"]
-    polygons = bool(numbers) and 4 not in numbers
-    return replace(source, fields=("boxes", "box_labels", "instances")) if polygons else source, []
+        source = replace(source, fields=("boxes", "box_labels", "points"))
+    elif corners == {4}:
+        checks = [*checks, "objects have four corners: if they are oriented, their boxes are those around them"]
+    elif corners and 0 not in corners:
+        source = replace(source, fields=("boxes", "box_labels", "instances"))
+    return Proposal("yolo", source, (*declared, *labels), checks)
 
 
 def _names_images(files: Files, path: str) -> bool:
@@ -120,49 +110,35 @@ _MOST_JSON = 1000
 """Number of JSON files that are opened: COCO has a few, LabelMe has one for each image."""
 
 
-class _CocoGroup(NamedTuple):
-    """COCO's files that differ in their split only: pattern, path of the images with `{file_name}`, all images, an annotation."""
-
-    pattern: str
-    images: str
-    listed: frozenset[str]
-    first: dict[str, Any]
-    splits: tuple[str, ...] | None
-
-
 def coco(files: Files) -> Iterator[Proposal]:
-    """Yield the sources of COCO's files; key points of the same images, captions and panoptic segments are side files.
+    """Yield the sources of COCO's files; captions, panoptic segments, and key points beside other objects are side files.
 
     Raises:
         SourceError: There are only captions, or segments of panoptic segmentation.
     """
-    heads = {path: files.head(path) for path in files.paths(".json")[:_MOST_JSON]}
-
-    def has(path: str, key: bytes) -> bool:  # of a large file, it is in the middle
-        return key in heads[path] or key in read_whole(files.root / path)
-
-    maybe = (path for path, head in heads.items() if re.search(b'"(?:categories|caption|category_id)"', head))
-    paths = [path for path in maybe if has(path, b'"images"')]
-    panoptic = [path for path in paths if b'"segments_info"' in heads[path]]
-    captions = [path for path in paths if re.search(rb'"caption"\s*:', heads[path])]
-    without = [path for path in paths if not has(path, b'"annotations"')]  # image_info_test.json
-    sides = [literal(path) for path in (*panoptic, *captions, *without)]
-    sides += [f"**/{literal(path.rpartition('/')[2].removesuffix('.json'))}/*.png" for path in panoptic]
-    forms = by_form(path for path in paths if path not in {*panoptic, *captions, *without})
-    groups = [_coco_group(files, pattern, of_form) for pattern, of_form in forms.items()]
-    points = [candidate for candidate in groups if "keypoints" in candidate.first]
-    objects = [candidate for candidate in groups if candidate not in points]
-    further = [point for point in points if any(point.listed <= other.listed for other in objects)]
-    sides += [other.pattern for other in further]
-    for group in (candidate for candidate in groups if candidate not in further):
-        yield _coco(files, group, (group.pattern, *sides))
-    if not groups and (only := [*panoptic, *captions]):
+    sides: list[str] = []
+    groups: dict[str, list[str]] = {}
+    for path in files.paths(".json")[:_MOST_JSON]:
+        head = files.head(path)
+        if not re.search(rb'"(?:categories|caption|category_id)"', head):
+            continue
+        text = read_whole(files.root / path)
+        if b'"images"' in text and (re.search(rb'"segments_info"|"caption"\s*:', head) or b'"annotations"' not in text):
+            sides += [literal(path), f"**/{literal(os.path.splitext(os.path.basename(path))[0])}/*.png"]
+        elif b'"images"' in text:
+            groups.setdefault(split_form(path), []).append(path)
+    proposals = [_coco(files, pattern, paths) for pattern, paths in groups.items()]
+    of_objects = [one for one in proposals if "points" not in one.source.kinds()] or proposals
+    sides += [one.declared[0] for one in proposals if one not in of_objects]
+    for proposal in of_objects:
+        yield proposal._replace(declared=(*proposal.declared, *sides))
+    if sides and not proposals:
         rule = "holds captions, or segments of panoptic segmentation, which tfprep does not read"
-        raise SourceError(f"{only[0]} {rule}: write captions as a column of JSON lines, segments as masks")
+        raise SourceError(f"{sides[0]} {rule}: write captions as a column of JSON lines, segments as masks")
 
 
-def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
-    """Return the files of a pattern with the place of their images. SourceError if they cannot be read."""
+def _coco(files: Files, pattern: str, paths: Sequence[str]) -> Proposal:
+    """Return the source of COCO's files of one pattern with the fields of their annotations. SourceError without their images."""
     places, listed, first = set[str](), set[str](), dict[str, Any]()
     for path in paths:
         images = list(CocoFile.read(files.root / path).images())
@@ -173,55 +149,38 @@ def _coco_group(files: Files, pattern: str, paths: Sequence[str]) -> _CocoGroup:
         first = first or next((one[0] for _, one in images if one and isinstance(one[0], dict)), {})
     if len(places) != 1:
         raise SourceError(f"the images of {paths[0]} and {paths[1]} are in folders that differ in more than the split")
-    images_at = below(places.pop(), "{file_name}")
-    return _CocoGroup(pattern, images_at, frozenset(listed), first, files.splits_of(pattern, paths))
-
-
-def _coco(files: Files, group: _CocoGroup, declared: tuple[str, ...]) -> Proposal:
-    """Return the source of COCO's files with the fields that their annotations have."""
-    first, splits = group.first, group.splits if "{split}" in group.pattern else FRACTIONS
-    folders = {split_form(path.rpartition("/")[0]) for path in group.listed}
-    if "{split}" not in group.pattern and len(folders) == 1 and "{split}" in (folder := folders.pop()):
-        splits = f"{folder}/**"  # type: ignore[assignment]
-    placed = "bbox" in first or bool(first.get("segmentation"))
-    checks = [] if placed else ["the annotations have no boxes: box_labels are the classes of an image"]
     has = {
-        "boxes": placed,
+        "boxes": "bbox" in first or bool(first.get("segmentation")),
         "box_labels": True,
         "instances": first.get("segmentation"),
-        "points": first.get("keypoints"),
+        "points": "keypoints" in first,
     }
     fields = tuple(name for name, there in has.items() if there)
-    return Proposal("coco", Coco(group.pattern, group.images, fields=fields, splits=splits), declared, tuple(checks))
+    checks = [] if has["boxes"] else ["the annotations have no boxes: box_labels are the classes of an image"]
+    splits = splits_of(pattern, paths, listed)
+    source = Coco(pattern, below(places.pop(), "{file_name}"), fields=fields, splits=splits)
+    return Proposal("coco", source, (pattern,), checks)
 
 
 # --- Pascal VOC and LabelMe -----------------------------------------------------------------------------------------
 
 
 def voc(files: Files) -> Iterator[Proposal]:
-    """Yield the source of XML files for single images, or of the masks of VOC whose splits are lists."""
+    """Yield the source of XML files for single images."""
     notes = files.paths(".xml")
     heads = [files.head(path) for path in notes[:FEW]]
-    if not all(b"<annotation" in head and b"<image " not in head for head in heads):
+    is_voc = all(b"<annotation" in head and b"<image " not in head for head in heads)
+    patterns = beside(files, notes) if is_voc else None
+    if patterns is None:
         return
-    image, note = beside(files, notes) or ("", "")
-    prefix = note.rpartition("/")[0].rpartition("/")[0]
-    for folder in files.names if not notes else ():
-        if folder.endswith("ImageSets/Segmentation"):
-            prefix = folder.removesuffix("ImageSets/Segmentation").rstrip("/")
-            image, note = below(prefix, "JPEGImages/*"), below(prefix, "Annotations/*.xml")
-    if not image:
-        return
+    image, note = patterns
     source = Voc(image, note, splits=None if "{split}" in image else FRACTIONS, first_pixel=1)
-    standard = "Annotations" in note.split("/")
-    checks = () if standard else ("pixels are taken to be counted from 1 (first_pixel=)",)
-    if not notes:
-        source = replace(source, fields=("mask",), masks=below(prefix, "SegmentationClass/*.png"))
-    elif standard:
-        source = replace(source, fields=("boxes", "box_labels", "difficult"))
+    checks = ["pixels are taken to be counted from 1 (first_pixel=)"]
+    if "Annotations" in note.split("/"):
+        source, checks = replace(source, fields=("boxes", "box_labels", "difficult")), []
+    prefix = note.rpartition("/")[0].rpartition("/")[0]
     places = [below(prefix, name) for name in ("ImageSets/Main", "ImageSets/Segmentation", "ImageSets")]
-    lists = next((place for place in places if place in files.names and "{" not in place), None)
-    if lists is not None:
+    if lists := next((place for place in places if place in files.names and "{" not in place), ""):
         names = [os.path.splitext(name)[0] for name in files.names[lists] if name.endswith(".txt")]
         own = [name for name in names if split_form(name) == "{split}" and name != "trainval"] or names
         source = replace(source, sets=f"{lists}/{{split}}.txt", splits=tuple(own))

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from math import prod
-from typing import Any
 
 from tfprep.errors import SourceError
-from tfprep.fields import Kind, field_name_fault
+from tfprep.fields import Kind
 from tfprep.sources.archives import ARCHIVE_SUFFIXES, Archives, members, split_name
-from tfprep.sources.arrays import Arrays, stored_arrays
+from tfprep.sources.arrays import Arrays, StoredArray, stored_arrays
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
-from tfprep.sources.detection.files import Files, below, may_hold_data
-from tfprep.sources.detection.folders import folders
-from tfprep.sources.detection.masks import MASK_WORD
-from tfprep.sources.patterns import IMAGE_SUFFIXES, by_form, image_suffix, literal, split_form
+from tfprep.sources.detection.files import Files, may_hold_data
+from tfprep.sources.detection.pictures import MASK_WORD, folders
+from tfprep.sources.patterns import IMAGE_SUFFIXES, image_suffix, literal, split_form
 from tfprep.sources.video import VIDEO_SUFFIXES, Video
 
 _ARCHIVES_READ, _MEMBERS_READ = 8, 20_000
@@ -31,74 +29,60 @@ def archives(files: Files) -> Iterator[Proposal]:
     """Yield the source of tar or zip files with images, with the classes and splits that names inside of them give.
 
     Raises:
-        SourceError: An archive is compressed as a whole.
+        SourceError: An archive is compressed as a whole, or the names in it do not end in the suffix of an image.
     """
     if packed := files.paths(".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"):
         raise SourceError(f"{packed[0]} is compressed as a whole, so that no member has a place of its own: unpack it")
-    suffix = next((suffix for suffix in ARCHIVE_SUFFIXES if files.paths(suffix)), "")
-    paths = files.paths(suffix) if suffix else []
-    forms = {re.sub(r"\d+", "*", form) for form in by_form(paths)}
-    pattern = next(iter(forms)) if len(forms) == 1 else f"**/*{suffix}"
-    names: list[str] = []
-    for path in paths[:_ARCHIVES_READ]:
-        names += [one.name for one in islice(members(files.root / path, Counter()), _MEMBERS_READ)]
+    paths = next(filter(None, map(files.paths, ARCHIVE_SUFFIXES)), [])
+    read = (islice(members(files.root / path, Counter()), _MEMBERS_READ) for path in paths[:_ARCHIVES_READ])
+    names = [member.name for of_archive in read for member in of_archive]
     inside: dict[str, list[str]] = {}
-    for folder, _, name in (path.removeprefix("./").rpartition("/") for path in names if image_suffix(path)):
+    for folder, _, name in (name.removeprefix("./").rpartition("/") for name in names if image_suffix(name)):
         inside.setdefault(folder, []).append(name)
     if not inside:
         return
-    source, checks, doubts = _of_members(paths[0], pattern, names)
-    if len(forms) > 1:
-        doubts = (*doubts, f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
-    if source.label or source.fields:
+    endings = [*dict.fromkeys(split_name(name)[1].lower() for name in names)]
+    images = tuple(ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES)
+    if not images:
+        rule = f"names such as {names[0]} do not end in the suffix of an image after their first dot"
+        raise SourceError(f"{paths[0]}: {rule}")
+    labels = [ending for ending in endings if ending.rpartition(".")[2] == "cls"]
+    masks = [end for end in endings if image_suffix(f"x.{end}") and MASK_WORD.fullmatch(end.rpartition(".")[0])]
+    fields: dict[str, tuple[Kind, str]] = {"mask": ("mask", masks[0])} if masks else {}
+    fields |= {"text": ("text", "txt")} if "txt" in endings else {}
+    known = {*images, *labels[:1], *masks[:1], "txt", "key.txt"}
+    unknown = sorted(ending for ending in endings if ending not in known and may_hold_data(f"x.{ending}"))
+    checks, doubts = list[str](), list[str]()
+    if unknown == ["json"] and (labels or fields):  # as img2dataset writes them
+        checks = ["members that end in json are left out (fields=)"]
+    elif unknown:
+        rule = f"the archive holds further files ({', '.join(unknown[:6])})"
+        doubts = [f"{paths[0]}: {rule}: unpack it, and run init on the folder"]
+    pattern, *others = {re.sub(r"\d+", "*", split_form(path)) for path in paths}
+    if others:
+        pattern = f"**/*{paths[0][-4:].lower()}"
+        doubts.append(f"the names of archives ({', '.join(paths[:3])}) may be classes, or parts of the data")
+    splits = None if "{split}" in pattern else BY_CLASS if labels else FRACTIONS
+    source = Archives(pattern, images, next(iter(labels), None), fields=fields, splits=splits)
+    if labels or fields:
         yield Proposal("archives", source, (pattern,), checks, doubts)
         return
     for inner in folders(Files(files.root / paths[0], inside)):
-        of_folders: Any = inner.source
-        by_member = "{split}" in of_folders.image
-        whole = replace(
+        inside_split = "{split}" in inner.source.image
+        of_members = replace(
             source,
-            archives=pattern.replace("{split}", "*") if by_member else pattern,
-            members=of_folders.image if of_folders.image != "*" else None,
-            splits=None if by_member or "{split}" in pattern else of_folders.splits,
+            archives=pattern.replace("{split}", "*") if inside_split else pattern,
+            members=inner.source.image if inner.source.image != "*" else None,
+            splits=inner.source.splits if splits and not inside_split else None,
         )
-        yield Proposal("archives", whole, (pattern,), inner.checks, (*doubts, *inner.doubts))
-
-
-def _of_members(archive: str, pattern: str, names: Sequence[str]) -> tuple[Archives, tuple[str, ...], tuple[str, ...]]:
-    """Return the source of archives whose first one has members of these names, checks and doubts."""
-    endings = Counter(split_name(name)[1].lower() for name in names)
-    images = [ending for ending in endings if f".{ending.removeprefix('image.')}" in IMAGE_SUFFIXES]
-    if not images:
-        raise SourceError(
-            f"{archive}: names such as {names[0]} do not end in the suffix of an image after their first dot"
-        )
-    label = next((ending for ending in endings if ending.rpartition(".")[2] == "cls"), None)
-    fields: dict[str, tuple[Kind, str]] = {}
-    for ending in endings:
-        name, _, last = f"text.{ending}".rpartition(".") if ending == "txt" else ending.rpartition(".")
-        if image_suffix(f"x.{last}") and MASK_WORD.fullmatch(name):
-            fields.setdefault("mask", ("mask", ending))
-        elif last == "txt" and name not in ("key", "image", "label") and not field_name_fault(name):
-            fields[name] = ("text", ending)
-    known = {*images, label, "key.txt", *(ending for _, ending in fields.values())}
-    unknown = sorted(suffix for suffix in endings if suffix not in known and may_hold_data(f"x.{suffix}"))
-    splits = None if "{split}" in pattern else BY_CLASS if label else FRACTIONS
-    source = Archives(pattern, tuple(images), label, fields=fields, splits=splits)
-    if unknown == ["json"] and (label or fields):  # as img2dataset writes them
-        return source, ("members that end in json are left out (fields=)",), ()
-    doubt = (
-        f"{archive}: the archive holds further files ({', '.join(unknown[:6])}): unpack it, and run init on the folder"
-    )
-    return source, (), (doubt,) if unknown else ()
+        yield Proposal("archives", of_members, (pattern,), inner.checks, (*doubts, *inner.doubts))
 
 
 def videos(files: Files) -> Iterator[Proposal]:
     """Yield the sources of the videos of each suffix, in folders of splits and of classes as images are."""
     for suffix in VIDEO_SUFFIXES:
         for inner in folders(replace(files, image_suffixes=(suffix,))):
-            of_folders: Any = inner.source
-            pattern = of_folders.image + "/*" * of_folders.image.endswith("**") + suffix
+            pattern = inner.source.image + "/*" * inner.source.image.endswith("**") + suffix
             source = Video(pattern, every=_EVERY, splits=None if "{split}" in pattern else FRACTIONS)
             checks = (*inner.checks, f"one of {_EVERY} frames is taken (every=)")
             yield Proposal("videos", source, (pattern,), checks, inner.doubts)
@@ -106,39 +90,37 @@ def videos(files: Files) -> Iterator[Proposal]:
 
 def arrays(files: Files) -> Iterator[Proposal]:
     """Yield the source of arrays in NumPy's files. Raises SourceError if nothing says which array holds the images."""
-    if idx := [below(place, name) for place, names in files.names.items() for name in names if "ubyte" in name]:
+    if idx := [path for path in files.paths() if "ubyte" in path.rpartition("/")[2]]:
         rule = "is a file of MNIST's format (IDX): write it as an array of NumPy, as docs/sources.md shows"
         raise SourceError(f"{idx[0]} {rule}")
     texts = [literal(path) for path in files.paths(".npy")]
     for path in files.paths(".npz"):
         texts += [f"{literal(path)}:{one.name.removesuffix('.npy')}" for one in members(files.root / path, Counter())]
-    if not texts:
+    forms: dict[str, list[StoredArray]] = {}
+    for text in texts:
+        form = split_form(text.replace(":", "/"), True).replace(".npz/", ".npz:")
+        forms.setdefault(form, []).extend(stored_arrays(files.root, text))
+    if not forms:
         return
-    stored = {text: stored_arrays(files.root, text)[0] for text in texts}
-    form_of = {text: split_form(text.replace(":", "/")).replace(".npz/", ".npz:") for text in texts}
-    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in list(stored.values())[:6])
-    images = {
-        text: array.shape for text, array in stored.items() if len(array.shape) in (3, 4) and array.dtype.kind in "uif"
-    }
-    forms = {form_of[text] for text in images}
-    shape = next(iter(images.values()), ())
-    by_split = "{split}" in "".join(forms)
-    one_image = len(shape) == 3 and shape[2] in (1, 3, 4)
-    if len(forms) != 1 or (len(images) > 1 and not by_split) or one_image:
-        rule = f"nothing says which array holds images [N, H, W] or [N, H, W, C]: {shapes}"
-        raise SourceError(f"{rule}; write the recipe with sources.Arrays")
-    image = forms.pop() if by_split else next(iter(images))
+    images = [form for form, (one, *_) in forms.items() if len(one.shape) in (3, 4) and one.dtype.kind in "uif"]
+    labels = [form for form, (one, *_) in forms.items() if one.shape and prod(one.shape) == one.shape[0]]
+    shape = forms[images[0]][0].shape if images else ()
+    unsplit = any(len(of_form) > 1 and "{split}" not in form for form, of_form in forms.items())
+    shapes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for of_form in forms.values() for one in of_form[:2])
+    if (
+        len(images) != 1
+        or len(labels) > 1
+        or len(forms) > 1 + len(labels)
+        or unsplit
+        or shape[2:] in ((1,), (3,), (4,))
+    ):
+        rule = "nothing says which array holds images [N, H, W] or [N, H, W, C], and which their classes"
+        raise SourceError(f"{rule}: {shapes}; write the recipe with sources.Arrays")
     first = len(shape) == 4 and shape[1] in (1, 3, 4) and shape[3] not in (1, 3, 4)
-    many_channels = len(shape) == 4 and shape[1 if first else 3] > 4
-    doubts = [f"the images have more than 4 channels: {shapes}"] if many_channels else []
-    counts = {shape[0] for shape in images.values()}
-    other_shapes = {text: array.shape for text, array in stored.items() if text not in images}
-    labels = [text for text, other in other_shapes.items() if other and other[0] in counts and prod(other) == other[0]]
-    spelled = {form_of[text] if by_split else text for text in labels}
-    if len(spelled) > 1 or len(labels) < len(other_shapes):
-        doubts.append(f"nothing says what the arrays {', '.join(other_shapes)} hold: {shapes}")
-    label = min(spelled, default=None)
-    splits = None if by_split else BY_CLASS if label else FRACTIONS
-    declared = tuple(dict.fromkeys(text.partition(":")[0] for text in texts))
-    check = f"the arrays are {shapes}: each row of {image} is an image"
-    yield Proposal("arrays", Arrays(image, label, first, splits=splits), declared, (check,), tuple(doubts))
+    doubts = (
+        [f"the images have more than 4 channels: {shapes}"] if len(shape) == 4 and shape[1 if first else 3] > 4 else []
+    )
+    splits = None if "{split}" in images[0] else BY_CLASS if labels else FRACTIONS
+    source = Arrays(images[0], next(iter(labels), None), first, splits=splits)
+    check = f"the arrays are {shapes}: each row of {images[0]} is an image"
+    yield Proposal("arrays", source, [text.partition(":")[0] for text in texts], [check], doubts)

@@ -14,10 +14,9 @@ from tfprep.sources.annotations.listing import ORPHAN
 from tfprep.sources.detection import Layout, Proposal
 from tfprep.sources.detection.annotated import coco, labelme, other_tools, voc, yolo
 from tfprep.sources.detection.bundled import archives, arrays, videos
-from tfprep.sources.detection.facts import PAGES, TRANSPARENT, Facts, look
+from tfprep.sources.detection.facts import Facts, look
 from tfprep.sources.detection.files import Files, below
-from tfprep.sources.detection.folders import folders
-from tfprep.sources.detection.masks import masks, with_numbers
+from tfprep.sources.detection.pictures import folders, masks, with_classes
 from tfprep.sources.detection.tables import tables
 from tfprep.sources.folder import Folder
 from tfprep.sources.paired import Paired
@@ -26,9 +25,14 @@ from tfprep.sources.pixels import Pixels
 from tfprep.sources.splits import Fractions
 
 _RULES = (yolo, coco, voc, labelme, tables, archives, arrays, videos, masks, folders)
+_PIXELS = (
+    (Pixels(background=(255, 255, 255)), "transparent pixels are laid over white (background=)"),
+    (Pixels(), "images keep their own dtype and channels (pixels=)"),
+    (Pixels(page=0), "only the first page or frame is taken (page=0)"),
+)
 _NAMED, _MOST_PATTERNS, _MOST_READINGS = 3, 6, 3
-_MOST_WITHOUT_OBJECTS = 0.1
-"""Of COCO's images 1 % have no objects, and Ultralytics advise up to 10 % of background for YOLO."""
+_FEW_WRONG = 0.1
+"""The share of samples that may be wrong, or have no objects. Of COCO's images 1 % have none; Ultralytics advise up to 10 %."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,9 @@ class Detected:
     layout: str
     source: Any
     facts: Facts
-    checks: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    checks: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    left: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Return the source, the facts, and what should be checked, one line for each."""
@@ -91,17 +95,14 @@ def detect(folder: Path, layout: Layout | None = None, ignore: Sequence[str] = (
                         causes += proposal.doubts or [str(error)]
         except TfprepError as error:
             causes.append(str(error))
-    pairs = [r for r in found if isinstance(r.source, Paired) and {"mask", "map"} & set(r.source.kinds().values())]
-    without_folders = [reading for reading in found if not isinstance(reading.source, Folder)]
-    if any(not reading.left for reading in pairs):
-        found = without_folders  # masks and maps are not pictures of a class
+    if any(isinstance(reading.source, Paired) and not reading.doubts for reading in found):  # masks are not of a class
+        found = [reading for reading in found if not isinstance(reading.source, Folder)]
     accepted = [reading for reading in found if not reading.doubts and not reading.left]
     if len(accepted) == 1:
         return accepted[0]
     if accepted:
         ways = ", ".join(dict.fromkeys(reading.layout for reading in accepted))
         raise NotRecognized(f"this folder can be read in {len(accepted)} ways ({ways}): choose one", accepted)
-    found = without_folders if pairs else found
     fewest = min((len(reading.left) for reading in found), default=0)
     nearest = [reading for reading in found if len(reading.left) == fewest]
     nearest = [reading for reading in nearest if not reading.doubts] or nearest
@@ -143,89 +144,69 @@ def _examine(proposal: Proposal, files: Files, asked: bool) -> Detected:
     Raises:
         SourceError: The source does not fit the folder.
     """
-    first = look(proposal.source, files.root)
-    source, checks = _adjusted(proposal, files, first)
-    facts = first if source is proposal.source else look(source, files.root)
+    source, facts, checks = _fitted(proposal.source, files.root)
     if not facts.opened or len(facts.problems) == facts.opened:
         such = "".join((": ", *facts.problems)[:2])
         raise SourceError(f"none of {facts.opened} samples that were opened can be read{such}")
-    checks += _checks(source, facts)
-    every = files.paths()
-    unread = [path for path in every if hash(path) not in facts.used]
-    patterns = [compile_pattern(text, "init") for text in proposal.declared]
-    known = {*proposal.declared, *proposal.read}
-    unexplained = [p for p in unread if p not in known and all(pattern.match_path(p) is None for pattern in patterns)]
-    of_tests = {image for image in files.images if is_test(image) and not facts.splits.keys() & set(image.split("/"))}
-    unlabeled = [
-        p for p in unexplained if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)
-    ]
+    every, declared = files.paths(), {*proposal.declared}
+    patterns = [compile_pattern(text, "init") for text in proposal.declared if re.search("[*{]", text)]
+    unread = (path for path in every if hash(path) not in facts.used and path not in declared)
+    left = [path for path in unread if all(pattern.match_path(path) is None for pattern in patterns)]
+    of_tests = {folder for folder in files.images if is_test(folder) and not facts.splits.keys() & {*folder.split("/")}}
+    unlabeled = {p for p in left if p in proposal.unlabeled or (files.has(p) and p.rpartition("/")[0] in of_tests)}
+    checks = [*proposal.checks, *checks, *_checks(source, facts)]
     if unlabeled:
-        checks.append(f"images of a test split have no labels, and are left out: {listed_files(unlabeled)}")
-        unexplained = sorted({*unexplained} - {*unlabeled})
-    checks += [f"{files.ignored} files are left out by --ignore"] if files.ignored else []
+        checks.append(f"images of a test split have no labels, and are left out: {listed_files(sorted(unlabeled))}")
+    if files.ignored:
+        checks.append(f"{files.ignored} files are left out by --ignore")
     doubts = [*proposal.doubts, *_doubts(source, facts)]
-    # Members of archives, and copies of what is in Parquet, are not files of the folder.
-    missing = len(facts.used) - len(every) + len(unread) if len(unread) < len(every) else 0
-    checks += [f"{missing} files that the annotations name are not there (rejected)"] if missing else []
-    if 10 * missing > len(facts.used):
-        doubts.append(f"{missing} of {len(facts.used)} files that the annotations name are not there")
-    if first.twice:
-        doubts.append(f"{first.twice} images are in two samples, or in two splits")
+    there = sum(hash(path) in facts.used for path in every)  # copies of what is in Parquet are not files of the folder
+    if missing := len(facts.used) - there if there else 0:
+        such = f"{missing} of {len(facts.used)} files that the annotations name are not there (rejected)"
+        (doubts if missing > _FEW_WRONG * len(facts.used) else checks).append(such)
     header = "\n".join(files.lines("README.md")).partition("configs:")[2].partition("---")[0]  # of Hugging Face
     if isinstance(source.splits, Fractions) and (named := re.findall(r"split:\s*(\w+)", header)):
         doubts.append(f"README.md names the splits {', '.join(named)}, and this recipe draws new ones")
     if asked:
         checks, doubts = [*checks, *doubts], []
-    if files.ignored and any((files.root / path).is_file() and not files.holds(path) for path in facts.drawn):
+    if files.ignored and any((files.root / path).is_file() for path in facts.contents.keys() - {*every}):
         doubts.append("the source reads files that --ignore names")
-    return Detected(proposal.layout, source, facts, tuple(checks), tuple(doubts), tuple(unexplained))
+    return Detected(proposal.layout, source, facts, checks, doubts, [path for path in left if path not in unlabeled])
 
 
-def _adjusted(proposal: Proposal, files: Files, facts: Facts) -> tuple[Any, list[str]]:
-    """Return the source with what its samples ask for (class numbers, dtypes, splits with labels), and what to check."""
-    source: Any = proposal.source
-    checks = list(proposal.checks)
+def _fitted(source: Any, root: Path) -> tuple[Any, Facts, list[str]]:
+    """Return the source with the classes, pixels and splits that its samples ask for, their facts, and what to check."""
+    facts, checks = look(source, root), list[str]()
     if isinstance(source, Paired) and source.mask is not None:
-        source, further = with_numbers(source, files, facts)
-        checks += further
-    if hasattr(source, "pixels") and (facts.deep or any(form.endswith(TRANSPARENT) for form in facts.forms)):
-        source, further = _with_pixels(source, facts)
-        checks += further
-    tests = [split for split, count in facts.empty.items() if is_test(split) and count == facts.splits[split]]
-    if tests and facts.objects and source.splits is None:
-        source = replace(source, splits=tuple(split for split in facts.splits if split not in tests))
-    if facts.twice and len(facts.splits) > 1 and source.splits is None:  # the doubt remains, and its recipe builds
-        source = replace(source, splits=(max(facts.splits, key=facts.splits.__getitem__),))
-    return source, checks
-
-
-def _with_pixels(source: Any, facts: Facts) -> tuple[Any, list[str]]:
-    """Return the source that keeps the images' own dtype and channels, with the slices of a patient in one split."""
-    if not facts.deep:
-        white = Pixels(background=(255, 255, 255))
-        return replace(source, pixels={"image": white}), ["transparent pixels are laid over white (background=)"]
-    paged = any(PAGES in form for form in facts.forms)
-    source = replace(source, pixels={"image": Pixels(page=0 if paged else None)})
-    checks = ["only the first page or frame of each file is taken (page=0)"] if paged else []
-    if len(facts.forms) > 1:
-        checks.append(
-            "images differ in dtype or channels: the build rejects the less common ones (Pixels(to=, channels=))"
-        )
-    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and "DICOM" in str(facts.forms):
+        numbered, checks = with_classes(source, facts)
+        source, facts = (numbered, look(numbered, root)) if numbered != source else (source, facts)
+    for pixels, check in _PIXELS if hasattr(source, "pixels") else ():
+        if 2 * len(facts.problems) > facts.opened or (facts.problems and pixels.background):
+            found = look(other := replace(source, pixels={"image": pixels}), root)
+            if len(found.problems) < len(facts.problems):
+                source, facts, checks = other, found, [*checks, check]
+    if isinstance(source, Folder | Paired) and isinstance(source.splits, Fractions) and facts.dicom:
         source = replace(source, splits=replace(source.splits, stratify=None, group_by="PatientID"))
-    return source, checks
+    tests = {split for split, n in facts.splits.items() if is_test(split) and facts.objects and facts.empty[split] == n}
+    twice = facts.twice
+    largest = max(facts.splits, key=facts.splits.__getitem__, default="")
+    splits = (largest,) if twice else tuple(split for split in facts.splits if split not in tests)
+    if len(splits) < len(facts.splits) and not isinstance(source.splits, Fractions | str):
+        source = replace(source, splits=splits)
+        facts = replace(look(source, root), twice=twice)  # a doubt, whose recipe builds
+    return source, facts, checks
 
 
 def _checks(source: Any, facts: Facts) -> Iterator[str]:
     """Yield what a user should check of any source."""
-    if len(facts.splits) == 1 and not isinstance(getattr(source, "splits", None), Fractions):
+    if len(facts.splits) == 1 and not isinstance(source.splits, Fractions):
         yield f"all samples are in the split {next(iter(facts.splits))!r}; none is left for another (splits=)"
     if (empty := "rejected, because the label is empty") in facts.tally:
         yield f"the build rejects {facts.tally[empty]} samples without a label"
     if facts.problems:
         yield f"the build rejects {len(facts.problems)} of {facts.opened} samples opened, such as {facts.problems[0]}"
-    if facts.not_plain and not facts.deep:
-        yield f"the build rejects images that are not 8-bit RGB ({', '.join(facts.not_plain)}), unless Pixels() is given"
+    if len(facts.forms) > 1:
+        yield "images differ in dtype or channels: the build rejects the less common ones (Pixels(to=, channels=))"
 
 
 def _doubts(source: Any, facts: Facts) -> Iterator[str]:
@@ -233,29 +214,27 @@ def _doubts(source: Any, facts: Facts) -> Iterator[str]:
     words, names, total = facts.folder_words, facts.file_words, sum(facts.splits.values())
     if len(names) > 1 and sum(names.values()) == total:  # a word in some names, as of a train on rails, says nothing
         words = words | names
-    if isinstance(getattr(source, "splits", None), Fractions) and (len(words) > 1 or 0 < sum(words.values()) < total):
+    if isinstance(source.splits, Fractions) and (len(words) > 1 or 0 < sum(words.values()) < total):
         yield f"names say {' and '.join(sorted(words))}, and this recipe draws new splits from all of them"
     kinds = {re.sub("[^a-z]", "", split.lower()) for split in facts.splits}
     if "trainval" in kinds and len(kinds - {"test", "testing"}) > 1:
         yield f"images of {', '.join(facts.splits)} may be in two splits (splits= takes some of them)"
+    if facts.twice:
+        yield f"{facts.twice} images are in two samples, or in two splits"
+    if len(facts.problems) > _FEW_WRONG * facts.opened:
+        yield f"{len(facts.problems)} of {facts.opened} samples opened are wrong, such as {facts.problems[0]}"
     if facts.empty and not facts.objects and "box_labels" in facts.kinds:
         yield "no image has an annotation"
     for split, count in facts.empty.items() if facts.objects else ():
-        if count > _MOST_WITHOUT_OBJECTS * facts.splits[split]:
+        if count > _FEW_WRONG * facts.splits[split]:
             yield f"{split}: {count} of {facts.splits[split]} samples have no objects; are their annotations missing?"
-    if facts.other_size:
-        yield f"{facts.other_size} of the masks opened have another size than their image, such as {facts.problems[0]}"
-    if orphans := facts.tally.get(ORPHAN):
-        yield f"{orphans} files of annotations have no image"
     for reason, count in facts.tally.items():
-        if reason.startswith("image without its"):
-            yield f"{count} images have no {reason.rpartition(' ')[2]}, and the build would reject them"
-        if reason.startswith("image that does not fit"):
+        if reason == ORPHAN or reason.startswith(("image without its", "image that does not fit")):
             yield f"{reason}: {count}"
-    few = [path for path, drawn in facts.drawn.items() if drawn]
+    drawn = [path for path, content in facts.contents.items() if content == "mask"]
     if (
         isinstance(source, Folder)
         and "label" not in facts.kinds
-        and len(facts.drawn) / 4 <= len(few) < len(facts.drawn)
+        and len(facts.contents) / 4 <= len(drawn) < len(facts.contents)
     ):
-        yield f"files such as {few[0]} have few colors, as masks have, and others are pictures"
+        yield f"files such as {drawn[0]} have few colors, as masks have, and others are pictures"

@@ -6,15 +6,14 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tfprep.errors import MissingDependencyError, SampleError
 from tfprep.fields import Kind, Size
-from tfprep.images import decode_mask, decode_pixels, file_orientation, image_size, is_dicom, is_jpeg, pixels_size
+from tfprep.images import decode_image, decode_map, decode_mask, decode_pixels, image_size, is_dicom, is_jpeg
 from tfprep.seeding import sample_hash
 from tfprep.sources.patterns import split_words
 from tfprep.sources.raw import parse_reference
@@ -22,12 +21,11 @@ from tfprep.sources.source import Entry, FieldDecoder, Listing, Source, read_fil
 
 MOST_COLORS = 64
 """A mask has one color or number for each class; a picture has thousands."""
-PAGES, TRANSPARENT = ", several pages", ", transparent"
+_RGB = "uint8 [H, W, 3]"
 _SAMPLES = 24
 """Number of samples that are opened: those with the smallest hashes, which is a fair and repeatable choice."""
-_PLAIN = frozenset(f"uint8 [H, W, {channels}]" for channels in (1, 2, 3, 4))
-"""The forms that become 8-bit RGB without losing anything, unless they are transparent somewhere."""
 _SIDE_SEEN, _PIXELS_PER_COLOR, _SHOWN = 256, 8, 12
+Content: TypeAlias = Literal["mask", "map", "picture"]
 
 
 @dataclass
@@ -43,11 +41,10 @@ class Facts:
         twice: Number of images that belong to two samples.
         folder_words, file_words: Number of samples by the words that name splits in their folders, and in the names of files.
         opened, problems: Number of samples that were opened, and what is wrong with some of them.
-        sizes, forms: (height, width) of these images; their number by dtype and channels, such as "uint16 [H, W, 1]".
-        turned: How many of these images are turned by their EXIF orientation.
-        drawn: Path of each of these images, and whether it has few colors, as masks have.
+        sizes, forms: (height, width) of these images; their number by dtype and channels, if they do not become 8-bit RGB.
+        contents, dicom: What these images may be, by path; whether one is a DICOM file.
         mask_numbers, most_numbers: Class numbers in their masks, by field; the most in one mask.
-        other_size: How many of these masks have another size than their image.
+        mask_colors: The colors of masks that are pictures: red, green and blue in 8 bits each.
     """
 
     kinds: Mapping[str, Kind]
@@ -64,46 +61,36 @@ class Facts:
     problems: list[str] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
     forms: Counter[str] = field(default_factory=Counter)
-    turned: int = 0
-    drawn: dict[str, bool] = field(default_factory=dict)
-    mask_numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    contents: dict[str, Content] = field(default_factory=dict)
+    dicom: bool = False
+    mask_numbers: dict[str, set[int]] = field(default_factory=dict)
     most_numbers: int = 0
-    other_size: int = 0
-
-    @property
-    def not_plain(self) -> Mapping[str, int]:
-        """The forms that lose something as 8-bit RGB."""
-        return {form: count for form, count in self.forms.items() if form.removesuffix(TRANSPARENT) not in _PLAIN}
+    mask_colors: set[int] = field(default_factory=set)
 
     @property
     def deep(self) -> bool:
-        """True if 8-bit RGB would lose something of most images that were opened."""
-        return sum(self.not_plain.values()) * 2 > sum(self.forms.values())
+        """True if the images do not become 8-bit RGB."""
+        return bool(self.forms.keys() - {_RGB})
 
     @property
     def usual_side(self) -> int:
         """The shorter side in pixels that at least 19 of 20 images have, as far as they were opened."""
-        shorter = sorted(min(size) for size in self.sizes)
+        shorter = sorted(map(min, self.sizes))
         return shorter[len(shorter) // 20]
 
     def lines(self) -> list[str]:
         """Return the facts in words, one line for each."""
-        other_fields = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
+        further = [f"{name} ({kind})" for name, kind in self.kinds.items() if name not in ("image", *self.labels)]
         by_area = sorted(self.sizes, key=lambda size: size[0] * size[1])
-        sizes = dict.fromkeys(f"{size[1]} x {size[0]}" for size in (*by_area[:1], *by_area[-1:]))
-        lines = [
-            f"{sum(self.splits.values())} samples: {_counted(self.splits)}",
-            *(f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()),
-            *([f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []),
-            *([f"further fields: {', '.join(other_fields)}"] if other_fields else []),
-            *([f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []),
-            *([f"turned by EXIF, {len(self.sizes)} opened: {self.turned}"] if self.turned else []),
-            *([f"image dtype and channels: {_counted(self.forms)}"] if self.not_plain else []),
-        ]
-        for name, numbers in self.mask_numbers.items():  # (0, 1, 2, 255) as "0-2, 255"
-            runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-            listing = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-            lines.append(f"{name}: class numbers {listing} in the masks opened")
+        sizes = dict.fromkeys(f"{width} x {height}" for height, width in (*by_area[:1], *by_area[-1:]))
+        lines = [f"{sum(self.splits.values())} samples: {_counted(self.splits)}"]
+        lines += [f"{name}: {len(counts)} classes: {_counted(counts)}" for name, counts in self.labels.items()]
+        lines += [f"objects of {len(self.objects)} classes: {_counted(self.objects)}"] if self.objects else []
+        lines += [f"further fields: {', '.join(further)}"] if further else []
+        lines += [f"image sizes, {len(self.sizes)} opened: {' to '.join(sizes)}"] if sizes else []
+        lines += [f"image dtype and channels: {_counted(self.forms)}"] if self.deep else []
+        for name, numbers in self.mask_numbers.items():
+            lines.append(f"{name}: class numbers {', '.join(map(str, sorted(numbers)))} in the masks opened")
         return lines + [f"{reason}: {count}" for reason, count in self.tally.items()]
 
 
@@ -140,63 +127,64 @@ def look(source: Source, root: Path) -> Facts:
     facts.tally = dict(listing.tally) | ({"rejected, because the label is empty": unlabeled} if unlabeled else {})
     facts.twice = sum(facts.splits.values()) - len(images)
     facts.opened = len(chosen)
-    _open(facts, source, root, listing, [entry for _, _, entry in sorted(chosen, reverse=True)])
+    facts.mask_numbers = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
+    for _, _, entry in sorted(chosen, reverse=True):
+        try:
+            _open(facts, source, root, listing, entry)
+        except SampleError as error:
+            facts.problems.append(f"{entry.key}: {error}")
     return facts
 
 
-def _open(facts: Facts, source: Source, root: Path, listing: Listing, entries: list[Entry]) -> None:
-    """Add what is found in the files of some samples."""
+def _open(facts: Facts, source: Source, root: Path, listing: Listing, entry: Entry) -> None:
+    """Add what is found in the files of a sample. Raises SampleError if it cannot be built."""
     decoders: Mapping[str, FieldDecoder] = getattr(source, "decoders", dict)()
-    numbers: dict[str, set[int]] = {name: set() for name, kind in listing.kinds.items() if kind == "mask"}
     image = next((name for name, kind in listing.kinds.items() if kind == "image"), "")
-    for entry in entries:
+    raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
+    raw |= zip(listing.values, entry.values, strict=True)
+    size = None
+    if "image" in raw:
+        facts.contents[entry.files[0]] = content_of(raw["image"])
+        facts.dicom |= is_dicom(raw["image"])
+    if image in decoders:
+        size = decoders[image].size(raw)
+    elif "image" in raw:
+        size = image_size(raw["image"])
+        if not is_jpeg(raw["image"]):
+            decode_image(raw["image"], background=None)
+    facts.sizes += [] if size is None else [size]
+    decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
+    if image in decoded:
+        facts.forms[f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"] += 1
+    for name in (name for name, kind in listing.kinds.items() if kind in ("mask", "map")):
         try:
-            raw: dict[str, Any] = {**read_files(root, listing.files, entry)}
-            raw |= zip(listing.values, entry.values, strict=True)
-            size = decoders[image].size(raw) if image in decoders else None
-            if "image" in raw:
-                form, size, facts.drawn[entry.files[0]] = image_form(raw["image"])
-                facts.forms[form] += 1
-                facts.turned += file_orientation(raw["image"], 0) > 1
-            facts.sizes += [] if size is None else [size]
-            decoded = {name: decoder.decode(raw, size) for name, decoder in decoders.items()}
-            if "image" not in raw and image:
-                facts.forms[f"{decoded[image].dtype} [H, W, {decoded[image].shape[2]}]"] += 1
-            for name, class_numbers in numbers.items():
-                mask = decoded[name] if name in decoded else decode_mask(raw[name])
-                if size is not None and mask.shape[:2] != size:
-                    facts.other_size += 1
-                    sizes = [f"{width} x {height}" for height, width in (mask.shape[:2], size)]
-                    raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
-                of_one = np.unique(mask).tolist()
-                class_numbers.update(of_one)
-                facts.most_numbers = max(facts.most_numbers, len(of_one) if name == "mask" else 0)
-        except SampleError as error:
-            facts.problems.append(f"{entry.key}: {error}")
-    facts.mask_numbers = {name: tuple(sorted(class_numbers)) for name, class_numbers in numbers.items()}
+            read = decode_mask if name in facts.mask_numbers else decode_map
+            numbers = decoded[name] if name in decoded else read(raw[name])
+        except SampleError:
+            facts.mask_colors.update(np.unique(decode_image(raw[name]) @ np.array([1 << 16, 1 << 8, 1])).tolist())
+            raise
+        if size is not None and numbers.shape[:2] != size:
+            sizes = [f"{width} x {height}" for height, width in (numbers.shape[:2], size)]
+            raise SampleError(f"{name} is {sizes[0]}, and its image {sizes[1]}")
+        if name in facts.mask_numbers:
+            different = np.unique(numbers).tolist()
+            facts.mask_numbers[name].update(different)
+            facts.most_numbers = max(facts.most_numbers, len(different) if name == "mask" else 0)
 
 
-def image_form(data: bytes) -> tuple[str, Size, bool]:
-    """Return dtype and channels of an image as its file holds them, its size, and whether it has few colors. JPEG never has."""
-    rgb = "uint8 [H, W, 3]"
+def content_of(data: bytes) -> Content:
+    """Return what an image may be: of few colors, as masks are; of one deep channel, as depths are; else a picture."""
     if is_jpeg(data):
-        return rgb, image_size(data), False
+        return "picture"
     try:
         pixels = decode_pixels(data, page=0, nodata=0)
-    except MissingDependencyError:
-        if is_dicom(data):
-            raise
-        return rgb, image_size(data), False  # the build rejects one of more than 8 bits, and says what to do
-    alpha = pixels.dtype == np.uint8 and pixels.shape[2] in (2, 4) and pixels[:, :, -1].min() < 255
+    except (SampleError, MissingDependencyError):
+        return "picture"
     height, width, channels = pixels.shape
     few = pixels[:: 1 + height // _SIDE_SEEN, :: 1 + width // _SIDE_SEEN].reshape(-1, channels)
-    drawn = len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR)
-    form = f"{pixels.dtype} [H, W, {channels}]{', DICOM' if is_dicom(data) else ''}"
-    try:
-        pixels_size(data)
-    except SampleError:
-        form += PAGES
-    return form + (TRANSPARENT if alpha else ""), (height, width), drawn
+    if len(np.unique(few, axis=0)) <= min(MOST_COLORS, len(few) // _PIXELS_PER_COLOR):
+        return "mask"
+    return "map" if pixels.dtype != np.uint8 and channels == 1 else "picture"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice, permutations, product
+from itertools import islice, product
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from tfprep.errors import SampleError, SourceError
+from tfprep.errors import SourceError
+from tfprep.sources.detection import FRACTIONS
 from tfprep.sources.patterns import (
     IMAGE_SUFFIXES,
-    columns_of,
     compile_pattern,
     folders_in,
     image_suffix,
@@ -23,15 +23,14 @@ from tfprep.sources.patterns import (
     split_form,
     split_words,
 )
-from tfprep.sources.raw import open_raw, read_raw
+from tfprep.sources.raw import open_raw
+from tfprep.sources.splits import Fractions
 
 FEW = 64
 """Number of names, lines or rows that decide what a file holds."""
 _HEAD_BYTES = 1 << 16
-_MOST_FOLDERS, _EXAMPLES = 100, 3
-"""Up to this number of folders of images each is compared with every other."""
-_WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
-"""Words at the end and at the beginning of names, and the patterns of these."""
+_MOST_FOLDERS = 100
+"""Up to this number of folders of images, each is compared with every other."""
 _NO_DATA = frozenset((
     *(".md", ".rst", ".pdf", ".doc", ".docx", ".rtf", ".odt", ".html", ".htm", ".bib", ".tex", ".ppt", ".pptx"),
     *(".py", ".pyc", ".ipynb", ".m", ".sh", ".bat", ".cpp", ".c", ".h", ".java", ".js", ".css", ".toml", ".cfg", ".ini"),
@@ -86,24 +85,15 @@ class Files:
         return frozenset(name for names in self.images.values() for name in names)
 
     @cached_property
-    def suffixes(self) -> list[str]:
-        """The suffixes of images, as they are spelled."""
-        return sorted({os.path.splitext(name)[1] for name in self.image_names})
-
-    @cached_property
-    def pairs(self) -> list[Correspondence]:
+    def pairs(self) -> list[Pair]:
         """The images whose names correspond to those of others, as those of masks do."""
         return corresponding(self.images, self.images)
 
     def paths(self, *suffixes: str) -> list[str]:
         """Return the paths of the files with one of these suffixes, or of all; those nearer to the root first."""
-        folders = sorted(self.names, key=lambda one: (one.count("/") + bool(one), one))
-        return [
-            below(folder, name)
-            for folder in folders
-            for name in self.names[folder]
-            if not suffixes or name.lower().endswith(suffixes)
-        ]
+        folders = sorted(self.names, key=lambda folder: (folder.count("/") + bool(folder), folder))
+        every = (below(folder, name) for folder in folders for name in self.names[folder])
+        return [path for path in every if not suffixes or path.lower().endswith(suffixes)]
 
     def head(self, path: str) -> bytes:
         """Return the beginning and the end of a file; b"" if it cannot be read."""
@@ -121,28 +111,9 @@ class Files:
         text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    def image(self, path: str) -> bytes:
-        """Return the bytes of an image. Raises SampleError if it cannot be read."""
-        if not image_suffix(path):
-            raise SampleError(f"{path} is not an image by its suffix")
-        return read_raw(self.root, path)
-
     def has(self, path: str) -> bool:
         """Return True if there is an image with this path."""
         return image_suffix(path) and os.path.isfile(os.path.join(self.root, path))
-
-    def holds(self, path: str) -> bool:
-        """Return True if a file is among these."""
-        folder, _, name = path.rpartition("/")
-        return name in self.names.get(folder, ())
-
-    def splits_of(self, pattern: str, paths: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the splits of the files of a pattern; None if no other file fits the pattern."""
-        compiled = compile_pattern(pattern, "init")
-        fitting = {path: holes for path in self.paths() if (holes := compiled.match_path(path)) is not None}
-        if fitting.keys() <= set(paths) or "split" not in compiled.holes:
-            return None
-        return tuple(sorted({fitting[path]["split"] for path in paths if path in fitting}))
 
 
 def may_hold_data(name: str) -> bool:
@@ -155,6 +126,15 @@ def below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
 
+def splits_of(pattern: str, paths: Iterable[str], images: Iterable[str] = ()) -> Fractions | str | tuple[str, ...]:
+    """Return the splits of these files by the `{split}` of their pattern, else by the folders of their images, else fractions."""
+    if "{split}" in pattern:
+        compiled = compile_pattern(pattern, "init")
+        return tuple(sorted({holes["split"] for path in paths if (holes := compiled.match_path(path)) is not None}))
+    folders = {split_form(image.rpartition("/")[0]) for image in images}
+    return f"{folders.pop()}/**" if len(folders) == 1 and "{split}" in min(folders) else FRACTIONS
+
+
 def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str:
     """Return the folder in which nine in ten of the images with these names are.
 
@@ -164,17 +144,15 @@ def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str
         SourceError: There is none; the message names images that `what` and that are missing.
     """
     few = [name.replace("\\", "/") for name in names[:FEW]]
-    above = {folder[: m.start()] for folder in files.images for m in re.finditer("/", folder)}
+    above = {folder[: slash.start()] for folder in files.images for slash in re.finditer("/", folder)}
     own, words = path.rpartition("/")[0], split_words(path)
-    places = {"", own, *files.images, *above}
     fewest = few
-    for place in sorted(places, key=lambda one: (one != own, split_words(one) != words, one.count("/"), one)):
+    order = lambda place: (place != own, split_words(place) != words, place.count("/"), place)  # noqa: E731
+    for place in sorted({"", own, *files.images, *above}, key=order):
         missing = [name for name in few if not files.has(below(place, name))]
         if few and 10 * len(missing) <= len(few):
             return place
         fewest = min(fewest, missing, key=len)
-    if len(fewest) == len(few):
-        raise SourceError(f"{path}: no folder holds the images that {what}, such as {', '.join(fewest[:3])}")
     rule = f"{len(fewest)} of the first {len(few)} images that {what} are missing"
     raise SourceError(f"{path}: {rule}: {', '.join(fewest[:3])}")
 
@@ -182,21 +160,19 @@ def image_place(files: Files, names: Sequence[str], path: str, what: str) -> str
 # --- files whose names correspond -----------------------------------------------------------------------------------
 
 
-class Correspondence(NamedTuple):
+class Pair(NamedTuple):
     """Images, and other files whose names say which image they belong to.
 
     Attributes:
         image, other: The patterns of both.
         names: The patterns of the names without suffix: `*` and `*_mask`.
-        folders: The pairs of folders in which they are.
-        examples: The paths of a few images, each with that of its other file.
+        files: The paths of some images, each with that of its other file.
     """
 
     image: str
     other: str
     names: tuple[str, str]
-    folders: list[tuple[str, str]]
-    examples: list[tuple[str, str]]
+    files: list[tuple[str, str]]
 
 
 def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
@@ -205,106 +181,67 @@ def beside(files: Files, notes: Sequence[str]) -> tuple[str, str] | None:
     for note in notes:
         folder, _, name = note.rpartition("/")
         by_folder.setdefault(folder, []).append(name)
-    found = corresponding(files.images, by_folder)
-    return (re.sub(r"\.\w+$", "", found[0].image), found[0].other) if len(found) == 1 else None
+    found = {(re.sub(r"\.\w+$", "", pair.image), pair.other) for pair in corresponding(files.images, by_folder)}
+    return found.pop() if len(found) == 1 else None
 
 
-Series: TypeAlias = Mapping[str, Mapping[str, str]]
-"""The names of a folder's files by what differs in them, for each pattern that many of these names fit."""
+def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> list[Pair]:
+    """Return the patterns of images and of other files whose names correspond, each with the files of all splits.
 
-
-def corresponding(images: Mapping[str, Sequence[str]], others: Mapping[str, Sequence[str]]) -> list[Correspondence]:
-    """Return the patterns of images and of other files whose names correspond.
-
-    The files are in one folder, or in two of one split whose paths differ in one level of the images' path.
+    The files are in one folder, or in two of one split whose paths differ in one name.
 
     Args:
         images: The names of images by folder.
         others: Those of the other files.
     """
     same = images is others
-    series = {folder: _series(names, len(images)) for folder, names in images.items()}
-    of_others = series if same else {folder: _series(names, len(others)) for folder, names in others.items()}
-    every = images if len(images) <= _MOST_FOLDERS else {}
-    grouped: dict[tuple[tuple[str, str, int], str, str], list[tuple[str, str]]] = {}
-    for image, other in ((one, two) for two in others for one in (every or images.keys() & {two})):
-        if (form := _difference(image, other)) is not None:
+    series = {folder: _series(names) for folder, names in images.items()}
+    of_others = series if same else {folder: _series(names) for folder, names in others.items()}
+    found: dict[tuple[str, str, str, str], list[tuple[str, str]]] = {}
+    for other, other_series in of_others.items():
+        compared = images if len(images) <= _MOST_FOLDERS else {*[*images][:1], other} & images.keys()
+        for image in (folder for folder in compared if _may_belong(folder, other)):
             within = same and image == other
-            pairs = [
-                (one, two)
-                for one, two in product(series[image], of_others[other])
-                if not (within and two in (one, "*")) and _correspond(series[image][one], of_others[other][two], within)
-            ]
-            for names in pairs if within else pairs[:1]:
-                grouped.setdefault((form, *names), []).append((image, other))
-    found = []
-    for (_, one, two), folders in grouped.items():
-        if (patterns := _joint(folders)) is not None:
-            of_images = [(folder, series[folder][one]) for folder, _ in folders]
-            of_both = [(folder, of_others[folder][two]) for _, folder in folders]
-            examples = [
-                (below(folder, own[part]), below(other, name))
-                for (folder, own), (other, names) in zip(of_images, of_both, strict=True)
-                for part, name in islice(names.items(), FEW)
-                if part in own
-            ]
-            spelled = (below(patterns[0], one + _suffix(of_images)), below(patterns[1], two + _suffix(of_both)))
-            found.append(Correspondence(*spelled, (one, two), folders, examples[:_EXAMPLES]))
-    return found
+            for (one, own), (two, further) in product(series[image].items(), other_series.items()):
+                few = [*islice(further, FEW)]
+                both = [(below(image, own[part]), below(other, further[part])) for part in few if part in own]
+                if (within and two in (one, "*")) or 10 * len(both) < 9 * len(few):
+                    continue
+                patterns = (
+                    below(split_form(image), one + _suffix(own)),
+                    below(split_form(other), two + _suffix(further)),
+                )
+                found.setdefault((*patterns, one, two), []).extend(both)
+                if not within:
+                    break
+    return [Pair(image, other, (one, two), both) for (image, other, one, two), both in found.items()]
 
 
-def _series(names: Sequence[str], folders: int) -> Series:
-    """Return all names of a folder as `*`, and those that share a word at the end or at the beginning.
+_WORDS = (re.compile(r"[ _.-]?[A-Za-z][A-Za-z\d]*$"), "*{}"), (re.compile(r"^[A-Za-z]{2,}[ _.-]?"), "{}*")
+"""Words at the end and at the beginning of names, and the patterns of these."""
 
-    Names that are a word only count where each of many folders holds a few files: case_1/image.png and case_1/label.png.
-    """
+
+def _series(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the names of a folder by what differs in them, for each pattern: `*`, and those of frequent words at an end."""
     stems = {os.path.splitext(name)[0]: name for name in names}
-    whole = len(names) <= 3 < folders
     series: dict[str, dict[str, str]] = {"*": stems}
     for regex, spelled in _WORDS:
         by_word: dict[str, dict[str, str]] = {}
         for stem, name in stems.items():
-            if (word := regex.search(stem)) and (whole or word[0] != stem):
+            if (word := regex.search(stem)) and word[0] != stem:
                 by_word.setdefault(word[0], {})[stem[: word.start()] + stem[word.end() :]] = name
-        for common, parts in by_word.items():
-            if 3 * len(parts) >= len(stems):
-                series[literal(common) if [*parts] == [""] else spelled.format(literal(common))] = parts
+        frequent = {word: parts for word, parts in by_word.items() if 3 * len(parts) >= len(stems)}
+        series |= {spelled.format(literal(word)): parts for word, parts in frequent.items()}
     return series
 
 
-def _correspond(images: Mapping[str, str], others: Mapping[str, str], within: bool) -> bool:
-    """Return True if nine in ten of the names of other files say which image they belong to."""
-    few = [*islice(others, FEW)]
-    return 10 * sum(part in images for part in few) >= 9 * len(few) and (within or few != [""])
+def _may_belong(image: str, other: str) -> bool:
+    """Return True if two folders are of one split, and their paths differ in at most one name."""
+    own, further = set(image.split("/")), set(other.split("/"))
+    return len(own - further) <= 1 and split_words(image) == split_words(other)
 
 
-def _difference(image: str, other: str) -> tuple[str, str, int] | None:
-    """Return how the path of a folder differs from that of images, and their depth; None if it differs in too much."""
-    own, further = (
-        [name for name in one.split("/") if name not in two.split("/")] for one, two in permutations((image, other))
-    )
-    if len(own) > 1 or split_words(image) != split_words(other):
-        return None
-    return split_form("/".join(own)), split_form("/".join(further)), image.count("/")
-
-
-def _joint(pairs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return patterns of folders of images, and of folders of what belongs to them; None if no pattern fits all pairs.
-
-    Levels in which the images' folders differ, other than by the split, become placeholders `{part1}`, `{part2}`, ...
-    """
-    images, others = (columns_of(folders) for folders in zip(*pairs, strict=True))
-    if images is None or others is None:
-        return None
-    forms = [form or f"{{part{place}}}" for place, (form, _) in enumerate(images, 1)]
-    spelled = []
-    for form, names in others:
-        alike = [own for own, (_, of_image) in zip(forms, images, strict=True) if names == of_image]
-        spelled.append(form or "".join(alike[:1]))
-    return ("/".join(forms), "/".join(spelled)) if all(spelled) else None
-
-
-def _suffix(series: Sequence[tuple[str, Mapping[str, str]]]) -> str:
+def _suffix(parts: Mapping[str, str]) -> str:
     """Return the suffix of files that have the same one, else ""."""
-    suffixes = {os.path.splitext(name)[1].lower() for _, names in series for name in names.values()}
+    suffixes = {os.path.splitext(name)[1].lower() for name in parts.values()}
     return suffixes.pop() if len(suffixes) == 1 else ""

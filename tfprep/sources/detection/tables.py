@@ -7,43 +7,42 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 from tfprep.errors import SourceError
 from tfprep.fields import BoxFormat, Kind
 from tfprep.sources.annotations import ObjectTable
-from tfprep.sources.cells import ColumnNames
 from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
 from tfprep.sources.detection.facts import look
-from tfprep.sources.detection.files import FEW, Files, below, image_place
+from tfprep.sources.detection.files import FEW, Files, below, image_place, splits_of
 from tfprep.sources.patterns import Template, image_suffix, is_test, literal, split_form, split_words
 from tfprep.sources.rows import TABLE_SUFFIXES, batches, column_names, declared_classes, file_columns
 from tfprep.sources.table import Table
 
 _LABELS = frozenset((
     *("label", "labels", "class", "classes", "classname", "classid", "classlabel", "category", "categoryid", "labelname"),
-    *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety", "y"),
+    *("species", "target", "diagnosis", "breed", "dx", "tags", "findinglabels", "attributeids", "emotion", "variety"),
 ))  # fmt: skip
 _SPLITS = frozenset(
     ("split", "subset", "partition", "set", "datasplit", "dataset", "usage", "fold", "folds", "isvalid")
 )
-_ANSWERS = re.compile(r"sample_?submission|submission", re.IGNORECASE)
+_ANSWERS = re.compile(r"(?:.*/)?[^/]*submission[^/]*", re.IGNORECASE)
 """Tables of Kaggle that show the form of an answer."""
-_BOXES: Sequence[tuple[tuple[BoxFormat, ...], str]] = (
+_ONE = "bbox, bboxes, box, boxes, boundingbox"
+_BOXES: tuple[tuple[BoxFormat, str], ...] = (
     (
-        ("xyxy",),
+        "xyxy",
         "xmin ymin xmax ymax, minx miny maxx maxy, x0 y0 x1 y1, x1 y1 x2 y2, left top right bottom, xtl ytl xbr ybr",
     ),
-    (("center_xywh",), "xcenter ycenter width height, cx cy width height, cx cy w h, xcenter ycenter w h"),
-    (
-        ("xywh", "center_xywh"),
-        "xmin ymin width height, x y width height, x y w h, left top width height, x1 y1 width height",
-    ),
-    (("xywh", "xyxy", "center_xywh"), "bbox, bboxes, box, boxes, boundingbox"),
+    ("center_xywh", "xcenter ycenter width height, cx cy width height, cx cy w h, xcenter ycenter w h"),
+    ("xywh", f"xmin ymin width height, x y width height, x y w h, left top width height, x1 y1 width height, {_ONE}"),
+    ("xyxy", _ONE),
+    ("center_xywh", f"x y width height, x y w h, {_ONE}"),
 )
-"""Forms that a box may have, and the names of its columns, in lower case and without other characters."""
+"""Names of the columns of boxes, in lower case and without other characters, and the form in which their numbers may be."""
 _NUMBER = re.compile(r"-?\d+(?:[.]\d*)?(?:e-?\d+)?")
-_SHOWN = 3
+_FLAGS = ({"0", "1"}, {"-1", "1"}, {"true", "false"})
 
 
 @dataclass
@@ -61,7 +60,7 @@ class _Head:
     path: str
     columns: Mapping[str, Sequence[Any]]
     image: str = ""
-    stored: tuple[str, ...] = ()
+    stored: Sequence[str] = ()
     checks: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
@@ -79,17 +78,16 @@ class _Head:
         return [float(number) for cell in cells for number in _NUMBER.findall(cell)]
 
     @cached_property
-    def path_of_image(self) -> Template:
+    def template(self) -> Template:
         """The path of an image, with a placeholder for each column that it is made of."""
         return Template.parse(self.image if "{" in self.image else f"{{{self.image}}}")
 
     @cached_property
     def images(self) -> list[str]:
         """The path of the image of each row; [] if the table itself holds them."""
-        holes = self.path_of_image.holes
-        rows = [] if self.stored else zip(*(self.columns[name] for name in holes), strict=True)
-        cells = (dict(zip(holes, map(str, row), strict=True)) for row in rows)
-        return [self.path_of_image.fill(of_row.__getitem__).replace("\\", "/") for of_row in cells]
+        holes = self.template.holes
+        rows = [] if self.stored else zip(*(map(str, self.columns[name]) for name in holes), strict=True)
+        return [self.template.fill(dict(zip(holes, row, strict=True)).__getitem__).replace("\\", "/") for row in rows]
 
 
 def _plain(column: str) -> str:
@@ -102,14 +100,11 @@ def tables(files: Files) -> Iterator[Proposal]:
     Raises:
         SourceError: A table names images and cannot be read.
     """
-    paths = files.paths(*TABLE_SUFFIXES)
-    answers = [path for path in paths if _ANSWERS.search(path.rpartition("/")[2])]
+    answers = [path for path in files.paths(*TABLE_SUFFIXES) if _ANSWERS.fullmatch(path)]
     grouped: dict[str, list[_Head]] = {}
-    for path in (path for path in paths if path not in answers):
-        pattern = re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path))
-        first = next(iter(grouped.get(pattern, ())), None)
-        head = replace(first, path=path) if first is not None and first.stored else _head(files, path)
-        grouped.setdefault(pattern, []).append(head)
+    for path in (path for path in files.paths(*TABLE_SUFFIXES) if path not in answers):
+        heads = grouped.setdefault(re.sub(r"\d+(?=-of-|\.parquet)|(?<=-of-)\d+", "*", split_form(path)), [])
+        heads.append(replace(heads[0], path=path) if heads and heads[0].stored else _head(files, path))
     for pattern, heads in grouped.items():
         if any(head.image for head in heads) and (proposal := _proposal(files, pattern, heads, answers)) is not None:
             yield proposal
@@ -121,37 +116,31 @@ def _head(files: Files, path: str) -> _Head:
     Raises:
         SourceError: A column holds names of images, and they are nowhere.
     """
-    stored: list[str] = []
-    try:
-        stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
-        names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
-        rows = next(batches(files.root / path, names), None)
-    except SourceError:
-        if any(map(image_suffix, re.split(r"[,;\t\s\"']+", " ".join(files.lines(path))))):
-            raise
-        rows = None
-    columns = {} if rows is None else rows.columns
+    columns: Mapping[str, Sequence[Any]] = {}
+    stored = file_columns(files.root / path) if path.lower().endswith(".parquet") else []
+    names = [name for name in column_names(files.root / path) if name.partition(".")[0] not in stored]
+    for rows in islice(batches(files.root / path, names), 1):
+        columns = rows.columns
     if stored:
-        return _Head(path, columns, "image" if "image" in stored else stored[0], tuple(stored))
+        return _Head(path, columns, "image" if "image" in stored else stored[0], stored)
     found: dict[str, bool] = {}
-    for column, values in columns.items():
-        texts = (
-            str(value).replace("\\", "/") for value in values if isinstance(value, str | int) and value is not True
-        )
-        names = list(filter(None, texts))[:FEW] if column else []
+    suffixes = sorted({name[name.rindex(".") :] for name in files.image_names})
+    for column in filter(None, columns):
+        texts = [value for value in columns[column] if isinstance(value, str | int) and value is not True]
+        names = [text for text in (str(value).replace("\\", "/") for value in texts) if text][:FEW]
         are_files = bool(names) and all(map(image_suffix, names))
-        for suffix in ("", *files.suffixes) if names else ():
+        for suffix in ("", *suffixes) if names else ():
             spelled = [f"{name}{suffix}" for name in names]
             try:
                 place = image_place(files, spelled, path, f"{column!r} names")
-                image = below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column
+                found.setdefault(
+                    below(literal(place), f"{{{column}}}{suffix}") if place or suffix else column, are_files
+                )
             except SourceError:
-                if not files.image_names.issuperset(spelled):
-                    if are_files and not suffix and files.images and "mask" not in column.lower():
-                        raise
-                    continue
-                image = f"**/{{{column}}}{suffix}"
-            found.setdefault(image, are_files)
+                if files.image_names.issuperset(spelled):
+                    found.setdefault(f"**/{{{column}}}{suffix}", are_files)
+                elif are_files and not suffix and files.images and "mask" not in column.lower():
+                    raise
     return _Head(path, columns, max(found, key=found.__getitem__, default=""))
 
 
@@ -159,7 +148,7 @@ def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Seque
     """Return the source of the tables of one pattern; None if they hold nothing about their images."""
     named = [head for head in heads if head.image]
     head = next((table for table in named if "train" in split_words(table.path)), named[0])
-    of_image = head.path_of_image.holes
+    of_image = head.template.holes
     needed = {c for c in head.columns if _plain(c) in _LABELS and c not in of_image} or set(head.columns)
     kept = [table for table in named if needed <= set(table.columns)]
     without_labels = [table for table in named if table not in kept]
@@ -169,85 +158,75 @@ def _proposal(files: Files, pattern: str, heads: Sequence[_Head], answers: Seque
         rule = "name images in folders that differ in more than the split"
         raise SourceError(f"{kept[0].path} and {kept[1].path} {rule}")
     of_split = [c for c in head.columns if _plain(c) in _SPLITS]
-    by_column = (c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c)))
-    splits: Any = next(by_column, None)
-    table = pattern if splits is None else literal(head.path)
-    folders = {split_form(image.rpartition("/")[0]) for image in head.images}
-    if splits is None and "{split}" in pattern:
-        splits = files.splits_of(pattern, [table.path for table in kept])
-    elif splits is None:
-        folder = folders.pop() if len(folders) == 1 else ""
-        splits = f"{folder}/**" if "{split}" in folder else FRACTIONS
+    by_column = [c for c in of_split if head.few(c) and all(split_form(str(v)) == "{split}" for v in head.few(c))]
+    table, splits = pattern, splits_of(pattern, [one.path for one in kept], head.images)
+    if by_column:
+        table, splits = literal(head.path), by_column[0]
     known = {*of_image, *(name.rpartition(".")[0] for name in head.columns), *(["key"] if head.stored else [])}
-    known |= {column for without_label in without_labels for column in without_label.columns} | {str(splits)}
+    known |= {column for table in without_labels for column in table.columns} | {str(splits)}
     targets = [c for c in head.columns if c not in known and not c.endswith("_shape")]
     source = _source(files, head, table, images.pop(), splits, targets)
     if source is None:
         return None
     for one in without_labels:
         if not is_test(one.path):
-            one.doubt("names images, and has other columns")
+            head.doubt(f"{one.path} names images, and has other columns")
     for column in of_split if source.splits in (FRACTIONS, BY_CLASS) else []:
         head.doubt(f"the column {column!r} may say the splits, and this recipe draws new ones")
-    declared = (pattern, *map(literal, (*answers, *(table.path for table in heads if table not in kept))))
-    doubts = tuple(doubt for one in (head, *without_labels) for doubt in one.doubts)
-    unlabeled = frozenset(path for without_label in without_labels for path in without_label.images)
-    return Proposal("table", source, declared, tuple(head.checks), doubts, unlabeled)
+    declared = (pattern, *map(literal, (*answers, *(one.path for one in heads if one not in kept))))
+    unlabeled = frozenset(path for one in without_labels for path in one.images)
+    return Proposal("table", source, declared, head.checks, head.doubts, unlabeled)
 
 
-def _source(
-    files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]
-) -> Table | ObjectTable | None:
+def _source(files: Files, head: _Head, table: str, image: str, splits: Any, targets: Sequence[str]) -> Any:
     """Return the source of a table with boxes, with labels, or with masks and texts."""
-    columns, forms = _box_columns(head, targets)
-    targets = [c for c in targets if c not in columns]
-    labels = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
-    named = [c for c in targets if _plain(c) in _LABELS and (len(_plain(c)) > 1 or len(c) == 1)]
-    labels = labels or _without_codes(head, named)
-    cells = head.few(columns[0]) if columns else []
-    exported = bool(columns) and f"{columns[0]}_shape" in head.columns
-    nested = exported or any(isinstance(cell[0], list) for cell in cells if isinstance(cell, list) and cell)
-    if not nested and (columns or len(set(head.images)) < len(head.images)):
-        return _of_rows_for_objects(files, head, partial(ObjectTable, table, image), splits, labels, columns, forms)
+    boxes = _boxes(head, targets)
+    targets = [c for c in targets if not any(c in columns for columns, _ in boxes)]
+    declared = [c for c in targets if "." not in c and declared_classes(files.root / head.path, c) is not None]
+    labels = declared or [c for c in targets if _plain(c) in _LABELS or c == "y"]
+    (column, *others), _ = boxes[0] if boxes else (("",), "")
+    cells = head.few(column) if boxes and not others else []
+    nested = any(isinstance(cell, list) and isinstance([*cell, 0][0], list) for cell in cells)
+    nested |= f"{column}_shape" in head.columns  # of our own exports
+    if not nested and (boxes or len({*head.images}) < len(head.images)):
+        split = "split" if isinstance(splits, str) and "{" not in splits else "splits"
+        of_rows = partial(ObjectTable, table, image, label=_only(head, labels) if labels else None, **{split: splits})
+        if not boxes:
+            head.doubt("several rows name one image: box_labels are then the classes of an image")
+            return of_rows(fields=("box_labels",))
+        return _fitting(files, head, boxes, of_rows)
     fields = _masks_and_texts(files, table, head, targets)
     make = partial(Table, table, image, fields=fields, splits=splits)
     if nested:
-        of_boxes = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
-        fields |= {"boxes": ("boxes", columns[0])}
-        fields |= {"box_labels": ("label", of_boxes[0])} if of_boxes else {}
-        make = partial(make, box_format=_box_form(files, head, columns, forms, make))
-        labels = [c for c in labels if c not in of_boxes]
+        classes = [c for c in targets if re.search("categor|box_label|objects.label", c.lower())]
+        fields |= {"boxes": ("boxes", column)}
+        fields |= {"box_labels": ("label", classes[0])} if classes else {}
+        make = partial(make, box_format=_fitting(files, head, boxes, lambda boxes, **form: make(**form)).box_format)
+        labels = [c for c in labels if c not in classes]
+    if labels:
+        return _with_label(head, make, splits, _only(head, labels), bool(declared))
     varied = [c for c in targets if len(set(map(str, head.columns[c]))) > 1]
-    flags = tuple(c for c in targets if _are_flags(head.few(c)))
-    candidates: Sequence[ColumnNames] = labels
-    if not labels and not fields:
-        candidates = [flags] if len(flags) > 1 and set(varied) <= set(flags) else varied
-    if not candidates:
+    flags = tuple(c for c in targets if head.few(c) and any(set(map(_flag, head.few(c))) <= pair for pair in _FLAGS))
+    if fields or not varied:
         return make() if fields or head.stored else None
-    _doubt_labels(head, candidates, labels)
-    return _with_label(head, make, splits, candidates[0])
+    if len(flags) > 1 and set(varied) <= set(flags):
+        head.checks.append(f"each of the columns {', '.join(flags[:6])}{', …' * (len(flags) > 6)} is a class (label=)")
+        rows = zip(*(map(_flag, head.columns[c]) for c in flags), strict=True)
+        one_per_row = all(sum(cell in ("1", "true") for cell in row) == 1 for row in rows)
+        return make(label=flags, splits=BY_CLASS if one_per_row and splits is FRACTIONS else splits)
+    head.doubt(f"no column has the name of a label, and it may be {', '.join(varied[:6])} (label=)")
+    return _with_label(head, make, splits, varied[0], False)
 
 
-def _without_codes(head: _Head, labels: Sequence[str]) -> list[str]:
-    """Return the columns of labels without those that number the classes of another."""
-    texts = {column: [*map(str, head.columns[column])] for column in labels}
-    numbers = {column for column in labels if all(text.isdecimal() for text in texts[column])}
-
-    def is_code(column: str, other: str) -> bool:
-        both = {*zip(texts[column], texts[other], strict=True)}
-        return len(both) == len({*texts[column]}) == len({*texts[other]})
-
-    return [
-        c for c in labels if c not in numbers or not any(is_code(c, label) for label in labels if label not in numbers)
-    ]
+def _flag(cell: Any) -> str:
+    return str(cell).strip().lower().removesuffix(".0")
 
 
-def _doubt_labels(head: _Head, candidates: Sequence[ColumnNames], labels: Sequence[str]) -> None:
-    columns = ", ".join(map(str, candidates[:6]))
-    if not labels and not isinstance(candidates[0], tuple):
-        head.doubt(f"no column has the name of a label, and it may be {columns} (label=)")
-    elif len(candidates) > 1:
-        head.doubt(f"several columns may be the label ({columns})")
+def _only(head: _Head, labels: Sequence[str]) -> str:
+    """Return the first column of labels, with a doubt if there are others."""
+    if len(labels) > 1:
+        head.doubt(f"several columns may be the label ({', '.join(labels[:6])})")
+    return labels[0]
 
 
 def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[str]) -> dict[str, tuple[Kind, str]]:
@@ -263,104 +242,74 @@ def _masks_and_texts(files: Files, table: str, head: _Head, targets: Sequence[st
     return fields | {c: ("text", c) for c in targets if c.lower() in ("text", "caption")}
 
 
-def _of_rows_for_objects(
-    files: Files, head: _Head, make: Callable[..., ObjectTable], splits: Any, labels: Sequence[str],
-    columns: tuple[str, ...], forms: Sequence[BoxFormat],
-) -> ObjectTable:  # fmt: skip
-    """Return the source of a table with a row for each object, or for each class of an image."""
-    by_column = isinstance(splits, str) and "{" not in splits
-    make = partial(make, label=next(iter(labels), None), **{"split" if by_column else "splits": splits})
-    if labels:
-        _doubt_labels(head, labels, labels)
-    if not columns:
-        head.doubt("several rows name one image: box_labels are then the classes of an image")
-        return make(fields=("box_labels",))
-    make = partial(make, boxes=columns if len(columns) == 4 else columns[0])
-    return make(box_format=_box_form(files, head, columns, forms, partial(make, bad_annotations="reject")))
-
-
-def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: ColumnNames) -> Table:
-    """Return the source with a column, or several of 1 and 0, as the label."""
-    by_class = BY_CLASS if splits is FRACTIONS else splits
-    if isinstance(label, tuple):
-        rows = zip(*(head.columns[column] for column in label), strict=True)
-        one_flag_per_row = all(
-            sum(str(cell).strip().lower() in ("1", "1.0", "true") for cell in row) == 1 for row in rows
-        )
-        head.checks.append(f"each of the columns {', '.join(label[:6])}{', …' * (len(label) > 6)} is a class (label=)")
-        return make(label=label, splits=by_class if one_flag_per_row else splits)
+def _with_label(head: _Head, make: Callable[..., Table], splits: Any, label: str, declared: bool) -> Table:
+    """Return the source with the column of the label, in whose cells may be several classes."""
     values = head.few(label)
     if _plain(label) not in ("label", "labels", "class"):
         head.checks.append(f"the label is the column {label!r} (label=)")
-    separator, certain = _separator(label, values)
-    several = separator is not None or any(isinstance(value, list) for value in values)
-    if separator is not None:
-        cells = [value for value in values if separator in value.strip()][:_SHOWN]
-        shown = "; ".join(
-            f"{v!r} is {[one_flag_per_row.strip() for one_flag_per_row in v.split(separator) if one_flag_per_row.strip()]}"
-            for v in cells
-        )
-        head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
-    if not certain:
-        head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
+    separator = _separator(head, label, {value.strip() for value in values if isinstance(value, str)})
     if any(isinstance(value, str) and re.match(r"\s*[\[{]", value) for value in values):
         head.doubt(f"cells of {label!r} are lists as text, such as {values[0]!s:.40}: write JSON lines")
+    several = separator is not None or any(isinstance(value, list) for value in values)
     different = len({*map(str, values)})
-    if not several and (different == len(values) > 2 or different < 2):
+    if not (several or declared) and (different == len(values) > 2 or different < 2):
         head.doubt(f"the values of {label!r} are all different or all the same, not like classes")
-    return make(label=label, splits=splits if several else by_class, separator=separator)
+    by_class = splits is FRACTIONS and not several
+    return make(label=label, splits=BY_CLASS if by_class else splits, separator=separator)
 
 
-def _separator(column: str, values: Sequence[Any]) -> tuple[str | None, bool]:
-    """Return what divides the classes in cells, None where each holds one; and whether that is certain."""
-    cells = {value.strip() for value in values if isinstance(value, str) and value.strip()}
-    plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", _plain(column)) is not None
+def _separator(head: _Head, label: str, cells: set[str]) -> str | None:
+    """Return what divides the classes in cells, with a check, or with a doubt if it may be part of their names; else None."""
+    plural = re.fullmatch(r".*(?:labels|classes|tags|ids|categories|attributes|genres)", _plain(label)) is not None
     for separator in ("|", ";", ",", " "):
         several = [cell for cell in cells if separator in cell]
         parts = {part.strip() for cell in several for part in cell.split(separator)}
-        if several and (separator == "|" or (plural and parts & cells) or parts <= cells):
-            return separator, True
-        if several and separator != " " and "(" not in "".join(several):
-            return separator, False
-    return None, True
-
-
-def _are_flags(values: Sequence[Any]) -> bool:
-    found = {str(value).strip().lower().removesuffix(".0") for value in values}
-    return bool(found) and any(found <= pair for pair in ({"0", "1"}, {"-1", "1"}, {"true", "false"}))
+        certain = separator == "|" or parts <= cells or (plural and not parts.isdisjoint(cells))
+        if several and (certain or (separator != " " and "(" not in "".join(several))):
+            shown = "; ".join(
+                f"{cell!r} is {[*filter(None, map(str.strip, cell.split(separator)))]}" for cell in several[:3]
+            )
+            head.checks.append(f"cells of {label!r} hold several classes: {shown} (separator=)")
+            if not certain:
+                head.doubt(f"{separator!r} in {label!r} may divide classes, or be part of their names")
+            return separator
+    return None
 
 
 # --- boxes ----------------------------------------------------------------------------------------------------------
 
 
-def _box_columns(head: _Head, targets: Sequence[str]) -> tuple[tuple[str, ...], tuple[BoxFormat, ...]]:
-    """Return the columns of boxes, four or one, and the forms that these may have; () without boxes."""
+def _boxes(head: _Head, targets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
+    """Return what may be boxes, the likely columns and forms first."""
     plain = {re.sub(r"^(?:bbox|box|roi|bb)(?=.)", "", _plain(c.rpartition(".")[2])): c for c in reversed(targets)}
     plain |= {_plain(c.rpartition(".")[2]): c for c in reversed(targets)}
     if {"x3", "y3"} <= set(plain):
         rule = "the columns x1, y1, x2, y2, x3, y3 are points or corners: write them as COCO's keypoints"
         raise SourceError(f"{head.path}: {rule}")
-    for forms, of_forms in _BOXES:
-        for names in (one.split() for one in of_forms.split(", ")):
+    found: list[tuple[tuple[str, ...], str]] = []
+    for form, of_form in _BOXES:
+        for names in (one.split() for one in of_form.split(", ")):
             columns = tuple(plain[name] for name in names if name in plain)
-            if columns and f"{columns[0]}_shape" in head.columns:  # of our own exports
-                return columns, ("xyxy",)
-            if len(columns) == len(names) and all(map(head.numbers, columns)):
-                return columns, forms
-    return (), ()
+            numbers = [head.numbers(column) for column in columns if len(columns) == len(names)]
+            if numbers and all(numbers):
+                if f"{columns[0]}_shape" in head.columns:  # of our own exports
+                    return [(columns, "xyxy")]
+                relative = all(-0.01 <= value <= 1.01 for of_column in numbers for value in of_column)
+                found.append((columns, f"rel_{form}" if relative else form))
+    return found
 
 
-def _box_form(
-    files: Files, head: _Head, columns: tuple[str, ...], forms: Sequence[BoxFormat], make: Callable[..., Any]
-) -> str:
-    """Return the first form in which nine in ten images have their boxes inside. SourceError if there is none."""
-    relative = all(-0.01 <= value <= 1.01 for column in columns for value in head.numbers(column))
+def _fitting(files: Files, head: _Head, boxes: Sequence[tuple[tuple[str, ...], str]], make: Callable[..., Any]) -> Any:
+    """Return the first source with which nine in ten images have their boxes inside. SourceError without any."""
     problems: list[str] = []
-    for form in (f"rel_{form}" if relative else form for form in forms):
-        facts = look(make(box_format=form), files.root)
+    for columns, form in boxes:
+        source = make(boxes=columns if len(columns) == 4 else columns[0], box_format=form)
+        strict = replace(source, bad_annotations="reject") if isinstance(source, ObjectTable) else source
+        facts = look(strict, files.root)
         problems += facts.problems[:1]
         if facts.opened and 10 * len(facts.problems) <= facts.opened:
             head.checks.append(f"the boxes of {', '.join(columns)} are taken for {form} (box_format=)")
-            return form
-    rule = f"the boxes of {', '.join(columns)} are not inside of their images as {' or '.join(forms)}"
+            return source
+    forms = " or ".join(form for _, form in boxes)
+    rule = f"the boxes of {', '.join(boxes[0][0])} are not inside of their images as {forms}"
     raise SourceError(f"{head.path}: {rule}, such as {''.join(problems[:1])}")

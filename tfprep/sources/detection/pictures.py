@@ -1,0 +1,225 @@
+"""Rules for images that only the names of files and folders explain: images with masks or maps, class folders, plain images."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from tfprep.errors import MissingDependencyError, SampleError, SourceError
+from tfprep.images import HASH_BITS, perceptual_hash
+from tfprep.sources.detection import BY_CLASS, FRACTIONS, Proposal
+from tfprep.sources.detection.facts import MOST_COLORS, Content, Facts, content_of
+from tfprep.sources.detection.files import FEW, Files, Pair, below, splits_of
+from tfprep.sources.folder import Folder
+from tfprep.sources.paired import CAMVID_CLASSES, Paired, cityscapes
+from tfprep.sources.patterns import columns_of, image_suffix, is_test, literal, split_form
+from tfprep.sources.raw import read_raw
+
+MASK_WORD = re.compile(
+    r"(?:masks?|trimaps?|ann(?:o(?:t(?:ation)?)?)?s?|labels?|seg(?:mentation)?s?|semantics?|gts?|ground[_ ]?truth|targets?)",
+    re.IGNORECASE,
+)
+"""Names of masks."""
+_NOT_CLASSES = re.compile(r"instance|panoptic|depth|disp|flow|edge|boundar|normal(?!_)|object(?!ive)", re.IGNORECASE)
+"""Names of pictures whose numbers are not classes."""
+_DARKEST, _OPENED, _SAMPLED, _NAMES = 64, 3, 8, 2000
+
+# --- masks and maps -------------------------------------------------------------------------------------------------
+
+
+def masks(files: Files) -> Iterator[Proposal]:
+    """Yield sources of images with masks or maps. Raises SourceError for masks in JPEG."""
+    if {"leftImg8bit", "gtFine"} <= set(os.listdir(files.root)):
+        with_masks = tuple(split for split in ("train", "val") if (files.root / "gtFine" / split).is_dir())
+        ends = ("color.png", "instanceIds.png", "labelTrainIds.png", "instanceTrainIds.png", "polygons.json")
+        yield Proposal("masks", cityscapes(splits=with_masks), tuple(f"gtFine/**/*_gtFine_{end}" for end in ends))
+        return
+    lossy = ""
+    for pair in files.pairs:
+        own, contents = ({_content(files, path) for path in paths} for paths in zip(*pair.files[:_OPENED], strict=True))
+        named = any(map(MASK_WORD.fullmatch, re.split(r"[/ _.*-]|\{split\}", pair.other)))
+        if contents == {"picture"} and named and pair.other.endswith((".jpg", ".jpeg")):
+            lossy = f"{pair.other} may be the masks of {pair.image}, and JPEG does not keep class numbers: write masks as PNG"
+        if own != {"mask"} and contents in ({"mask"}, {"map"}):
+            splits: Any = splits_of(pair.image, [one for one, _ in pair.files])
+            source = Paired(pair.image, fields={"map": ("map", pair.other)}, splits=splits)
+            checks = [f"{pair.other} is taken for numbers of each pixel, such as depths (fields=)"]
+            if contents == {"mask"}:
+                source, checks = Paired(pair.image, pair.other, splits=splits), []
+            sure = named == (contents == {"mask"}) and not (named and _NOT_CLASSES.search(pair.other))
+            doubts = [] if sure else [f"{pair.other} may hold classes, numbers of objects, depths or edges"]
+            yield Proposal("masks", source, checks=checks, doubts=doubts)
+    if lossy:
+        raise SourceError(lossy)
+
+
+def _content(files: Files, path: str) -> Content:
+    with suppress(SampleError):
+        if image_suffix(path):
+            return content_of(read_raw(files.root, path))
+    return "picture"
+
+
+def with_classes(source: Paired, facts: Facts) -> tuple[Paired, list[str]]:
+    """Return the source with class numbers for masks of colors or of black and white, and what to check.
+
+    Raises:
+        SourceError: The files are not masks.
+    """
+    numbers, colors = tuple(sorted(facts.mask_numbers["mask"])), sorted(facts.mask_colors)
+    if not numbers and 1 < len(colors) <= MOST_COLORS:
+        palette = {(color >> 16, color >> 8 & 255, color & 255): number for number, color in enumerate(colors)}
+        check = f"the masks opened have {len(colors)} colors, numbered in their order (palette=, classes=)"
+        return replace(source, palette=palette), [f"{check}; the build rejects masks of other colors"]
+    if facts.most_numbers > MOST_COLORS or (numbers and numbers[-1] > 255 and numbers != (0, 65535)):
+        rule = f"one of {source.mask} holds {facts.most_numbers} numbers up to {numbers[-1]}"
+        raise SourceError(f"{rule}: objects, depths or soft edges, not classes")
+    if numbers in ((0, 255), (0, 65535)):
+        check = f"the masks hold {numbers[0]} and {numbers[1]}: two classes, 0 and 1 (numbers=)"
+        return replace(source, numbers={numbers[0]: 0, numbers[1]: 1}), [check]
+    if numbers and numbers[-1] == len(CAMVID_CLASSES) - 1 and str(source.mask).startswith("{split}annot/"):
+        check = f"the masks are taken for those of CamVid, in which {numbers[-1]} is void (void=)"
+        return replace(source, classes=CAMVID_CLASSES, void=numbers[-1]), [check]
+    if len(numbers) > 2 and not any(0 < number < _DARKEST for number in numbers):
+        shades = ", ".join(map(str, numbers))
+        return source, [f"the masks hold {shades}: are these shades of gray for classes 0, 1, 2, ... (numbers=)?"]
+    return source, []
+
+
+# --- folders --------------------------------------------------------------------------------------------------------
+
+_IMAGE_WORD = r"i(?:mage|mg)s?|photos?|pictures?|pics?|dsc"
+_PART = re.compile(
+    rf"{MASK_WORD.pattern}|{_IMAGE_WORD}|jpegimages|raw|rgb|inputs?|frames|instances?|panoptic|depths?|bands?|channels?|b\d\d"
+    r"|disp(?:arit(?:y|ies))?|flows?|surface_?normals|alphas?|mattes?|[hl]r|left|right|visible|vis?|thermal|infrared|n?ir"
+    r"|clean|clear|noisy|haz[ey]|blur(?:red|ry)?|sharp|rain(?:y|ed)?|low|high|gray|grey|colou?r|extra|unlabell?ed",
+    re.IGNORECASE,
+)
+"""Folders of images, or of what belongs to them, by their names: they are not classes."""
+_GROUP = re.compile(
+    r"(?:patient|subject|person|lesion|individual|case|study|slide|scene|video|clip|seq(?:uence)?|group|session|day|fold|part"
+    r"|split|batch|chunk|shard|set|volume|cam(?:era)?|view|run|s)[ _-]?\d+"
+    r"|(?:19|20)\d\d(?:[-_. ]?(?:0[1-9]|1[0-2])(?:[-_. ]?[0-3]\d(?:\D.*)?)?)?|[1-9]\d\d(?-i:[A-Z_][A-Z\d_]{4})|\d{5,}",
+    re.IGNORECASE,
+)
+"""Folders of images that belong together: `patient001`, `2024-05-03 holiday`, `69000`, and those of cameras (DCF): `100CANON`."""
+_PLAIN_NUMBER = re.compile(rf"(?:(?:{_IMAGE_WORD})[ _.-]?)?(?!0\d{{4,}}$)\d+", re.IGNORECASE)
+"""Names that programs give to the files of each folder. Numbers of five digits from 0 are frames of a video."""
+_ONE_SCENE_BITS = 16
+"""Perceptual hashes of unrelated pictures differ in about 32 of 64 bits, those of inverted ones in nearly all."""
+
+
+def folders(files: Files) -> Iterator[Proposal]:
+    """Yield class folders or images without classes: each level of folders is a name, the split, or the class.
+
+    Where folders are doubtful, there is a source for each reading.
+    """
+    deepest = max((folder.count("/") for folder in files.images), default=0)
+    tests = [folder for folder in files.images if is_test(folder) and folder.count("/") < deepest]  # without classes
+    inner = [folder for folder in files.images if folder not in tests]
+    columns = columns_of(inner) if inner else None
+    doubts, checks = list[str](), list[str]()
+    if columns is None:
+        doubts = [f"images are in folders of several depths: {', '.join(sorted(inner, key=len)[:3])}, ..."]
+        start = f"{literal(prefix)}/" if "" not in inner and (prefix := os.path.commonpath(inner or [""])) else ""
+        patterns = [f"{start}{{label}}/**", f"{start}**/{{label}}/*", f"{start}**"] if inner else []
+    else:
+        places = [place for place, (form, _) in enumerate(columns) if not form]
+        doubts, checks = _about_pairs(files)
+        if len(places) > 1:
+            doubts.append(
+                f"there are folders in folders ({', '.join(inner[:3])}), and nothing says which are the classes"
+            )
+        doubts += _about_classes(files, columns, places[0]) if len(places) == 1 else []
+        doubts += [] if places else _about_names(files)
+        last = "**" if places and not tests else "*"
+        patterns = [_joined(columns, place, last) for place in places]
+        patterns += [_joined(columns, -1, "*")] if doubts or not places else []
+    for pattern in dict.fromkeys(patterns):
+        by_class = "{label}" in pattern
+        source = Folder(pattern, splits=None if "{split}" in pattern else BY_CLASS if by_class else FRACTIONS)
+        yield Proposal("folders" if by_class else "images", source, checks=checks if by_class else (), doubts=doubts)
+
+
+def _joined(columns: Sequence[tuple[str, list[str]]], place: int, last: str) -> str:
+    """Return the pattern of images in folders whose level `place` is the class."""
+    return "/".join([*(form or ("{label}" if at == place else "*") for at, (form, _) in enumerate(columns)), last])
+
+
+def _about_names(files: Files) -> Iterator[str]:
+    """Yield the doubt that names of files say the class: words or small numbers that come again and again."""
+    for every in files.images.values():
+        names = every[:: 1 + len(every) // _NAMES]
+        tokens = [re.split(r"[ _.\-]+|(?<=[A-Za-z])(?=\d)", os.path.splitext(name)[0]) for name in names]
+        for place in range(max(map(len, tokens))):
+            words = Counter(token[place] for token in tokens if len(token) > place)
+            said = [word for word, n in words.items() if n > 1 and (re.search("[A-Za-z]", word) or len(word) <= 3)]
+            if len(said) > 1 and 2 * sum(words[word] for word in said) > len(names):
+                few = ", ".join(sorted(said)[:3])
+                yield f"words come again in the names of files ({few}), and may be classes: as in image='{{label}}_*'"
+                return
+
+
+def _about_classes(files: Files, columns: Sequence[tuple[str, list[str]]], place: int) -> Iterator[str]:
+    """Yield the doubts about class folders."""
+    by_split: dict[str, set[str]] = {}
+    splits = next((names for form, names in columns if "{split}" in form), [""] * len(columns[place][1]))
+    for split, name in zip(splits, columns[place][1], strict=True):
+        by_split.setdefault(split, set()).add(name)
+    classes = sorted(set().union(*by_split.values()))
+    if strange := [name for name in classes if split_form(name) == "{split}"]:
+        yield f"{strange[0]}/ has the name of a split, and folders beside it do not"
+    if parts := [name for name in classes if _PART.fullmatch(name) or _PART.fullmatch(re.sub(r"[ _-]?\d+$", "", name))]:
+        yield f"{', '.join(parts[:3])} do not have names of classes, but of images and what belongs to them"
+    if all(map(_GROUP.fullmatch, classes)):
+        yield f"{', '.join(classes[:3])} have names of dates, patients or sequences, not of classes"
+    training = next((split for split in sorted(by_split) if "train" in split.lower()), "")
+    for split, of_split in by_split.items() if training else ():
+        if strange := sorted(of_split - by_split[training]):
+            yield f"{split}/ has the folders {', '.join(strange[:3])}, which {training}/ does not have"
+    few = [(folder, names[: _SAMPLED // 2]) for folder, names in [*files.images.items()][:_SAMPLED]]
+    contents = {folder: {_content(files, below(folder, name)) for name in names} for folder, names in few}
+    drawn, photos = ([one for one, found in contents.items() if found == {kind}] for kind in ("mask", "picture"))
+    if drawn and photos:
+        yield f"images in {drawn[0]}/ have few colors, as masks have, and those in {photos[0]}/ are pictures"
+
+
+def _about_pairs(files: Files) -> tuple[list[str], list[str]]:
+    """Return doubts and checks about names that correspond: views of one image, or files that are numbered in each folder."""
+    for folder, names in files.images.items():
+        if 5 * len({os.path.splitext(name)[0] for name in names}) < 4 * len(names):
+            return [
+                f"{folder}/ holds files of one name with several suffixes, as images and what belongs to them have"
+            ], []
+    checks: list[str] = []
+    for pair in files.pairs:
+        image, other = (path.rpartition("/")[0] for path in pair.files[0])
+        if pair.names[0] == "*" != pair.names[1]:
+            rule = f"the names in {other}/ begin with those in {image}/"
+            rule = rule if image != other else f"names of files in {image}/ continue other names"
+            return [f"{rule}, as those of masks or of other sizes of images do"], []
+        if pair.names == ("*", "*"):
+            rule = f"{min(image, other)}/ and {max(image, other)}/ hold files of the same names"
+            stems = [os.path.splitext(path.rpartition("/")[2])[0] for path, _ in pair.files[:FEW]]
+            numbered = all(map(_PLAIN_NUMBER.fullmatch, stems))
+            if not numbered or (len(checks) < _SAMPLED and _show_one_scene(files, pair)):
+                return [f"{rule}, as images and what belongs to them do"], []
+            checks.append(f"{rule}; each folder is taken for a class")
+    return [], checks[:1]
+
+
+def _show_one_scene(files: Files, pair: Pair) -> bool:
+    """Return True if images of one name look alike, or like inverted copies, as views of one scene do."""
+    distances = []
+    for paths in pair.files[:_SAMPLED] if image_suffix(pair.files[0][0]) else ():
+        with suppress(SampleError, MissingDependencyError):
+            one, other = (perceptual_hash(read_raw(files.root, path)) for path in paths)
+            bits = (one ^ other).bit_count()
+            distances.append(min(bits, HASH_BITS - bits))
+    return bool(distances) and median(distances) < _ONE_SCENE_BITS
