@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import ray
 
@@ -22,7 +21,7 @@ _TRIES = 5
 NOT_STARTED = re.compile(r"(?i)ray client|client server|connection timeout|initialization failure")
 
 
-def main() -> int:
+def main():
     folder, address, client_address = Path(sys.argv[1]), *sys.argv[2:]
     results = {"no cluster": built(folder, "none", address="10.77.0.1:1")}
     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
@@ -35,7 +34,7 @@ def main() -> int:
     return 0
 
 
-def built(folder: Path, out: str, *, address: str = "auto", **options: Any) -> dict[str, Any]:
+def built(folder, out, *, address="auto", **options):
     try:
         summary = tfprep.build(
             folder / "slow.py", out if "://" in out else folder / out, folder / "data",
@@ -46,9 +45,9 @@ def built(folder: Path, out: str, *, address: str = "auto", **options: Any) -> d
     return {"built": summary.built_shards}
 
 
-def into_store(folder: Path, address: str) -> dict[str, Any]:
+def into_store(folder, address):
     """Build into an object store that the nodes know from their runtime environment only."""
-    result: dict[str, Any] = {}
+    result = {}
     with s3_server() as s3:
         os.environ.update(s3.environment)
         url = s3.new_url()
@@ -63,7 +62,7 @@ def into_store(folder: Path, address: str) -> dict[str, Any]:
         return {**result, "equal": "error" not in result and content(url) == content(folder / "local")}
 
 
-def with_changed_module(folder: Path) -> dict[str, Any]:
+def with_changed_module(folder):
     """Change a module that this program has imported: the nodes would get the file as it is now."""
     path = folder / "neighbor/waiting.py"
     text = path.read_text()

@@ -5,15 +5,10 @@ come from the formulas here and the draws that a build makes. A recipe fails if 
 or has lost its label, or if a pixel of a mask has a class that the image does not have near its origin.
 """
 
-from __future__ import annotations
-
 import json
 from math import ceil, cos, floor, radians, sin, tan
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 import tfprep
@@ -21,16 +16,15 @@ from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder import BuildOptions
 from tfprep.seeding import generator
 
-Array = npt.NDArray[Any]
 VOID, IMAGES, VARIANTS = 255, 4, 3
 NEAR_PX = 1.0
 """How far tfprep may move a picture to whole pixels, or to a coarser raster."""
 
 
-def draw_ops(rng: np.random.Generator) -> list[Any]:
+def draw_ops(rng):
     """One to four ops, of each type at most one, so that each draws from the first generator of its name."""
     ops = [
-        augment.Flip(0.5, str(rng.choice(["horizontal", "vertical"]))),  # type: ignore[arg-type]
+        augment.Flip(0.5, str(rng.choice(["horizontal", "vertical"]))),
         augment.Rotate(float(rng.uniform(1, 180))),
         augment.Rotate90(),
         augment.Scale((float(rng.uniform(0.5, 1)), float(rng.uniform(1, 2)))),
@@ -42,9 +36,7 @@ def draw_ops(rng: np.random.Generator) -> list[Any]:
     return [ops[number] for number in rng.permutation(len(ops))[: rng.integers(1, 5)]]
 
 
-def expected_matrix(
-    ops: list[Any], size: tuple[int, int], key: str, variant: int, seed: int = 0
-) -> tuple[Array, tuple[int, int]]:
+def expected_matrix(ops, size, key, variant, seed=0):
     """Return the 3 x 3 matrix from (x, y, 1) of the input to that of the output, and the output's (height, width)."""
     matrix = np.eye(3)
     for op in ops:
@@ -55,9 +47,7 @@ def expected_matrix(
     return matrix, size
 
 
-def _matrix(
-    op: Any, name: str, size: tuple[int, int], draws: np.random.Generator | None
-) -> tuple[Array, tuple[int, int]]:
+def _matrix(op, name, size, draws):
     height, width = size
     if name == "Resize":
         return np.diag([op.width / width, op.height / height, 1]), (op.height, op.width)
@@ -95,13 +85,13 @@ def _matrix(
     return np.block([[linear, (center - linear @ center)[:, None]], [np.zeros((1, 2)), np.ones((1, 1))]]), size
 
 
-def _start(side: int, window: int, share: float | None) -> int:
+def _start(side, window, share):
     if side < window:
         return -((window - side) // 2)
     return round((side - window) / 2) if share is None else int(share * (side - window + 1))
 
 
-def mask_faults(mask: Array, stored: Array, matrix: Array) -> list[str]:
+def mask_faults(mask, stored, matrix):
     """Compare a stored mask with the raw one, pixel by pixel."""
     inverse, (height, width) = np.linalg.inv(matrix), mask.shape
     faults = []
@@ -117,9 +107,7 @@ def mask_faults(mask: Array, stored: Array, matrix: Array) -> list[str]:
     return faults
 
 
-def box_faults(
-    boxes: Array, stored: Array, labels: Array, matrix: Array, size: tuple[int, int], least: float
-) -> list[str]:
+def box_faults(boxes, stored, labels, matrix, size, least):
     """Compare stored boxes and labels with the raw boxes, whose labels are their places."""
     faults = [f"box {box.tolist()} has no area" for box in stored if box[0] >= box[2] or box[1] >= box[3]]
     for label, (x0, y0, x1, y1) in enumerate(boxes):
@@ -136,12 +124,12 @@ def box_faults(
     return faults
 
 
-def check_recipe(seed: int, folder: Path) -> tuple[str, list[str]]:
+def check_recipe(seed, folder):
     """Build one random recipe below `folder`. Returns the recipe's geometry and what is wrong."""
     rng = np.random.default_rng(seed)
     ops, least = draw_ops(rng), float(rng.choice([0, 0, 0.4]))
     masks, boxes = _write(folder / "raw", rng)
-    options: dict[str, Any] = {"geometry": ops, "variants": {"train": VARIANTS}, "min_visible": least}
+    options = {"geometry": ops, "variants": {"train": VARIANTS}, "min_visible": least}
     paired = sources.Paired(image="{split}/*.png", mask="masks/*.png", void=VOID)
     store = {"boxes": codecs.Scalar(), "box_labels": codecs.Scalar()}
     recipes = {
@@ -168,7 +156,7 @@ def check_recipe(seed: int, folder: Path) -> tuple[str, list[str]]:
     return f"{ops}, min_visible={least}", faults
 
 
-def _write(root: Path, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+def _write(root, rng):
     """Write images, masks of four classes and a COCO file; return masks and boxes by key."""
     masks, boxes, images, annotations = {}, {}, [], []
     for name in ("train", "masks"):

@@ -4,8 +4,6 @@ Each node has an address of its own and a process namespace of its own, so that 
 actor's workers. It takes Linux and root.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -14,11 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 HEAD = "10.77.0.1"
 ADDRESS = f"{HEAD}:6379"
@@ -31,7 +26,7 @@ _MOST_STARTS = 3
 """Ray gives a node 30 s to start, which a busy machine may exceed."""
 
 
-def why_not() -> str:
+def why_not():
     """Return why no cluster can be made here; empty if one can."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
         return "network namespaces are a part of Linux (package util-linux)"
@@ -44,98 +39,82 @@ def why_not() -> str:
 class Cluster:
     """A head without workers, on which drivers run, and nodes that are added and killed. Use it as a context."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray's sockets need a short path.
-        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self._numbers = itertools.count(2)
+        self.nodes, self._holder, self._numbers = {}, None, itertools.count(2)
         # A node takes the first name of a socket that is free: of two that look at the same moment, one fails after 30 s.
         self._naming = threading.Lock()
-        self._holder: subprocess.Popen[bytes] | None = None
         root = str(Path(__file__).resolve().parents[2])
         paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH", "")) if path)
         settings = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0", "PYTHONPATH": paths}
-        self.environment = {**os.environ, **settings, **(environment or {})}
+        self.environment = {**os.environ, **settings}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self):
         script = "ip link set lo up && ip addr add 10.77.0.1/16 dev lo && echo ready && exec sleep infinity"
         self._holder = subprocess.Popen([*_NAMESPACE, "sh", "-c", script], stdout=subprocess.PIPE)
-        assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == b"ready\n"
         options = ["--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.folder}"]
-        self.nodes[HEAD] = self._start(HEAD, [*options, f"--system-config={_FAST_DEATH}"])
+        self._start(HEAD, [*options, f"--system-config={_FAST_DEATH}"])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_):
         for address in list(self.nodes):
             self.kill(address)
         if self._holder is not None:
             self._holder.kill()
-            self._holder.wait()
-            assert self._holder.stdout is not None
-            self._holder.stdout.close()
+            self._holder.communicate()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def add(self, *, cpus: int = 1, environment: Mapping[str, str] | None = None, before: str = "true") -> str:
-        """Start a node and return its address. `before` is a shell command in the node's own mount namespace."""
+    def add(self, **options):
+        """Start a node of one processor, and return its address. `environment` is added to that of the cluster; `before` is a
+        shell command in the node's own mount namespace."""
         address = f"10.77.0.{next(self._numbers)}"
         subprocess.run(self.inside(["ip", "addr", "add", f"{address}/16", "dev", "lo"]), check=True)
-        self.nodes[address] = self._start(
-            address, [f"--address={ADDRESS}", f"--num-cpus={cpus}"], environment or {}, before
-        )
+        self._start(address, [f"--address={ADDRESS}", "--num-cpus=1"], **options)
         return address
 
-    def add_all(self, *nodes: Mapping[str, Any]) -> list[str]:
-        """Start nodes at the same time, each with its options of `add`."""
-        with ThreadPoolExecutor(len(nodes)) as pool:
-            return list(pool.map(lambda options: self.add(**options), nodes))
+    def add_all(self, count):
+        """Start nodes at the same time."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda _: self.add(), range(count)))
 
-    def kill(self, address: str) -> None:
+    def kill(self, address):
         """End all processes of a node at once."""
         node = self.nodes.pop(address)
         node.kill()
         node.wait()
 
-    def inside(self, command: Sequence[str]) -> list[str]:
+    def inside(self, command):
         """Return the command that runs another one in the network of the cluster."""
-        assert self._holder is not None
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", *command]
 
-    def run(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    def run(self, command, **options):
         """Start a driver."""
         return subprocess.Popen(self.inside(command), text=True, env=self.environment, **options)
 
-    def _start(
-        self, address: str, options: Sequence[str], environment: Mapping[str, str] | None = None, before: str = "true"
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, address, options, environment=None, before="true"):
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={address}"]
         more = ["--object-store-memory=80000000", "--disable-usage-stats", "--include-log-monitor=false", *options]
-        script = f'{before} && exec "$@"'
-        command = self.inside([*_NODE_NAMESPACES, "sh", "-c", script, "sh", *ray, *more])
+        command = self.inside([*_NODE_NAMESPACES, "sh", "-c", f'{before} && exec "$@"', "sh", *ray, *more])
+        log = self.folder / f"{address}.log"
         for _ in range(_MOST_STARTS):
-            if (node := self._started(command, {**self.environment, **(environment or {})}, address)) is not None:
-                return node
-        raise RuntimeError(f"no Ray node at {address}:\n{self._log(address).read_text(errors='replace')}")
+            node = self._started(command, {**self.environment, **(environment or {})}, log)
+            if node.poll() is None:
+                self.nodes[address] = node
+                return
+        raise RuntimeError(f"no Ray node at {address}:\n{log.read_text(errors='replace')}")
 
-    def _started(
-        self, command: Sequence[str], environment: Mapping[str, str], address: str
-    ) -> subprocess.Popen[bytes] | None:
-        """Start a node and return it when it runs; None if it ended."""
-        log = self._log(address)
+    def _started(self, command, environment, log):
+        """Start a node, and return its process when it runs or has ended."""
+
+        def sockets():
+            return len(list(self.folder.glob("session_*/sockets/raylet*")))
+
         with self._naming, log.open("wb") as file:
-            sockets = self._sockets()
+            before = sockets()
             node = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-            while node.poll() is None and self._sockets() == sockets:
+            while node.poll() is None and sockets() == before:
                 time.sleep(0.05)
-        while b"Ray runtime started" not in log.read_bytes():
-            if node.poll() is not None:
-                return None
+        while node.poll() is None and b"Ray runtime started" not in log.read_bytes():
             time.sleep(0.1)
         return node
-
-    def _sockets(self) -> int:
-        return len(list(self.folder.glob("session_*/sockets/raylet*")))
-
-    def _log(self, address: str) -> Path:
-        return self.folder / f"{address}.log"

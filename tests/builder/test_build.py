@@ -149,7 +149,7 @@ def test_statistics_and_counts_are_those_of_the_stored_training_pixels(full):
         assert data.manifest.class_counts["label"][split] == (labels.count(0), labels.count(1))
 
 
-def test_functions_that_no_worker_can_import_are_refused_with_the_way_out(full):
+def test_functions_that_no_worker_can_import_are_refused_with_the_fix(full):
     recipe = Recipe("local", sources.Folder("train/{label}/*.jpg"), {"image": codecs.Raw()}, color=[lambda i, g: i])
     with pytest.raises(RecipeError, match=r"put the recipe into a file of its own .* or build with workers=0"):
         build(recipe, full.out, full.data, options=BuildOptions(workers=1))

@@ -8,15 +8,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.builder.conftest import digests
+from tests.builder.conftest import Site, digests
 from tests.builder.ray_cluster import ADDRESS, CLIENT_ADDRESS, Cluster, why_not
 from tests.photos import save
 from tests.waiting import wait_until
@@ -60,101 +58,94 @@ SAMPLES = 24
 SHARDS = 6
 
 
-@dataclass
-class Site:
-    """Raw images, a recipe with neighbors, and an output folder."""
+class SlowSite(Site):
+    """Raw images, and a recipe with neighbors whose samples take as long as they are told to."""
 
-    folder: Path
-
-    @property
-    def out(self) -> Path:
-        return self.folder / "out"
-
-    def write(self) -> "Site":
-        package = self.folder / "neighbor"
+    @classmethod
+    def made(cls, folder):
+        site = cls(folder / "data", folder / "out", folder / "slow.py")
+        package = folder / "neighbor"
         package.mkdir()
         (package / "__init__.py").touch()
-        (package / "waiting.py").write_text(NEIGHBOR.replace("SECONDS", repr(str(self.folder / "seconds"))))
-        (self.folder / "scale.json").write_text("2.5")
-        np.save(self.folder / "one.npy", np.float32(1))
-        (self.folder / "slow.py").write_text(RECIPE)
-        self.wait(0)
+        (package / "waiting.py").write_text(NEIGHBOR.replace("SECONDS", repr(str(folder / "seconds"))))
+        (folder / "scale.json").write_text("2.5")
+        np.save(folder / "one.npy", np.float32(1))
+        site.recipe.write_text(RECIPE)
+        site.wait(0)
         for number in range(SAMPLES):
-            self.add(number, np.random.default_rng(number).integers(1, 255, (8, 8, 3), np.uint8))
-        return self
+            site.picture(number, np.random.default_rng(number).integers(1, 255, (8, 8, 3), np.uint8))
+        return site
 
-    def add(self, number: int, pixels: np.ndarray) -> None:
-        save(self.folder / f"data/cat/{number:03d}.png", pixels)
+    def picture(self, number, pixels):
+        save(self.data / f"cat/{number:03d}.png", pixels)
 
-    def wait(self, seconds: float | str) -> None:
+    def wait(self, seconds):
         """Make each sample take this long, or hold it until it is told otherwise; this changes no byte of it."""
-        durable_write(self.folder / "seconds", str(seconds))
+        durable_write(self.recipe.with_name("seconds"), str(seconds))
 
-    def command(self, out: Path, *options: str) -> list[str]:
-        paths = [str(self.folder / "slow.py"), "--data", str(self.folder / "data"), "--out", str(out)]
-        return [sys.executable, "-m", "tfprep", "build", *paths, "--json", *options]
+    @property
+    def local(self):
+        return self.out.with_name("local")
 
-    def build_here(self) -> dict[str, Any]:
+    def build_here(self):
         """Build into `local` on this machine, and return the summary."""
-        command = self.command(self.folder / "local", "--workers", "1")
-        summary: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        return summary
+        command = replace(self, out=self.local).command("--json", "--workers", "1")
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 class Driver:
     """A build on the cluster, and the events that it prints."""
 
-    def __init__(self, cluster: Cluster, site: Site, *options: str) -> None:
-        self._log = site.folder / "events.jsonl"
+    def __init__(self, cluster, site):
+        self._log = site.out.with_name("events.jsonl")
         with self._log.open("w") as file:
-            command = site.command(site.out, "--engine", "ray", "--address", ADDRESS, *options)
+            command = site.command("--json", "--engine", "ray", "--address", ADDRESS)
             self.process = cluster.run(command, stderr=file, stdout=subprocess.PIPE)
 
-    def events(self, name: str = "") -> list[dict[str, Any]]:
+    def events(self, name):
         lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
-        return [event for event in lines if name in ("", event["event"])]
+        return [event for event in lines if event["event"] == name]
 
-    def wait_for(self, name: str, count: int = 1) -> None:
+    def wait_for(self, name, count=1):
         """Wait until that many such events were printed."""
         wait_until(lambda: len(self.events(name)) >= count, self.process)
 
-    def end(self) -> dict[str, Any]:
+    def end(self):
         """Return the summary of a build that succeeds."""
         output, _ = self.process.communicate()
         assert self.process.returncode == 0, self._log.read_text()
-        summary: dict[str, Any] = json.loads(output)
-        return summary
+        return json.loads(output)
 
-    def error(self) -> str:
+    def error(self):
         """Return the message of a build that fails."""
         self.process.communicate()
         assert self.process.returncode == 1, self._log.read_text()
         return self._log.read_text().splitlines()[-1]
 
-    def built(self) -> Counter[int]:
+    def built(self):
         return Counter(event["shard"] for event in self.events("shard") if event["built"])
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     with Cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
-def two_nodes(cluster: Cluster) -> None:
+def two_nodes(cluster):
     """The nodes that an earlier test left, or new ones."""
     if missing := 3 - len(cluster.nodes):
-        cluster.add_all(*[{}] * missing)
+        cluster.add_all(missing)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path).write()
+def site(tmp_path):
+    return SlowSite.made(tmp_path)
 
 
 def test_a_node_that_would_make_other_bytes_or_sees_other_folders_ends_the_build_and_is_named(cluster, site):
-    other = site.folder / "other"
+    other = site.out.with_name("other")
     other.mkdir()
     (other / "sitecustomize.py").write_text("import cv2\ncv2.__version__ = '4.9.0'\n")
     site.out.mkdir()
@@ -174,7 +165,7 @@ def test_a_node_that_would_make_other_bytes_or_sees_other_folders_ends_the_build
 def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, site):
     site.build_here()
     site.wait(0.1)
-    first, second = cluster.add_all({}, {})
+    first, second = cluster.add_all(2)
     driver = Driver(cluster, site)
     driver.wait_for("shard", 2)
     driver.process.kill()
@@ -195,16 +186,16 @@ def test_a_node_is_killed_another_joins_late_and_the_driver_is_killed(cluster, s
     assert set(again.built().values()) == {1}, "no shard that was finished is built again"
     assert not finished & again.built().keys()
     assert {event["node"] for event in again.events("shard")} >= {second}
-    assert digests(site.out) == digests(site.folder / "local")
+    assert digests(site.out) == digests(site.local)
 
 
 def test_samples_that_kill_workers_or_fail_on_a_node_are_rejected_by_name(cluster, two_nodes, site):
-    site.add(7, np.full((8, 8, 3), 255, np.uint8))
-    site.add(9, np.zeros((8, 8, 3), np.uint8))
+    site.picture(7, np.full((8, 8, 3), 255, np.uint8))
+    site.picture(9, np.zeros((8, 8, 3), np.uint8))
     here = site.build_here()
     driver = Driver(cluster, site)
     summary = driver.end()
-    assert digests(site.out) == digests(site.folder / "local"), "rejects.jsonl among them"
+    assert digests(site.out) == digests(site.local), "rejects.jsonl among them"
     assert summary["rejected"] == 2
     differing = {"out", "path", "seconds"}
     assert {name: summary[name] for name in summary.keys() - differing} == {
@@ -222,9 +213,9 @@ def test_one_program_builds_again_and_again(cluster, two_nodes, site):
     """It builds over Ray Client into an object store, and over a connection of its own: see `session`."""
     pytest.importorskip("obstore")
     pytest.importorskip("moto")
-    site.add(9, np.zeros((8, 8, 3), np.uint8))
+    site.picture(9, np.zeros((8, 8, 3), np.uint8))
     site.build_here()
-    command = [sys.executable, "-m", "tests.builder.cluster_session", str(site.folder), ADDRESS, CLIENT_ADDRESS]
+    command = [sys.executable, "-m", "tests.builder.cluster_session", str(site.recipe.parent), ADDRESS, CLIENT_ADDRESS]
     session = cluster.run(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     output, _ = session.communicate()
     assert session.returncode == 0

@@ -419,7 +419,7 @@ def test_another_file_of_the_same_size_and_time_is_seen(bitmaps, change):
     assert bitmaps.due() == "nothing to build: 3 shards up to date"
 
 
-def test_an_archive_that_is_packed_anew_with_its_old_time_is_seen(bitmaps):
+def test_an_archive_that_is_packed_again_with_its_old_time_is_seen(bitmaps):
     folder, bitmaps.data = bitmaps.data, bitmaps.data.with_name("packed")
     bitmaps.data.mkdir()
     bitmaps.change_recipe("sources.Folder()", "sources.Archives('all.tar')", ", 'label': codecs.Scalar()", "")

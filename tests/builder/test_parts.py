@@ -174,7 +174,7 @@ def part_with_events(site, on_event):
     return build_part(site.recipe, site.out, site.data, part=0, parts=2, options=inline, on_event=on_event)
 
 
-def test_the_lock_is_shared_by_parts_alone(full):
+def test_the_lock_is_shared_only_by_parts(full):
     """A part meets another part; a build and `finish` meet neither."""
     entered, leave = threading.Event(), threading.Event()
 

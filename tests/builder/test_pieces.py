@@ -133,7 +133,7 @@ WRONG_ENTRIES = [
 
 
 @pytest.mark.parametrize(("parts", "message"), WRONG_ENTRIES)
-def test_an_entry_of_a_users_source_that_is_no_sample_is_named(tmp_path, parts, message):
+def test_an_entry_of_a_users_source_that_is_not_a_sample_is_named(tmp_path, parts, message):
     good, wrong = Entry("good", "train", ("a",), (1,)), Entry(*parts)
     listing = Listing({"image": "image", "label": "label"}, ("image",), ("label",), iter([good, wrong, good]))
     with pytest.raises(SourceError, match=f"^{re.escape(str(wrong))} is not a sample.*{re.escape(message)}"):

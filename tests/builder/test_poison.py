@@ -107,7 +107,7 @@ RAISED = {
 }
 
 
-def test_whatever_a_users_function_raises_is_one_reject(full):
+def test_whatever_a_users_function_raises_is_one_rejected_sample(full):
     """In a worker, since KeyboardInterrupt is Ctrl-C in this process."""
     poison(full, {key_of(number): body for number, body in enumerate(RAISED)})
     full.change_recipe("TRACE = ", f"{UNUSUAL}\nTRACE = ")

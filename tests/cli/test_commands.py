@@ -381,7 +381,7 @@ def test_an_output_that_cannot_be_written_is_an_error(args, built):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
-def test_json_is_alone_also_where_child_processes_print(recipe, photos, tmp_path):
+def test_json_is_the_only_output_also_where_child_processes_print(recipe, photos, tmp_path):
     recipe.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(1)'])\n{RECIPE}")
     command = [sys.executable, "-m", "tfprep", "build", recipe, "--data", photos, "--out", tmp_path / "out", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -167,7 +167,7 @@ data.index("train", 0)
 """
 
 
-def test_memory_that_cannot_be_had_is_no_damage(tmp_path):
+def test_memory_that_cannot_be_had_is_not_damage(tmp_path):
     (tmp_path / "0.tfrecord").write_bytes(
         b"".join(frame(encode({"text": b"%0250d" % number})[0]) for number in range(60_000))
     )

@@ -99,7 +99,7 @@ def test_a_built_dataset_field_by_field(first, tmp_path, at):
         assert sorted(after.index(split)["key"].to_pylist()) == sorted(before.index(split)["key"].to_pylist())
 
 
-def test_a_damaged_record_is_a_reject(first, tmp_path):
+def test_a_damaged_record_is_rejected(first, tmp_path):
     copy = shutil.copytree(first, tmp_path / "copy", symlinks=True)
     row = tfprep.open(first).index("train")
     flip(next(copy.glob("current/first-train.tfrecord-00000-*[0-9]")), row["offset"][0].as_py() + 60)

@@ -268,7 +268,7 @@ def test_info_names_the_version_and_the_older_ones(publish, tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").glob("v*")) == ["v0002", "v0003"]
 
 
-def test_what_is_named_like_a_version_and_is_none_stays(publish, tmp_path):
+def test_what_is_named_like_a_version_and_is_not_one_stays(publish, tmp_path):
     out = tmp_path / "out"
     publish(0)
     (out / "v0007").mkdir()

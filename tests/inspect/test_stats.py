@@ -1,16 +1,19 @@
 """Statistics against pictures whose brightness, objects and masks are known."""
 
 import json
+import re
 
 import cv2
 import numpy as np
 import pytest
 from PIL import Image
 
+import tfprep
 from tests.commands import status_of
 from tests.photos import natural, save
 from tfprep import codecs, sources
 from tfprep.dataset import open_dataset
+from tfprep.errors import DatasetError
 from tfprep.inspect.stats import statistics_of
 
 
@@ -113,3 +116,26 @@ def test_only_a_dataset_without_pictures_has_no_duplicates(make_dataset, capsys,
     assert status_of("stats", made.path, "--samples", 1, "--json") == is_damaged
     result = json.loads(capsys.readouterr().out)
     assert ("wrong checksum" in result["error"]["message"]) if is_damaged else (result["duplicates"] is None)
+
+
+# --- in a notebook ----------------------------------------------------------------------------------------------------
+
+
+def test_a_notebook_shows_splits_fields_and_six_pictures(photos):
+    data = tfprep.open(photos.path)
+    html = data._repr_html_()
+    assert len(re.findall(r'<img alt="a sample" src="data:image/jpeg;base64,[\w+/=]+">', html)) == 6
+    for cell in ("train", "50", "image", "uint8", *data.fields):
+        assert f">{cell}</td>" in html
+    assert "<script" not in html
+
+
+def test_a_split_by_name_has_a_length_loaders_and_a_picture(photos):
+    data = tfprep.open(photos.path)
+    assert list(data) == list(data.splits)
+    assert len(data["train"]) == data.splits["train"].samples == 50
+    one, other = (next(iter(of)) for of in (data["val"].numpy_loader(batch_size=4), data.numpy_loader("val", 4)))
+    np.testing.assert_array_equal(one["image"], other["image"])
+    assert data.show("val", samples=2, variants=1).height < data.show("val", samples=4, variants=1).height
+    with pytest.raises(DatasetError, match="nowhere"):
+        data["nowhere"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +16,6 @@ from tfprep import Recipe, augment, codecs, sources
 from tfprep.builder.planning.plan import warning_of_opencv
 from tfprep.dataset.verify import verify
 from tfprep.model_fields import add_fields
-from tfprep.storage.store import open_store
 
 FIELDS = """
 import os, pathlib, time
@@ -147,28 +143,6 @@ def every_batch(data, **options):
             for _ in range(2):
                 yield from loader
     yield from data.loader("train", 5, **options)
-
-
-def killed(place, site, count, after):
-    """Run `fields add`, and kill it as soon as `count()` has grown by this number; False if it ended before."""
-    end = count() + after
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tfprep", "fields", "add", str(place), str(site.fields), "--quiet"]
-    )
-    while process.poll() is None and count() < end:
-        time.sleep(0.001)
-    process.kill()
-    status = process.wait()
-    assert status in (0, -9), f"a run ended with status {status}"
-    return status != 0
-
-
-def objects_of_fields(url):
-    """The content of the published fields and of the manifest, by name."""
-    data = tfprep.open(url)
-    folder = data.added("score").path
-    files = {info.name: bytes(open_store(folder).read(info.name)) for info in open_store(folder).list()}
-    return {**files, "": data.manifest.to_json().encode()}
 
 
 @pytest.fixture(scope="session")

@@ -151,6 +151,6 @@ def test_a_truncated_example_is_never_read_as_the_whole():
 @pytest.mark.parametrize(
     ("data", "dtype"), [([0x80], "int64"), ([1, 0xFF], "int64"), ([0xFF] * 10 + [1], "int64"), ([1, 2, 3], "float32")]
 )
-def test_bytes_that_are_no_numbers(data, dtype):
+def test_bytes_that_are_not_numbers(data, dtype):
     with pytest.raises(SampleError):
         unpack(np.array(data, np.uint8), dtype)

@@ -159,7 +159,7 @@ def entry_end(data):
         return archive.getmembers()[1].offset
 
 
-def test_a_damaged_deflated_member_is_a_reject(tmp_path):
+def test_a_damaged_deflated_member_is_rejected(tmp_path):
     root = tmp_path / "data"
     root.mkdir()
     with zipfile.ZipFile(root / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:

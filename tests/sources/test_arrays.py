@@ -87,7 +87,7 @@ def save(root, files):
         ({"x.npy": RGB, "y.npy": np.arange(6) + 0.5}, "classes are whole numbers or names; got float64 with fractions"),
     ],
 )
-def test_what_is_no_array_of_images_is_named(tmp_path, files, message):
+def test_what_is_not_an_array_of_images_is_named(tmp_path, files, message):
     save(tmp_path, files)
     with pytest.raises(SourceError, match=message):
         detect(tmp_path)

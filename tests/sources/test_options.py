@@ -94,6 +94,7 @@ CASES = {
         ({"fields": ("box",)}, "expected fields to be a tuple of boxes"),
         ({"unannotated": "drop"}, "Coco: unannotated is one of"),
         ({"outside": "keep"}, "Coco: outside is one of"),
+        ({"bad_annotations": "keep"}, "Coco: bad_annotations is one of 'drop', 'reject'; got 'keep'"),
         ({"annotations": "a.xml"}, "ends in .json"),
         ({"images": "{name}"}, r"\{name} stands for nothing"),
         ({**OF_COCO, "splits": BY_LABEL}, "stratify"),

@@ -144,7 +144,7 @@ def numbers(seed, values):
     return np.random.default_rng(seed).choice(np.array(values), SIZE)
 
 
-def test_colors_become_numbers_and_an_unknown_color_is_a_reject(tmp_path):
+def test_colors_become_numbers_and_an_unknown_color_is_rejected(tmp_path):
     root = tmp_path / "data"
     chosen = {name: numbers(n, range(3)) for n, name in enumerate(("a", "odd", "jpeg"))}
     colors = np.array(list(COLORS), np.uint8)
@@ -161,7 +161,7 @@ def test_colors_become_numbers_and_an_unknown_color_is_a_reject(tmp_path):
     assert "its colors are not exact" in rejected["images/jpeg.png"]
 
 
-def test_numbers_are_mapped_and_an_unknown_number_is_a_reject(tmp_path):
+def test_numbers_are_mapped_and_an_unknown_number_is_rejected(tmp_path):
     root = tmp_path / "data"
     write_picture(root / "images/a.png", 1)
     stored = numbers(5, [0, 7, 9]).astype(np.uint16)

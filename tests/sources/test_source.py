@@ -1,8 +1,6 @@
-"""Keys, raw bytes, and the `repr` of a source, which rebuilds it."""
+"""The limits of raw files, patterns, and the `repr` of a source, which rebuilds it."""
 
-import os
 import tracemalloc
-import unicodedata
 
 import pytest
 from hypothesis import given
@@ -11,43 +9,10 @@ from hypothesis import strategies as st
 from tfprep import sources
 from tfprep.errors import RecipeError, SampleError
 from tfprep.sources.patterns import compile_pattern
-from tfprep.sources.source import key_of
 
 
 def group_of(key):
     return key.split("_", maxsplit=1)[0]
-
-
-@pytest.mark.parametrize(
-    ("path", "key"),
-    [
-        ("train/cat/a b.JPG", "train/cat/a b.JPG"),
-        (unicodedata.normalize("NFD", "café/ü.png"), unicodedata.normalize("NFC", "café/ü.png")),
-        (os.fsdecode(b"caf\xe9.png"), "caf\\xe9.png"),
-        ("日本/猫.png", "日本/猫.png"),
-    ],
-)
-def test_key_is_the_path_in_composed_storable_unicode(path, key):
-    assert key_of(path) == key
-    assert key_of(path).encode("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("prepare", "reason"),
-    [
-        (lambda path: None, "No such file"),
-        (lambda path: path.mkdir(), "directory|regular"),
-        (lambda path: path.symlink_to("nowhere"), "No such file"),
-        (os.mkfifo, "not a regular file"),
-    ],
-    ids=["missing", "folder", "dangling link", "pipe"],
-)
-def test_a_file_that_cannot_be_read_rejects_the_sample_by_name(tmp_path, prepare, reason):
-    prepare(tmp_path / "m.png")
-    (tmp_path / "i.png").write_bytes(b"i")
-    with pytest.raises(SampleError, match=reason) as caught:
-        sources.read_files(tmp_path, ("image", "mask"), sources.Entry("k", "train", ("i.png", "m.png")))
-    assert (caught.value.stage, caught.value.field, caught.value.path) == ("read", "mask", "m.png")
 
 
 def test_a_file_larger_than_the_limit_is_not_read(tmp_path):

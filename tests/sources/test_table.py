@@ -171,25 +171,34 @@ def test_images_in_any_folder_and_splits_by_their_paths(tmp_path):
         table(tmp_path, content, **options)
 
 
-def test_several_label_columns(tmp_path):
-    content = [{"file": "a.jpg", "kind": "dog", "color": "red"}, {"file": "b.jpg", "kind": "cat", "color": "blue"}]
-    write_csv(tmp_path / "t.csv", content)
-    listing = Table("t.csv", "file", "kind", {"color": ("label", "color")}).scan(tmp_path)
-    assert listing.classes == {"label": ("cat", "dog"), "color": ("blue", "red")}
-    assert [e.values for e in listing.entries] == [(1, 1), (0, 0)]
+SMALL = [  # files, options, (key, split, values) of the entries, and classes
+    (
+        {"t.csv": "file,kind,color\na.jpg,dog,red\nb.jpg,cat,blue\n"}, {"label": "kind", "fields": {"color": ("label", "color")}},
+        [("a.jpg", "train", (1, 1)), ("b.jpg", "train", (0, 0))], {"label": ("cat", "dog"), "color": ("blue", "red")},
+    ),
+    (
+        {"train.csv": "file,kind\na.jpg,x\n", "val.csv": "file,kind\nb.jpg,y\n"}, {"table": "{split}.csv", "label": "kind"},
+        [("a.jpg", "train", (0,)), ("b.jpg", "val", (1,))], {"label": ("x", "y")},
+    ),
+    ({"t.csv": "file,id\na.jpg,7\na.jpg,8\n"}, {"key": "id"}, [("7", "train", ()), ("8", "train", ())], {}),
+    # A byte order mark, and blank lines.
+    ({"t.csv": "\ufefffile\na.jpg\n\nb.jpg\n"}, {}, [("a.jpg", "train", ()), ("b.jpg", "train", ())], {}),
+    (
+        {"t.jsonl": '\ufeff{"file": "a.jpg"}\n\n{"file": "b.jpg"}'}, {"table": "t.jsonl"},
+        [("a.jpg", "train", ()), ("b.jpg", "train", ())], {},
+    ),
+    # Half a surrogate pair in a key can be stored.
+    ({"t.jsonl": '{"file": "a.jpg", "id": "\\ud800"}'}, {"table": "t.jsonl", "key": "id"}, [(r"\xed\xa0\x80", "train", ())], {}),
+]  # fmt: skip
 
 
-def test_a_table_per_split(tmp_path):
-    write_csv(tmp_path / "train.csv", [{"file": "a.jpg", "kind": "x"}])
-    write_csv(tmp_path / "val.csv", [{"file": "b.jpg", "kind": "y"}])
-    listing = Table("{split}.csv", "file", "kind").scan(tmp_path)
-    assert listing.classes == {"label": ("x", "y")}
-    assert [(e.key, e.split, e.values) for e in listing.entries] == [("a.jpg", "train", (0,)), ("b.jpg", "val", (1,))]
-
-
-def test_a_key_column(tmp_path):
-    content = [{"file": "a.jpg", "id": 7}, {"file": "a.jpg", "id": 8}]
-    assert [e.key for e in table(tmp_path, content, key="id")] == ["7", "8"]
+@pytest.mark.parametrize(("files", "options", "expected", "classes"), SMALL)
+def test_small_tables(tmp_path, files, options, expected, classes):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    listing = Table(**{"table": "t.csv", "image": "file", **options}).scan(tmp_path)
+    assert [(entry.key, entry.split, entry.values) for entry in listing.entries] == expected
+    assert listing.classes == classes
 
 
 def test_fractions_by_group(tmp_path):
@@ -198,13 +207,6 @@ def test_fractions_by_group(tmp_path):
     for suffix in ("csv", "parquet"):
         entries = table(tmp_path, content, suffix, label="kind", splits=fractions)
         assert len({(row["patient"], entry.split) for row, entry in zip(content, entries, strict=True)}) == 50
-
-
-def test_a_byte_order_mark_and_blank_lines(tmp_path):
-    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbffile\na.jpg\n\nb.jpg\n")
-    (tmp_path / "t.jsonl").write_bytes(b'\xef\xbb\xbf{"file": "a.jpg"}\n\n{"file": "b.jpg"}')
-    for suffix in ("csv", "jsonl"):
-        assert [e.key for e in Table(f"t.{suffix}", image="file").scan(tmp_path).entries] == ["a.jpg", "b.jpg"]
 
 
 BAD_ROWS = [
@@ -272,12 +274,6 @@ def test_a_broken_table_is_named(tmp_path, name, content, message):
 def test_a_pattern_that_no_table_fits(tmp_path):
     with pytest.raises(SourceError, match=r"no table fits '\{split\}.csv'"):
         Table("{split}.csv", "file").scan(tmp_path)
-
-
-def test_half_a_surrogate_pair_in_a_key_can_be_stored(tmp_path):
-    (tmp_path / "t.jsonl").write_text('{"path": "a.jpg", "id": "\\ud800"}\n')
-    (entry,) = Table("t.jsonl", image="path", key="id").scan(tmp_path).entries
-    entry.key.encode()
 
 
 def test_a_table_of_which_images_are_missing_names_them(tmp_path):

@@ -81,7 +81,7 @@ def test_frames_are_turned_as_the_file_says(tmp_path, degrees, corner):
     assert bright[12:, 12:].mean() < 50
 
 
-def test_a_file_without_frames_or_cut_short_is_a_reject(tmp_path):
+def test_a_file_without_frames_or_cut_short_is_rejected(tmp_path):
     root = tmp_path / "raw"
     whole = write(root / "whole.mkv", range(12)).read_bytes()
     (root / "empty.mkv").write_bytes(b"")

@@ -209,7 +209,7 @@ def test_an_answer_that_a_repetition_would_get_as_well_is_an_error_at_once(s3):
         ("az", "AZURE_AUTHORITY_HOST", "http://u:pa55/word@h"),
     ],
 )  # fmt: skip
-def test_an_endpoint_that_is_no_url_is_named(monkeypatch, scheme, variable, value):
+def test_an_endpoint_that_is_not_a_url_is_named(monkeypatch, scheme, variable, value):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
     monkeypatch.setenv(variable, value)
     with pytest.raises(StorageError, match=rf"the environment variable {variable} is a URL such as") as caught:

@@ -291,7 +291,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("content", "compression", "options", "message"), REFUSED)
-def test_what_is_no_index_of_examples(tmp_path, content, compression, options, message):
+def test_what_is_not_an_index_of_examples(tmp_path, content, compression, options, message):
     if isinstance(content, bytes):
         (tmp_path / "a.tfrecord").write_bytes(content)
     else:
@@ -495,7 +495,7 @@ def test_a_hostile_document_is_refused(tmp_path):
             tfprep.open(tmp_path)
 
 
-def test_what_is_lost_beside_the_index_is_made_anew(tmp_path):
+def test_what_is_lost_beside_the_index_is_made_again(tmp_path):
     """Without receipts all shards are read again; a part that is cut short, or a receipt of another shard, counts for nothing."""
     report = index(tmp_path, numbers(*range(5)), numbers(5))
     shutil.rmtree(report.out / ".tfprep")

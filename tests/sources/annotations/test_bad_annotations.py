@@ -6,7 +6,7 @@ import pytest
 
 from tests.sources.building import built, write_picture
 from tfprep import sources
-from tfprep.errors import BuildError, RecipeError
+from tfprep.errors import BuildError
 
 YAML = "names: [cat]\ntrain: images/train\n"
 XML = "<annotation>{}</annotation>"
@@ -47,8 +47,3 @@ def test_one_wrong_annotation_in_each_format(name, tmp_path):
     assert one["box_labels"].shape == (1,)
     with pytest.raises(BuildError, match="1 of 1 samples were rejected"):
         built(source(bad_annotations="reject", **options), root, tmp_path / "rejected")
-
-
-def test_the_option_is_checked():
-    with pytest.raises(RecipeError, match="Coco: bad_annotations is one of 'drop', 'reject'; got 'keep'"):
-        sources.Coco(bad_annotations="keep")

@@ -57,7 +57,7 @@ def of_images(root, boxes, **options):
     return Table("rows.jsonl", image="path", fields={"boxes": ("boxes", "boxes")}, **options)
 
 
-def test_what_is_no_box_in_a_table_of_images_rejects_its_sample(tmp_path):
+def test_what_is_not_a_box_in_a_table_of_images_rejects_its_sample(tmp_path):
     rows = {
         "coco": ([[1, 1, 9, 9], [14, 10, 8, 20]], "box 1: its box [14, 10, 8, 20] covers no pixel"),
         "flat": ([[14, 10, 20, 10]], "box_format='xywh'"),

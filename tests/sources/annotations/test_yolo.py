@@ -131,7 +131,7 @@ def test_lists_of_images(tmp_path):
         list(sources.Yolo().scan(root).entries)
 
 
-def test_a_line_that_is_no_object_rejects_its_image(tmp_path):
+def test_a_line_that_is_not_an_object_rejects_its_image(tmp_path):
     lines = {
         "class": ("0 0.5 0.5 0.5 0.5\n2 0.5 0.5 0.5 0.5", "class.txt, line 2: class 2 is outside the list of 2 names"),
         "half": ("0.5 0.5 0.5 0.5 0.5", "class 0.5 is outside"),
