@@ -22,7 +22,7 @@ import psutil
 
 from tests.builder.conftest import digests
 from tests.builder.ray_cluster import HEAD, Cluster
-from tests.builder.test_cluster import SHARDS, Driver, Site
+from tests.builder.test_cluster import SHARDS, Driver, SlowSite
 from tests.waiting import wait_until
 
 PHOTOS = 60
@@ -33,11 +33,11 @@ PROCESSES = {"raylet": "/raylet ", "worker": "ray::_build_part"}
 def run(options: Any) -> None:
     chance, counts = random.Random(options.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as temporary, Cluster() as cluster:
-        site = Site(Path(temporary)).write()
+        site = SlowSite.made(Path(temporary))
         for number in range(PHOTOS):
-            site.add(number, np.random.default_rng(number).integers(1, 255, (90, 120, 3), np.uint8))
+            site.picture(number, np.random.default_rng(number).integers(1, 255, (90, 120, 3), np.uint8))
         site.build_here()
-        expected = digests(site.folder / "local")
+        expected = digests(site.local)
         site.wait(0.05)
         while counts.total() < options.count:
             while len(cluster.nodes) < 3:
